@@ -10,16 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from clozeline.orchestration.deployments import (
-    Ids,
-    PrefectFile,
-    deploy_all,
-    ids_of,
-    limit_work_queues,
-    make_work_pools,
-    remove_others,
-    set_automations,
-)
+from clozeline.orchestration import deployments
 from clozeline.orchestration.prefect_adapter import read_environment
 from clozeline.orchestration.servers import answering_server
 from clozeline.system.errors import ClozelineError
@@ -35,25 +26,24 @@ def deploy(prefect_file: Path) -> None:
 
     Raises:
         ParamsError: PREFECT_API_URL is not set, the server refuses the password, or an address for alerts cannot be
-            used.
+            used; or as `deployments.read`.
         TransientError: the server does not answer.
-        pydantic.ValidationError: the file is invalid, or one of its deployments lacks `OWNED_TAG`,
-            or an automation names a deployment or receiver that the file lacks.
         subprocess.CalledProcessError: `prefect deploy` refused; its own output says why.
     """
-    file = PrefectFile.read(prefect_file)
-    blocks = {receiver.name: receiver.block(os.environ) for receiver in file.receivers}
+    file = deployments.read(prefect_file)
+    wanted, receivers = file["deployments"], file["receivers"]
+    blocks = {receiver["name"]: deployments.block_of(receiver, os.environ) for receiver in receivers}
     with answering_server() as client:
-        make_work_pools(client, file.deployments)
-        limit_work_queues(client, file.work_queues)
-        deploy_all(prefect_file)
-        remove_others(client, file.deployments)
-        receivers = {receiver.name: receiver.saved(client, blocks[receiver.name]) for receiver in file.receivers}
-        ids: Ids = {"deployment": ids_of(client, file.deployments), "receiver": receivers}
-        set_automations(client, [made for automation in file.automations if (made := automation.resolved(ids))])
-    alerted = ", ".join(name for name, block in receivers.items() if block) or "nobody"
-    logger.info("alerts go to: %s", alerted)
-    for pool in sorted({deployment.work_pool.name for deployment in file.deployments}):
+        deployments.make_work_pools(client, wanted)
+        deployments.limit_work_queues(client, file["work_queues"])
+        deployments.deploy_all(prefect_file)
+        deployments.remove_others(client, wanted)
+        saved = {one["name"]: deployments.saved(one, client, blocks[one["name"]]) for one in receivers}
+        ids: deployments.Ids = {"deployment": deployments.ids_of(client, wanted), "receiver": saved}
+        made = [deployments.resolved(automation, ids) for automation in file["automations"]]
+        deployments.set_automations(client, [automation for automation in made if automation])
+    logger.info("alerts go to: %s", ", ".join(name for name, block in saved.items() if block) or "nobody")
+    for pool in deployments.work_pools(wanted):
         logger.info("next, in the project's folder: python -m clozeline.flows.worker --pool %s", pool)
 
 

@@ -11,7 +11,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import StateType
 from prefect.events import emit_event
 
-from clozeline.orchestration.drift import Limits, Verdict, Watch, ask, urls_of
+from clozeline.orchestration.drift import DriftLimits, Verdict, Watch, ask, urls_of
 from clozeline.orchestration.prefect_adapter import tell_errors_plainly
 from clozeline.serving.access import keys_in_environment
 from clozeline.system.errors import GateError
@@ -37,7 +37,7 @@ def drift(
     `url` may be several URLs, separated by commas, such as those of the replicas of a fleet: their
     traffic is added. Without it the server is the one at CLOZELINE_SERVER, else at port 8000 of this machine. The API
     key is the first one in CLOZELINE_API_KEYS. The state between two runs is kept in `work/drift`.
-    `limits` has the fields of clozeline/drift/comparison.py's `Limits` that differ from the default there.
+    `limits` has the fields of orchestration/drift.py's `DriftLimits` that differ from the default there.
 
     Raises:
         ParamsError: `limits` names an unknown field, or gives it no number.
@@ -49,7 +49,7 @@ def drift(
     """
     tell_errors_plainly()
     reach_this_machine_directly()
-    chosen = Limits.of(limits or {})
+    chosen = DriftLimits.of(limits or {})
     url = url or os.environ.get("CLOZELINE_SERVER") or "http://127.0.0.1:8000"
     workspace = Workspace(project.resolve())
     file = workspace.work / "drift" / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
@@ -64,19 +64,14 @@ def drift(
     for verdict in drifted:
         _emit(verdict, url)
     if drifted:
-        return _failed(
-            DriftError(
-                f"the traffic has drifted: {', '.join(verdict.model for verdict in drifted)}",
-                given="; ".join(str(shift) for verdict in drifted for shift in verdict.shifts if shift.is_drift),
-                do="check what clients send now; add such text to the corpus and run the pipeline again, "
-                f"or remove {file} to accept the new traffic as the reference",
-            )
+        beyond = "; ".join(str(shift) for verdict in drifted for shift in verdict.shifts if not shift.is_passed)
+        error = DriftError(
+            f"the traffic has drifted: {', '.join(verdict.model for verdict in drifted)}: {beyond}",
+            do="check what clients send now; add such text to the corpus and run the pipeline again, "
+            f"or remove {file} to accept the new traffic as the reference",
         )
+        return State(type=StateType.FAILED, name="Drifted", message=str(error), data=error)
     return verdicts
-
-
-def _failed(error: DriftError) -> State[object]:
-    return State(type=StateType.FAILED, name="Drifted", message=str(error), data=error)
 
 
 def _emit(verdict: Verdict, url: str) -> None:
@@ -88,6 +83,9 @@ def _emit(verdict: Verdict, url: str) -> None:
             "version": verdict.version,
             "server": url,
             "num_texts": verdict.num_texts,
-            "shifts": [shift.as_record() for shift in verdict.shifts],
+            "shifts": [
+                {"name": shift.name, "given": shift.given, "limit": shift.limit, "is_drift": not shift.is_passed}
+                for shift in verdict.shifts
+            ],
         },
     )

@@ -48,7 +48,7 @@ def nightly(project: Path = Path()) -> State[object] | None:
         with _kept_in(errors):
             releases = release(project, waits=True)
     with _kept_in(errors):
-        _report(project.resolve())
+        write(Workspace(project.resolve()), datetime.now(UTC))
     held = [made for made in releases if made.outcome == "held"]
     if held:
         errors.append(HeldError.of(held))
@@ -61,10 +61,6 @@ def _failed(error: ClozelineError) -> State[object]:
     if name is None:
         raise error
     return State(type=StateType.FAILED, name=name, message=str(error), data=error)
-
-
-def _report(project: Path) -> None:
-    write(Workspace(project), datetime.now(UTC))
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def release_package(
     trials = PackageTrials(workspace, params, package, accept_held)
     decision = decide(publisher, version, params.release, figures, trials)
     made = Release.of(package, version, decision, manifest, measured)
-    get_run_logger().info("%s", "\n".join(made.lines))
+    get_run_logger().info("%s", "\n".join(made.log_lines))
     if decision.is_new:
         create_markdown_artifact("\n".join(decision.lines), key=f"decision-{version.name}")
     return made

@@ -18,35 +18,27 @@ import pytest
 
 from clozeline.params.pretraining import PretrainParams
 from clozeline.params.reading import read_params
-from clozeline.records.reading.tokens import SpecialIds, TokensInfo
-from tests.ports import held_ports
+from clozeline.records.reading.tokens import INFO_NAME, SpecialIds, TokensInfo
+from tests.make.servers import held_ports
+from tests.make.texts import write_documents
 from tests.slow_tests import is_slow
-from tests.written_shards import write_documents
 
-pytest_plugins = [
-    "tests.made_once",
-    "tests.mlflow_databases",
-    "tests.own_state",
-    "tests.prefect_databases",
-    "tests.small_encoders",
-    "tests.toy_project",
-    "tests.trained_models",
-]
+pytest_plugins = ["tests.make.session", "tests.make.models", "tests.make.projects"]
 
 PROJECT = Path(__file__).parents[1]
 LONGEST = (
     "infra/test_stack.py",
-    "exporting/test_families.py",
+    "exporting/test_to_onnx.py",
     "stages/test_whole_line.py",
     "drill/test_short_drill.py",
     "infra/test_prefect.py",
-    "tasks/test_out_of_memory.py",
-    "stages/export/test_package.py",
+    "tasks/test_task.py",
+    "stages/test_export.py",
     "infra/test_alerts.py",
-    "cli/test_torchrun.py",
+    "cli/test_stage.py",
     "versions/test_remote.py",
     "flows/test_release.py",
-    "flows/test_killed_command.py",
+    "flows/test_killed.py",
     "flows/test_continue.py",
     "flows/test_pipeline.py",
 )
@@ -168,22 +160,22 @@ def free_port() -> Iterator[Callable[[], int]]:
 def make_tokens(tmp_path: Path, made_tiny_tokenizer: Path) -> TokensMaker:
     """`make_tokens(train, validation)` writes shards of these documents and returns their folder."""
 
-    def make(train: Documents, validation: Documents) -> Path:
-        folder = tmp_path / "tokens"
-        folder.mkdir()
-        splits = {
-            split: write_documents(folder, split, documents, bytes_per_token=4, shard_tokens=10_000)
-            for split, documents in (("train", train), ("validation", validation))
-        }
-        TokensInfo.of(
-            vocab_size=VOCAB_SIZE,
-            tokenizer_sha256=sha256((made_tiny_tokenizer / "tokenizer.json").read_bytes()).hexdigest(),
-            special_ids=SPECIAL_IDS,
-            splits=splits,
-        ).write(folder)
-        return folder
+    return lambda train, validation: write_tokens(tmp_path / "tokens", made_tiny_tokenizer, train, validation)
 
-    return make
+
+def write_tokens(folder: Path, tokenizer: Path, train: Documents, validation: Documents) -> Path:
+    folder.mkdir()
+    splits = {
+        split: write_documents(folder, split, documents, bytes_per_token=4, shard_tokens=10_000)
+        for split, documents in (("train", train), ("validation", validation))
+    }
+    TokensInfo.of(
+        vocab_size=VOCAB_SIZE,
+        tokenizer_sha256=sha256((tokenizer / "tokenizer.json").read_bytes()).hexdigest(),
+        special_ids=SPECIAL_IDS,
+        splits=splits,
+    ).write(folder / INFO_NAME)
+    return folder
 
 
 @pytest.fixture

@@ -96,9 +96,7 @@ def test_an_installed_version_is_reused_and_another_gets_its_own_folder(
     assert [command[-1] for command in commands] == ["some==1", "some==2"]
 
 
-def test_benchmarks_use_the_versions_pinned_for_clients(
-    module: Callable[[str], ModuleType],
-) -> None:
+def test_benchmarks_use_the_versions_pinned_for_clients(module: Callable[[str], ModuleType]) -> None:
     installing, lock = module("installing"), FOLDER.parent / "clients" / "requirements.lock"
     (pin,) = installing.pinned_for_clients(["optimum-onnx"])
     assert pin in lock.read_text(encoding="utf-8").splitlines()

@@ -15,7 +15,7 @@ from tokenizers import BertWordPieceTokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
-from tests.tiny_models import word_pieces
+from tests.make.models import word_pieces
 
 FOLDER = Path(__file__).parent
 Module = Callable[[str], ModuleType]
@@ -34,8 +34,7 @@ def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Module:
 def tiny_encoder(folder: Path, texts: list[str]) -> Path:
     """A BERT of two layers whose tokenizer knows these words."""
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=BertWordPieceTokenizer(vocab=word_pieces(texts, vocab_size=600))._tokenizer,
-        **SPECIAL_TOKENS,
+        tokenizer_object=BertWordPieceTokenizer(vocab=word_pieces(texts, vocab_size=600))._tokenizer, **SPECIAL_TOKENS
     )
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)

@@ -203,12 +203,7 @@ def test_a_comparison_reports_both_loops_and_both_sides_get_the_same_arrival_tim
     caplog.set_level("INFO")
     over_http = _comparison(monkeypatch, "over_http")
     of_port = {1: 200, 2: 40, 3: 100, 4: 10}  # requests/s
-    waits = {
-        1: 0.5,
-        2: 0.3,
-        3: 0.6,
-        4: 0.1,
-    }  # seconds: the fastest set-up does not have the lowest p99
+    waits = {1: 0.5, 2: 0.3, 3: 0.6, 4: 0.1}  # seconds: the fastest set-up does not have the lowest p99
     sent: list[tuple[int, tuple[float, ...]]] = []
     draws: list[tuple[int, bytes]] = []
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clozeline.records.package import FILES, Measured, QuantizationScheme, Rung, read_manifest
-from tests.tiny_packages import write_embedder
+from tests.make.packages import write_embedder
 
 FOLDER = Path(__file__).parent
 Module = Callable[[str], ModuleType]

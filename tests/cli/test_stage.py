@@ -1,20 +1,36 @@
+"""`clozeline stage pretrain` runs on several devices by the same command; the environment sets how many."""
+
+import json
 import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np  # noqa: F401  # the stage finds it loaded
 import pytest
+import typer
+from safetensors.torch import load_file
 from threadpoolctl import threadpool_info, threadpool_limits
 from typer.testing import CliRunner
 
-from clozeline.cli import app
+from clozeline.cli import app, stage
+from clozeline.cluster import address
+from clozeline.cluster.ray_jobs import JobEnded
+from clozeline.params.pretraining import PretrainParams
 from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
-from clozeline.system.errors import ArtifactError, ParamsError
-from tests.edited_params import with_values
+from clozeline.system.errors import ArtifactError, ParamsError, TransientError
+from tests.make.params import with_values
+from tests.make.servers import held_ports
+from tests.stages.test_pretrain import project_with
 
 PROJECT = Path(__file__).parents[2]
 
 
-def stage(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> ParamsError:
+def refused(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> ParamsError:
     monkeypatch.chdir(PROJECT)
     result = CliRunner().invoke(app, ["stage", *arguments])
     assert isinstance(result.exception, ParamsError)
@@ -22,14 +38,14 @@ def stage(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> ParamsError:
 
 
 def test_an_unknown_stage_is_refused_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "preprocess, pretrain, snapshot, tokenize" in str(stage("pretrian", "out=x", monkeypatch=monkeypatch))
+    assert "preprocess, pretrain, snapshot, tokenize" in str(refused("pretrian", "out=x", monkeypatch=monkeypatch))
 
 
 @pytest.mark.parametrize("arguments", [["encoder=a"], ["encoder=a", "tokens=b", "colour=red"]])
 def test_wrong_arguments_are_refused_with_those_the_stage_takes(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = str(stage("evaluate", *arguments, monkeypatch=monkeypatch))
+    told = str(refused("evaluate", *arguments, monkeypatch=monkeypatch))
     assert "encoder=… tokens=… tokenizer=… training_text=… validation_text=… metrics=… plots=… examples=…" in told
     assert "`cmd` of stage `evaluate` in dvc.yaml" in told
 
@@ -52,14 +68,14 @@ def test_the_most_cores_hold_for_torch_before_it_is_loaded_and_for_numpy(
         del os.environ["OMP_NUM_THREADS"]
     monkeypatch.setattr("clozeline.cli.stage.stage_named", loaded)
     with threadpool_limits(3, user_api="blas"):  # restores the threads of this process
-        stage("evaluate", "encoder=a", monkeypatch=monkeypatch)
+        refused("evaluate", "encoder=a", monkeypatch=monkeypatch)
     assert told == [(str(expected), {expected})]
 
 
 def test_a_task_without_a_section_in_params_is_refused_with_those_that_have_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert "library" in str(stage("finetune", "task=libary", monkeypatch=monkeypatch))
+    assert "library" in str(refused("finetune", "task=libary", monkeypatch=monkeypatch))
 
 
 @pytest.mark.parametrize(
@@ -120,3 +136,205 @@ def test_params_that_contradict_the_locked_model_stop_the_first_stage(
     error = CliRunner().invoke(app, ["stage", "snapshot", "out=x"]).exception
     assert isinstance(error, ParamsError)
     assert "objective" in str(error)
+
+
+PATHS = ["out=encoder", "metrics=metrics.json", "curve=curve.csv", "looks=looks.csv", "timing=timing.csv", "work=work"]
+TWO = "--standalone --nproc-per-node 2"
+
+
+def start(folder: Path, tokens: Path, tokenizer: Path, devices: str, **variables: str) -> "subprocess.Popen[str]":
+    arguments = [f"tokens={tokens}", f"tokenizer={tokenizer}", "start=start.lock", *PATHS]
+    return subprocess.Popen(
+        [sys.executable, "-m", "clozeline", "stage", "pretrain", *arguments],
+        cwd=folder,
+        env={**os.environ, stage.TORCHRUN_VARIABLE: devices, "OMP_NUM_THREADS": "1", **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def small(tiny_pretraining: PretrainParams) -> PretrainParams:
+    """Pre-training with validation passes, at a learning rate at which Adam does not amplify rounding."""
+    changes = {
+        "optimizer": tiny_pretraining.optimizer.model_copy(update={"learning_rate": 1e-3}),
+        "validation": tiny_pretraining.validation.model_copy(update={"every_steps": 6}),
+        "steps": 12,
+        "log_every_steps": 3,
+    }
+    return tiny_pretraining.model_copy(update=changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "environment"),
+    [
+        ("pretrain", {}),
+        ("pretrain", {stage.TORCHRUN_VARIABLE: " "}),
+        ("tokenize", {stage.TORCHRUN_VARIABLE: TWO}),
+        ("pretrain", {stage.TORCHRUN_VARIABLE: TWO, "RANK": "0"}),
+        ("pretrain", {stage.TORCHRUN_VARIABLE: TWO, "TORCHELASTIC_RUN_ID": "none"}),
+    ],
+)
+def test_a_single_process_is_not_started_through_torchrun(name: str, environment: dict[str, str]) -> None:
+    assert not stage.is_for_torchrun(name, environment)
+
+
+@pytest.mark.parametrize("name", ["pretrain", "evaluate", "finetune"])
+def test_a_stage_runs_in_several_processes_when_the_environment_says_so(name: str) -> None:
+    assert stage.is_for_torchrun(name, {stage.TORCHRUN_VARIABLE: TWO})
+
+
+@pytest.mark.parametrize("verb", ["ablate params.yaml a=1", "sweep sweep.yaml", "glue folder"])
+def test_commands_that_train_in_one_process_refuse_the_variable(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(stage.TORCHRUN_VARIABLE, TWO)
+    result = CliRunner().invoke(app, verb.split())
+    assert isinstance(result.exception, ParamsError)
+    assert f"env -u {stage.TORCHRUN_VARIABLE} clozeline {verb.split()[0]}" in str(result.exception)
+
+
+def test_a_place_to_meet_that_does_not_answer_is_named() -> None:
+    nowhere = "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:1 --rdzv-conf is_host=false,read_timeout=1"
+    with pytest.raises(TransientError, match=r"(?s)do not find each other.*127\.0\.0\.1:1"):
+        stage.run_under_torchrun("pretrain", [], nowhere)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_for_gang"),
+    [
+        ("--nnodes 2", True),
+        ("--nnodes=1:4 --nproc-per-node 8 --rdzv-conf last_call_timeout=5", True),
+        ("--nproc-per-node 8", False),
+        ("--nnodes 1 --standalone", False),
+        ("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint node0:29500", False),
+        ("--nnodes 2 --node-rank 1 --master-addr node0", False),
+        ("--nnodes 2 --node-rank 0 --master-addr node0", False),
+    ],
+)
+def test_ray_places_nodes_unless_the_arguments_say_where_they_meet(
+    arguments: str, *, is_for_gang: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster does not answer, so a gang ends at once; a single process or nodes by hand never ask it."""
+    started: list[list[str]] = []
+    monkeypatch.setattr("torch.distributed.run.main", started.append)
+    monkeypatch.setenv(address.VARIABLE, "ray://127.0.0.1:1")
+    if is_for_gang:
+        with pytest.raises(TransientError, match=r"no cluster answers at 127\.0\.0\.1:1"):
+            stage.run_under_torchrun("pretrain", [], arguments)
+    else:
+        stage.run_under_torchrun("pretrain", [], arguments)
+    assert bool(started) is not is_for_gang
+
+
+@pytest.mark.parametrize("arguments", ["--nnodes two", "--nnodes 2:1", "--nnodes 2 --nproc-per-node gpu"])
+def test_a_gang_needs_numbers(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(address.VARIABLE, "ray://127.0.0.1:1")
+    with pytest.raises(ParamsError, match="a gang needs the number of nodes"):
+        stage.run_under_torchrun("pretrain", [], arguments)
+
+
+def test_two_processes_give_the_weights_of_one_and_only_the_first_logs(
+    small: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    """Also on two nodes, each with its torchrun and the same command."""
+    weights, told = {}, {}
+    with held_ports() as free_port:
+        node = f"--nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"
+        cases = {"one": ([""], "ddp"), "nodes": ([node, node], "ddp"), "parts": ([TWO], "fsdp")}
+        for name, (devices, sharding) in cases.items():
+            folder = project_with(small, tmp_path / name)
+            nodes = [start(folder, tiny_tokens, tiny_tokenizer, of, CLOZELINE_SHARDING=sharding) for of in devices]
+            told[name] = "".join(process.communicate()[1] for process in nodes)
+            assert not any(process.returncode for process in nodes), told[name]
+            weights[name] = load_file(folder / "encoder" / "model.safetensors")
+            written = {path.name for path in folder.iterdir()} - {"params.yaml"}
+            assert written == {"encoder", "metrics.json", "curve.csv", "looks.csv", "timing.csv", "work"}
+            figures = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+            expected = 1 if name == "one" else 2
+            assert (figures["world_size_at_start"], figures["world_size_at_end"]) == (expected, expected)
+    for name in ("nodes", "parts"):
+        assert weights[name].keys() == weights["one"].keys()
+        assert max((weights[name][key] - weights["one"][key]).abs().max().item() for key in weights[name]) < 1e-5
+        for told_once in ("parameters, ", "step 6: validation loss", "step 12: validation loss"):
+            assert told[name].count(told_once) == told["one"].count(told_once) == 1
+
+
+def test_an_error_has_the_same_exit_code_with_one_or_several_processes(
+    small: PretrainParams, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    folder = project_with(small, tmp_path / "project")
+    process = start(folder, tmp_path / "nothing", tiny_tokenizer, TWO)
+    _, told = process.communicate()
+    assert process.returncode == 4, told
+    assert "do:" in told
+
+
+def test_a_signal_ends_all_processes(
+    small: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    folder = project_with(small.model_copy(update={"steps": 4000}), tmp_path / "project")
+    process = start(folder, tiny_tokens, tiny_tokenizer, TWO)
+    deadline = time.monotonic() + 120
+    while not list((folder / "work").glob("*/step-*")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=240)
+    assert process.returncode == 128 + signal.SIGTERM
+    checkpoints = sorted((folder / "work").glob("*/step-*"))
+    time.sleep(1)
+    assert sorted((folder / "work").glob("*/step-*")) == checkpoints, "a process is still running"
+
+
+def test_a_failed_process_keeps_its_exit_code_whatever_the_end_of_the_interpreter_does(tmp_path: Path) -> None:
+    """Gloo's threads abort it now and then; here a function called at the end does."""
+    fails = "import atexit, os; atexit.register(os.abort); from clozeline.cli import main; main()"
+    process = subprocess.run(
+        [sys.executable, "-c", fails, "stage", "pretrain", "out=encoder"],
+        cwd=tmp_path,
+        env={**os.environ, "RANK": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == ParamsError.exit_code, process.stderr
+    assert "params.yaml" in process.stderr
+
+
+STAGE = ["finetune", "task=library"]
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[list[str]]]:
+    """Commands sent to a cluster, of which the training from seed 9 fails."""
+    sent: list[list[list[str]]] = []
+
+    def run_jobs(address: str, shared: Path, commands: Sequence[list[str]], *others: Any) -> list[JobEnded]:
+        sent.append([command[4:] for command in commands])
+        return [JobEnded("node", 5 if command[-1] == "only_seed=9" else 0, 0, 1) for command in commands]
+
+    monkeypatch.setattr("clozeline.cluster.ray_jobs.run_jobs", run_jobs)
+    monkeypatch.setattr("clozeline.cluster.address.reachable_cluster", lambda: "auto")
+    return sent
+
+
+def exit_code(seeds: range) -> int:
+    with pytest.raises(typer.Exit) as ended:
+        stage.run_on_cluster("finetune", ["task=library"], seeds)
+    return ended.value.exit_code
+
+
+def test_each_of_several_seeds_is_a_command_before_the_whole_stage(sent: list[list[list[str]]]) -> None:
+    assert exit_code(range(7, 9)) == 0
+    assert sent == [[[*STAGE, "only_seed=7"], [*STAGE, "only_seed=8"]], [STAGE]]
+
+
+def test_a_single_seed_is_trained_by_the_stage(sent: list[list[list[str]]]) -> None:
+    assert exit_code(range(7, 8)) == 0
+    assert sent == [[STAGE]]
+
+
+def test_a_seed_that_fails_ends_the_stage_with_its_exit_code(sent: list[list[list[str]]]) -> None:
+    assert exit_code(range(7, 10)) == 5
+    assert len(sent) == 1

@@ -14,14 +14,16 @@ from clozeline.flows.release import Release
 from clozeline.inference.latency import Latency
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params
+from clozeline.registry.decisions import Decision
 from clozeline.system.errors import ArtifactError
 from clozeline.system.workspace import Workspace
-from tests.chosen_tasks import write_params
-from tests.release_project import write_metrics
+from tests.make.params import write_params
+from tests.make.projects import write_metrics
 
 PROJECT = Path(__file__).parents[2]
 LATENCY = Latency(2.0, 1.0, 40.0, 20.0, 32, 1)
-RELEASES = [Release("encoder", "clozeline-encoder", "3", "promoted", (), LATENCY)]
+MADE = Decision(outcome="promoted", model="clozeline-encoder", version="3", served="int8")
+RELEASES = [Release(package="encoder", latency=LATENCY, **dict(MADE))]
 
 
 @pytest.fixture

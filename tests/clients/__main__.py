@@ -19,8 +19,7 @@ from clozeline.serving.access import ApiKeys
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
-from tests.serving.conftest import run_app
-from tests.tiny_packages import (
+from tests.make.packages import (
     write_answerer,
     write_classifier,
     write_completer,
@@ -30,6 +29,7 @@ from tests.tiny_packages import (
     write_tagger,
     write_topics,
 )
+from tests.serving.conftest import run_app
 
 PROJECT = Path(__file__).parents[2]
 # `addopts` names plugins that are missing there; clients leave closing sockets to the garbage collector.

@@ -11,11 +11,11 @@ import pytest
 from safetensors.torch import load_file
 
 from clozeline.params.pretraining import PretrainParams
-from tests.cli.test_torchrun import start
+from tests.cli.test_stage import start
 from tests.cluster.raylets import cluster_of_two, kill_raylet
 from tests.cluster.test_ray_workers import until
 from tests.stages.test_pretrain import project_with
-from tests.training.changes import changed
+from tests.training.prepared import changed
 
 pytestmark = pytest.mark.slow
 ELASTIC = "--nnodes 1:2 --rdzv-conf last_call_timeout=20"
@@ -27,11 +27,11 @@ from clozeline.cluster import ray_jobs
 from clozeline.cluster.ray_jobs import GangSize, placed_gang
 
 class SilentOnce(ray_jobs.Agent):
-    def __init__(self, folder, *others):
+    def __init__(self, command, folder, *others):
         try:
             Path(folder, "silent").mkdir()
         except FileExistsError:
-            super().__init__(folder, *others)
+            super().__init__(command, folder, *others)
         else:
             time.sleep(600)
 

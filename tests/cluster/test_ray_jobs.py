@@ -14,7 +14,7 @@ import pytest
 
 from clozeline.system.errors import TransientError
 from tests.cluster.raylets import Cluster, cluster_of_two, kill_raylet
-from tests.process_states import is_alive, wait_for
+from tests.make.processes import is_alive, wait_for
 
 pytestmark = pytest.mark.slow
 SEND = """
@@ -151,7 +151,7 @@ def test_a_head_that_dies_while_a_command_is_started_again_ends_it_within_second
     head = head_of(cluster)
     sender = send(cluster, tmp_path, STAY, "begun", KILL_ON_RETRY=str(head.pid))
     command, _ = pids_in(tmp_path / "begun")
-    (its_process,) = (one for one in psutil.Process(command).parents() if one.name().startswith("ray::_Process"))
+    (its_process,) = (one for one in psutil.Process(command).parents() if one.name().startswith("ray::Agent"))
     its_process.kill()
     assert wait_for(lambda: not head.is_running(), 120)
     head_died = time.monotonic()

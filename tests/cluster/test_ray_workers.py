@@ -14,11 +14,10 @@ import pytest
 
 from clozeline.params.text import PreprocessParams, TokenizeParams
 from clozeline.stages import preprocess, tokenize
-from tests.clean_text import write_clean_text
 from tests.cluster.raylets import cluster_of_two, kill_raylet
 from tests.conftest import PROJECT
-from tests.object_store import BUCKET, KEYS, ObjectStore
-from tests.raw_text import take_snapshot
+from tests.make.stores import BUCKET, KEYS, ObjectStore
+from tests.make.texts import take_snapshot, write_clean_text
 from tests.text.conftest import params_of
 from tests.words.conftest import words
 

@@ -19,7 +19,7 @@ from clozeline.params.text import PreprocessParams
 from clozeline.stages import preprocess, tokenize
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, StorageError, TransientError
 from tests.cluster.test_ray_workers import TOKENIZE, digests, project
-from tests.object_store import BUCKET, KEYS, ObjectStore
+from tests.make.stores import BUCKET, KEYS, ObjectStore
 from tests.text.conftest import params_of
 from tests.words.conftest import words
 

@@ -20,8 +20,8 @@ from tests.conftest import PROJECT
 from tests.drill.executions import executions, params_of_text, repeated
 from tests.drill.kills import Tally
 from tests.drill.project import orphans
-from tests.process_states import wait_for
-from tests.raw_text import take_snapshot
+from tests.make.processes import wait_for
+from tests.make.texts import take_snapshot
 
 RUN: Final = """
 import sys

@@ -26,7 +26,7 @@ from tests.drill.project import (
     start,
     wait_for_stage,
 )
-from tests.process_states import wait_for
+from tests.make.processes import wait_for
 
 WAYS: dict[str, Callable[[subprocess.Popen[bytes]], None]] = {
     "-9": lambda process: process.kill(),

@@ -9,9 +9,8 @@ from clozeline.tracking.runs import deliver_waiting
 from tests.drill.kills import Tally
 from tests.drill.prefect import Prefect, prefect_over
 from tests.drill.project import digest, make_project, orphans, processes_in, require_clean, run_command, said
-from tests.mlflow_server import MlflowServer
-from tests.ports import held_ports
-from tests.process_states import wait_for
+from tests.make.processes import wait_for
+from tests.make.servers import MlflowServer, held_ports
 
 _LONGEST_SECONDS = 1800.0
 _STEP_SECONDS = 0.25

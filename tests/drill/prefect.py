@@ -21,8 +21,8 @@ import psutil
 
 from clozeline.system.workspace import Workspace
 from tests.drill.project import environment
-from tests.ports import held_ports
-from tests.process_states import wait_for
+from tests.make.processes import wait_for
+from tests.make.servers import held_ports
 
 CHECKOUT = Path(__file__).parents[2]
 _LONGEST_SECONDS = 1800.0

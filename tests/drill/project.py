@@ -15,8 +15,8 @@ from ruamel.yaml import YAML
 
 from clozeline.system.workspace import Workspace, run_lock
 from clozeline.tracking.outbox import Outbox
-from tests.process_states import wait_for
-from tests.toy_project import DVC_YAML, STEPS, make_toy
+from tests.make.processes import wait_for
+from tests.make.projects import DVC_YAML, STEPS, make_toy
 
 STAGES = ("upper", "train", "count", "sign@ada", "sign@alan")
 TRAIN_YAML = """

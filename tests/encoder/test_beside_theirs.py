@@ -18,7 +18,7 @@ from clozeline.language.objectives import OBJECTIVES, Split
 from clozeline.language.shards import Boundary, TokenShards
 from clozeline.params.pretraining import PretrainParams
 from tests.benchmarks.comparison.run_mlm import as_dataset, grouped
-from tests.training.changes import changed
+from tests.training.prepared import changed
 
 SEP = 3
 

@@ -51,7 +51,7 @@ def answers(pair: ReplacedTokenPair, split: Split) -> tuple[np.ndarray, np.ndarr
     for row in range(len(split.rows)):
         tokens = split.read(np.array([row]))
         for fold in range(NUM_FOLDS):
-            batch = OBJECTIVES["rtd"].judging(split, tokens, 5, fold, NUM_FOLDS)
+            batch = OBJECTIVES["rtd"].evaluation_batch(split, tokens, 5, fold, NUM_FOLDS)
             assert isinstance(batch, DetectionBatch)
             guess_T = draw(models.target_logits(pair, batch), batch.uniform_T, is_special_V)
             shown_L = batch.text_ids_BL[0].clone()

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
 from clozeline.exporting.attention import ATTENTION, settle_attention, show_scores
 from clozeline.exporting.graph import drop_unread, op_counts
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 NUM_HEADS, HEAD_SIZE = 3, 8
 HIDDEN = NUM_HEADS * HEAD_SIZE

@@ -1,23 +1,29 @@
-"""Graph files: their content, including branches; invalid graphs are not written."""
+"""Graph files and their content, branches too: invalid ones are not written, and linear layers get one form."""
 
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from clozeline.exporting import graph
 from clozeline.exporting.graph import (
     absorb_graph,
     declare,
     drop_unread,
+    lookups,
+    make_plain,
+    name_activations,
     op_counts,
     read_graph,
     remove_graph,
     size_of,
+    strip,
+    weight_of,
     write_graph,
 )
-from onnx import TensorProto, helper, numpy_helper
-
-from clozeline.exporting import graph
 from clozeline.records.package import TensorSpec
 
 
@@ -93,3 +99,94 @@ def test_an_invalid_graph_is_not_written(model: onnx.ModelProto, tmp_path: Path)
     with pytest.raises(onnx.checker.ValidationError):
         write_graph(model, tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
+
+
+WEIGHT_NK = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+X = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
+
+
+def linear_layers(**attributes: object) -> ModelProto:
+    """Return a graph of two linear layers that share a weight, as the exporter writes layers on two axes."""
+    gemm = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1} | attributes
+    nodes = [
+        helper.make_node("Gemm", ["x", "encoder.dense.weight", "bias"], ["first"], name="node_linear", **gemm),
+        helper.make_node("Gemm", ["x", "encoder.dense.weight"], ["second"], name="node_linear_1", **gemm),
+        helper.make_node("Add", ["first", "second"], ["y"], name="node_add"),
+    ]
+    made = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 4])],
+        [
+            numpy_helper.from_array(WEIGHT_NK, "encoder.dense.weight"),
+            numpy_helper.from_array(np.ones(4, np.float32), "bias"),
+        ],
+        value_info=[helper.make_tensor_value_info("first", TensorProto.FLOAT, ["rows", 4])],
+    )
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+
+
+def answer(model: ModelProto) -> np.ndarray:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    given: np.ndarray = session.run(["y"], {"x": X})[0]
+    return given
+
+
+def test_a_linear_layer_is_a_product_with_its_transposed_weight_plus_a_bias() -> None:
+    model = linear_layers()
+    make_plain(model)
+    assert op_counts(model) == {"Transpose": 2, "MatMul": 2, "Add": 2}
+    np.testing.assert_allclose(answer(model), 2 * X @ WEIGHT_NK.T + 1, rtol=1e-5)
+
+
+def test_products_are_named_after_their_weights_the_second_with_a_number() -> None:
+    model = linear_layers()
+    make_plain(model)
+    assert weight_of(model) == dict.fromkeys(("encoder.dense", "encoder.dense/2"), "encoder.dense.weight")
+
+
+def test_an_activation_is_named_after_the_first_product_that_reads_it() -> None:
+    model = linear_layers()
+    make_plain(model)
+    relu = helper.make_node("Relu", ["x"], ["positive"])
+    for node in model.graph.node:
+        node.input[:] = ["positive" if name == "x" else name for name in node.input]
+    model.graph.node.insert(0, relu)
+    name_activations(model)
+    assert [node.input[0] for node in model.graph.node if node.op_type == "MatMul"] == ["encoder.dense/input"] * 2
+    np.testing.assert_allclose(answer(model), 2 * np.maximum(X, 0) @ WEIGHT_NK.T + 1, rtol=1e-5)
+
+
+def test_a_scaled_gemm_stays_unchanged() -> None:
+    model = linear_layers(alpha=0.5)
+    make_plain(model)
+    assert op_counts(model) == {"Gemm": 2, "Add": 1}
+
+
+def test_source_file_names_and_intermediate_shapes_are_stripped() -> None:
+    model = linear_layers()
+    for part in (model, model.graph, model.graph.node[0], model.graph.initializer[0], model.graph.input[0]):
+        entry = part.metadata_props.add()
+        entry.key, entry.value = "pkg.torch.onnx.stack_trace", "/home/somebody/model.py"
+    strip(model)
+    assert b"somebody" not in model.SerializeToString()
+    assert not model.graph.value_info
+
+
+CONSTANTS = {"zero": np.array([0]), "one": np.array([1])}
+
+
+def test_gathers_and_slices_of_rows_count_as_lookups() -> None:
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("Gather", ["table", "ids"], ["columns"], axis=1),
+        helper.make_node("Gather", ["other", "ids"], ["rows of another"]),
+        helper.make_node("Slice", ["table", "zero", "length", "zero"], ["first rows"]),
+        helper.make_node("Slice", ["table", "zero", "length", "one"], ["first columns"]),
+        helper.make_node("Slice", ["table", "zero", "length", "axes"], ["of axes that nobody knows"]),
+        helper.make_node("Transpose", ["table"], ["turned"]),
+    ]
+    constants = [numpy_helper.from_array(value, name) for name, value in CONSTANTS.items()]
+    graph = helper.make_graph(nodes, "test", [], [], constants)
+    assert lookups(graph, {"table"}) == {"rows", "first rows"}

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from clozeline.exporting.graph import read_graph, write_graph
-from clozeline.exporting.parity import BATCH_SIZES, largest_difference
-from clozeline.exporting.to_onnx import export_onnx
-from clozeline.exporting.trained import TrainedModel, open_trained
 from onnx import helper, numpy_helper
 from safetensors.torch import load_file, save_file
 
 from clozeline.encoder.layers import mean_of_tokens
 from clozeline.exporting import parity
+from clozeline.exporting.graph import read_graph, write_graph
+from clozeline.exporting.parity import BATCH_SIZES, largest_difference
+from clozeline.exporting.to_onnx import export_onnx
+from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.inference.open_model import MASKS_ONLY, GraphSession, TextBatch
 from clozeline.system.errors import ArtifactError
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clozeline.exporting.graph import read_graph, write_graph
-from clozeline.exporting.proof import Proof, lacking
-from clozeline.exporting.task_exams import LabelSetExam
 from onnx import ModelProto, helper, numpy_helper
 
 from clozeline.exporting import proof
 from clozeline.exporting.exams import Answers, Sample, exam_of, logits
+from clozeline.exporting.graph import read_graph, write_graph
+from clozeline.exporting.proof import Proof, lacking
+from clozeline.exporting.task_exams import LabelSetExam
 from clozeline.inference.language import HIDDEN
 from clozeline.inference.package import load
-from clozeline.records.package import FILES, Check, Manifest, QuantizationScheme, Rung, read_manifest
+from clozeline.records.limits import Limit
+from clozeline.records.package import FILES, Manifest, QuantizationScheme, Rung, read_manifest
 from tests.exporting.conftest import TinyPackage
-from tests.open_gates import OPEN, Limits
-from tests.tiny_models import SENTENCES
-from tests.tiny_packages import LABELS, write_classifier
+from tests.make.models import OPEN, SENTENCES, Limits
+from tests.make.packages import LABELS, write_classifier
 
 LIMITS = OPEN.but(
     min_agreement=0.9,
@@ -69,7 +69,7 @@ def rung_by(held: Proof, package: Path, limits: Limits = LIMITS) -> Rung:
         return held.rung(package / FILES.int8, scheme)
 
 
-def failed(checks: tuple[Check, ...]) -> list[str]:
+def failed(checks: tuple[Limit, ...]) -> list[str]:
     return [check.name for check in checks if not check.is_passed]
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from clozeline.exporting.ranges import ActivationRange, Seen, measured, range_of
 from onnx import numpy_helper
 
+from clozeline.exporting.ranges import ActivationRange, Seen, measured, range_of
 from clozeline.inference.package import load
 from clozeline.records.package import FILES, read_manifest
 from tests.exporting.conftest import TinyPackage
-from tests.tiny_packages import write_encoder, write_tagger
+from tests.make.packages import write_encoder, write_tagger
 
 TEXTS = ["open the list", "return of the file", "list the files"]
 OUTLIER = "return"

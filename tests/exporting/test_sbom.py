@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clozeline.exporting.sbom import write_sbom
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+from clozeline.exporting.sbom import write_sbom
 from clozeline.records.package import CARD, FILES, SBOM, read_manifest
-from tests.tiny_packages import write_classifier
+from tests.make.packages import write_classifier
 
 OWN_WEIGHTS = "---\nlibrary_name: onnxruntime\n---\n\n# a classifier\n"
 FROM_THE_HUB = "---\nlicense: apache-2.0\nbase_model: someone/encoder\n---\n\n# a classifier\n"

@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
+
 from clozeline.exporting.graph import op_counts
 from clozeline.exporting.quantization import Scheme, quantize
 from clozeline.exporting.ranges import ActivationRange, range_of
@@ -20,8 +22,6 @@ from clozeline.exporting.smoothing import (
     smoothed_at_no_cost,
     smoothing_of,
 )
-from onnx import helper, numpy_helper
-
 from tests.exporting.test_quantization import DEFAULT, UNSIGNED, answer, graph_of
 from tests.exporting.test_ranges import seen_in
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from clozeline.exporting.trained import open_trained
 from safetensors.torch import load_file, save_file
 from transformers import ModernBertForMaskedLM
 
 from clozeline.exporting import trained
+from clozeline.exporting.trained import open_trained
 from clozeline.system.errors import ArtifactError
 
 

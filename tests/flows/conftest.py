@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from clozeline.system.workspace import Workspace
-from tests.prefect_databases import PutDatabase
+from tests.make.session import PutDatabase
 
 
 @pytest.fixture(autouse=True, scope="session")

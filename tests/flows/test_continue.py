@@ -34,10 +34,9 @@ from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.workspace import Workspace
 from clozeline.versions import remote
 from clozeline.versions.objects import Objects
-from tests.chosen_tasks import write_params
-from tests.release_project import ENCODER, EXPORT
-from tests.tiny_models import SENTENCES
-from tests.toy_line import merge
+from tests.make.models import SENTENCES
+from tests.make.params import write_params
+from tests.make.projects import ENCODER, EXPORT, merge
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 CHECKOUT = Path(__file__).parents[2]
@@ -116,7 +115,7 @@ def outcomes(results: list[StageResult]) -> dict[str, str]:
 
 
 def lock_of(root: Path) -> StartLock | None:
-    return StartLock.read(root / START_LOCK)
+    return StartLock.of_yaml(root / START_LOCK)
 
 
 def start_in(root: Path) -> Path:

@@ -13,7 +13,7 @@ from clozeline.flows.drift import drift
 from clozeline.orchestration.drift import Served, Traffic
 from clozeline.serving.errors import KEYS_VARIABLE
 from clozeline.system.errors import GateError, ParamsError
-from tests.process_states import wait_for
+from tests.make.processes import wait_for
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 Asked = Callable[[int, int], None]
@@ -56,7 +56,7 @@ def test_only_a_run_that_sees_drift_fails_and_it_reports_the_figures(asked: Aske
         drift(tmp_path, limits={"max_indexes": 9.0})
     with pytest.raises(GateError, match="the traffic has drifted: encoder") as caught:
         drift(tmp_path)
-    assert "length_index" in str(caught.value.given)
+    assert "length_index" in caught.value.cause
     assert wait_for(lambda: bool(events_about("clozeline.model.encoder")), 240)
     (event,) = events_about("clozeline.model.encoder")
     assert event["event"] == "clozeline.drift"

@@ -11,7 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from clozeline.system.workspace import Workspace
-from tests.prefect_databases import PutDatabase
+from tests.make.session import PutDatabase
 
 CHECKOUT = Path(__file__).parents[2]
 

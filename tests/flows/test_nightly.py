@@ -11,7 +11,7 @@ from prefect.client.orchestration import get_client
 from prefect.states import Completed, Crashed, Running
 
 from clozeline.flows.nightly import nightly
-from clozeline.orchestration.prefect_adapter import _last_crashes, leave_to, living_run
+from clozeline.orchestration.prefect_adapter import last_crashes, leave_to, living_run
 from clozeline.system.errors import ContractError, TransientError
 from clozeline.system.workspace import run_lock
 
@@ -46,7 +46,7 @@ def test_only_consecutive_crashes_are_counted() -> None:
             client.set_flow_run_state(run.id, state, force=True)
         own = client.create_flow_run_from_deployment(deployment)
         client.set_flow_run_state(own.id, Running(), force=True)
-        assert _last_crashes(client, deployment) == 2
+        assert last_crashes(client, deployment) == 2
 
 
 def test_the_nightly_flow_checks_for_a_running_flow_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_a_nightly_run_with_contract_violations_ends_in_its_own_state(
 
     monkeypatch.setattr("clozeline.flows.nightly.pipeline", pipeline)
     monkeypatch.setattr("clozeline.flows.nightly.push", lambda project: None)
-    monkeypatch.setattr("clozeline.flows.nightly._report", lambda project: None)
+    monkeypatch.setattr("clozeline.flows.nightly.write", lambda project, when: None)
     state = nightly(tmp_path, return_state=True)
     assert (state.name, state.is_failed()) == ("ContractBroken", True)
     assert "60 % fewer texts" in state.message
@@ -79,7 +79,7 @@ def test_the_release_of_a_nightly_run_waits_for_mlflow(tmp_path: Path, monkeypat
     monkeypatch.setattr("clozeline.flows.nightly.pipeline", lambda project, refresh: None)
     monkeypatch.setattr("clozeline.flows.nightly.release", lambda project, **options: waits.append(options) or [])
     monkeypatch.setattr("clozeline.flows.nightly.push", lambda project: None)
-    monkeypatch.setattr("clozeline.flows.nightly._report", lambda project: None)
+    monkeypatch.setattr("clozeline.flows.nightly.write", lambda project, when: None)
     nightly(tmp_path)
     assert waits == [{"waits": True}]
 
@@ -99,7 +99,7 @@ def test_a_nightly_run_pushes_before_the_release_and_releases_nothing_if_the_pus
     monkeypatch.setattr("clozeline.flows.nightly.pipeline", lambda project, refresh: done.append("pipeline"))
     monkeypatch.setattr("clozeline.flows.nightly.release", lambda project, **options: done.append("release") or [])
     monkeypatch.setattr("clozeline.flows.nightly.push", push)
-    monkeypatch.setattr("clozeline.flows.nightly._report", lambda project: done.append("report"))
+    monkeypatch.setattr("clozeline.flows.nightly.write", lambda project, when: done.append("report"))
     state = nightly(tmp_path, return_state=True)
     assert (state.name, done) == ("Failed", ["pipeline", "push", "report"])
     assert "the remote does not answer" in state.message

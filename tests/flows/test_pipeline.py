@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -20,9 +21,11 @@ from clozeline.flows.pipeline import StageResult, pipeline
 from clozeline.orchestration import prefect_adapter
 from clozeline.orchestration.stage_process import NUM_KEPT
 from clozeline.records.record import Lock
-from clozeline.system.errors import DataError, ParamsError, TransientError
+from clozeline.system.errors import DataError, ParamsError, StorageError, TransientError
 from clozeline.system.workspace import Workspace, run_lock
 from clozeline.versions.graph import read_stage_graph
+from tests.make.projects import with_own_stages
+from tests.orchestration.test_checks import set_param
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 STAGES = ["upper", "count", "sign@ada", "sign@alan"]
@@ -245,16 +248,64 @@ def test_a_transient_error_is_retried(toy: Path, monkeypatch: pytest.MonkeyPatch
     assert len(runs_in(toy)) == 2
 
 
-def test_wrong_params_stop_the_run_before_anything_starts(toy: Path) -> None:
-    (toy / "params.yaml").write_text((toy / "params.yaml").read_text().replace("seed:", "sede:"))
-    with pytest.raises(ParamsError, match="sede"):
-        pipeline(toy)
-    assert not (toy / "work/mlflow").exists()
-    assert not (toy / "upper.txt").exists()
-
-
 def test_a_second_run_in_the_same_folder_is_refused_by_name(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline_module, "run_lock", lambda path, **given: run_lock(path, wait_seconds=0.5))
     with run_lock(toy / "work/run.lock"), pytest.raises(TransientError, match=f"process {os.getpid()}"):
         pipeline(toy)
     assert not (toy / "upper.txt").exists()
+
+
+def with_a_mistyped_key(root: Path) -> None:
+    set_param(root, "seed:", "sede:")
+
+
+def without_its_text(root: Path) -> None:
+    set_param(with_own_stages(root), "kind: python-docs", "kind: files")
+    set_param(root, "path: corpus.lock", "path: my-texts")
+
+
+def with_labels_in_an_unknown_format(root: Path) -> None:
+    (with_own_stages(root) / "mine.xlsx").write_bytes(b"PK")
+    splits = "{train: train.parquet, validation: validation.parquet, test: holdout.parquet}"
+    set_param(root, f"data: data/clean\n    splits: {splits}\n    label", "data: mine.xlsx\n    label")
+
+
+def with_a_start_that_dvc_would_delete(root: Path) -> None:
+    set_param(with_own_stages(root), "start: null", "start: models/encoder")
+    (root / "models/encoder").mkdir(parents=True)
+    (root / "models/encoder/config.json").write_text("{}")
+
+
+def with_a_cache_that_cannot_be_written(root: Path) -> None:
+    (root / ".dvc/cache").write_text("a file, in which nobody can make a folder")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "told"),
+    [
+        (with_a_mistyped_key, ParamsError, "sede"),
+        (without_its_text, DataError, "my-texts does not exist"),
+        (with_labels_in_an_unknown_format, DataError, r"mine\.xlsx has a format that cannot be read"),
+        (with_a_start_that_dvc_would_delete, ParamsError, r"`pretrain\.start` is an output of this project"),
+        (with_a_cache_that_cannot_be_written, StorageError, "cache is not writable"),
+    ],
+)
+def test_a_fault_that_is_found_at_the_start_stops_the_flow_before_any_stage(
+    toy: Path, caplog: pytest.LogCaptureFixture, change: Callable[[Path], None], error: type[Exception], told: str
+) -> None:
+    change(toy)
+    kept = {path: path.read_bytes() for path in (toy / "models").rglob("*.json")}
+    with pytest.raises(error, match=told):
+        pipeline(toy)
+    assert ("finetune.library learns which file a text is from" in caplog.text) == (change is without_its_text)
+    assert [name for name in ("data/raw", "work/mlflow", "upper.txt") if (toy / name).exists()] == []
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
+def test_a_flow_fails_if_a_stage_did_not_make_the_input_of_another(toy: Path) -> None:
+    dvc_yaml = (toy / "dvc.yaml").read_text().replace("outs: [upper.txt]", "outs: [made]")
+    dvc_yaml = dvc_yaml.replace("raw.txt upper.txt", "raw.txt made/upper.txt")
+    (toy / "dvc.yaml").write_text(dvc_yaml.replace("deps: [upper.txt]", "deps: [made/lower.txt]"))
+    with pytest.raises(DataError, match=r"made/lower\.txt does not exist, and stage `count`"):
+        pipeline(toy)
+    assert (toy / "made/upper.txt").exists()

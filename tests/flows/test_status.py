@@ -15,13 +15,13 @@ from prefect.states import Failed, Late, Running, Scheduled
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from clozeline.orchestration import status as scheduled_runs
+from clozeline.orchestration.prefect_adapter import OWNED_TAG
 from clozeline.registry.decisions import Decision
 from clozeline.registry.publishing import Publisher
 from clozeline.system.workspace import Workspace
 from clozeline.versions import remote
-from tests.own_registry import ENCODER, write_registry
-from tests.toy_project import make_toy
+from tests.make.projects import make_toy
+from tests.make.stores import ENCODER, write_registry
 
 
 @pytest.fixture
@@ -55,7 +55,10 @@ def test_before_the_first_release_status_names_the_commands_to_run(project: Path
     assert (found["models"], found["runs"], found["remote"]) == ([], None, None)
     assert found["disk"]["free_bytes"] > 0
     (problem,) = found["problems"]
-    assert (problem["about"], problem["given"]) == ("scheduled runs", "PREFECT_API_URL is not set")
+    assert (problem["about"], problem["problem"]) == (
+        "scheduled runs",
+        "no Prefect server is known: PREFECT_API_URL is not set",
+    )
     assert not (project / "work/mlflow").exists(), "status creates no database"
     text = shown()
     for told in ("`clozeline run`", "GB are free", "`clozeline remote add URL`", "scheduled runs: unknown"):
@@ -114,7 +117,7 @@ def night() -> None:
 def test_status_shows_the_last_and_the_next_scheduled_run(prefect_server: None, project: Path) -> None:
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     with get_client(sync_client=True) as client:
-        tags = [scheduled_runs.OWNED_TAG]
+        tags = [OWNED_TAG]
         deployment = client.create_deployment(client.create_flow(night), "status-night", tags=tags)
         assert "status-night: has not run yet; no next run is planned" in shown()
         run = client.create_flow_run_from_deployment(deployment)
@@ -135,7 +138,7 @@ def test_status_says_to_start_a_worker_if_a_run_is_late_unless_another_one_is_ru
 ) -> None:
     an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
     with get_client(sync_client=True) as client:
-        tags = [scheduled_runs.OWNED_TAG]
+        tags = [OWNED_TAG]
         deployment = client.create_deployment(client.create_flow(night), "late-night", tags=tags)
         client.create_flow_run_from_deployment(deployment, state=Late(scheduled_time=an_hour_ago))
         never_run = shown()

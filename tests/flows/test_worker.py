@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process_states import is_alive, wait_for
+from tests.make.processes import is_alive, wait_for
 
 PATIENCE_SECONDS = 0.3
 # A worker whose server accepts connections but never answers, and a run of it in a session of its own.

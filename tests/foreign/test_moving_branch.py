@@ -9,7 +9,7 @@ from clozeline.lab.contest import Contender
 from clozeline.pretraining.starting import token_ids
 from clozeline.records.published import pinned
 from clozeline.tokenizing.tokenizer.vocabulary.opening import open_published, vocabulary_of
-from tests.moving_hub import NAME, OLD, MovingHub
+from tests.make.models import NAME, OLD, MovingHub
 
 
 @pytest.fixture

@@ -13,10 +13,7 @@ from tests.house.test_rooms import PROJECT, SOURCES, nodes_of
 FOLDERS = "(?:data|models|dist|metrics|plots|reports)/"
 WRITTEN = re.compile(rf"=({FOLDERS}\S*)")
 NAMED = re.compile(FOLDERS)
-ELSEWHERE = {
-    "reports/report.html",
-    "reports/sweep.diff",
-}
+ELSEWHERE = {"reports/report.html", "reports/sweep.diff"}
 """Written by `clozeline report` and `clozeline sweep`, which are no stages."""
 
 

@@ -14,10 +14,7 @@ TWICE = {
         "tasks/tagging/sentences.py:EntityScores",
         "tasks/tagging/sentences.py:TagFigures",
     ): "the metric file has its own order of figures",
-    (
-        "serving/http/status.py:ModelCard",
-        "serving/queue.py:Identity",
-    ): "clients get a described schema",
+    ("serving/http/status.py:ModelCard", "serving/loading.py:Identity"): "clients get a described schema",
 }
 """Two classes of one shape → why both exist."""
 

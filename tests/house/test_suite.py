@@ -1,5 +1,6 @@
 """The suite itself: its slow tests, their order, and the state that tests leave to each other."""
 
+import json
 import logging
 import os
 import signal
@@ -17,8 +18,8 @@ import torch
 
 from tests import slow_tests
 from tests.conftest import LONGEST
-from tests.made_once import MadeOnce
-from tests.own_state import restored_state
+from tests.make.models import SENTENCES, word_pieces
+from tests.make.session import MadeOnce, restored_state
 from tests.slow_tests import is_slow
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ def test_tests_that_run_flows_in_this_process_come_last(request: pytest.FixtureR
 
 def test_a_test_worker_limits_its_threads_before_a_named_test_file_imports_torch() -> None:
     """Pytest reads the conftest of a file named on the command line before it configures itself."""
-    room = "tests/encoder/test_sizes.py"
+    room = "tests/encoder/test_architecture.py"
     assert "import torch" in (ROOT / room).with_name("conftest.py").read_text(encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-n0", "--collect-only", "--quiet", room],
@@ -93,6 +94,14 @@ def test_made_once_builds_a_folder_once_and_copies_it_for_each_test(made_once: M
     assert made == [tmp_path]
     (one / "file").write_text("changed")
     assert (other / "file").read_text() == "made"
+
+
+TOLD = "import json; from tests.make.models import *; print(json.dumps(word_pieces(SENTENCES, vocab_size=200)))"
+
+
+def test_the_tokenizers_of_the_models_are_the_same_in_every_process() -> None:
+    other = subprocess.run([sys.executable, "-c", TOLD], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(other.stdout) == word_pieces(SENTENCES, vocab_size=200)
 
 
 class Starter:

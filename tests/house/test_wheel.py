@@ -37,7 +37,7 @@ OF_FURTHER_EXTRAS: Mapping[str, tuple[str, ...]] = {
     "lab/sweep.py": ("train", "sweep"),
     "orchestration/importing.py": ("train", "flows"),
     "system/supervisor.py": ("flows",),
-    "tracking/tensorboard.py": ("train", "tensorboard"),
+    "tracking/run_logger.py": ("train", "tensorboard"),
 }
 """Files that import what only the extras of few users bring → these extras."""
 EXTRAS = ("train", "flows", "dev", "sweep", "tensorboard")

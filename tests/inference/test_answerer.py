@@ -11,9 +11,9 @@ from clozeline.inference.answerer import Answer, Answerer
 from clozeline.inference.fields import AnswerSearch
 from clozeline.inference.tokenization import TextTooLongError
 from clozeline.system.errors import DataError
+from tests.make.models import SENTENCES
 from tests.make.opened import load_as
-from tests.tiny_models import SENTENCES
-from tests.tiny_packages import write_answerer
+from tests.make.packages import write_answerer
 
 PAIRS = [
     ("what reads a sentence", SENTENCES[0] + ", and " + SENTENCES[4]),

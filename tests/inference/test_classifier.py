@@ -11,7 +11,7 @@ from clozeline.inference.classifier import Classifier
 from clozeline.inference.tokenization import NotAPairError
 from clozeline.system.errors import DataError
 from tests.make.opened import load_as
-from tests.tiny_packages import write_ranker
+from tests.make.packages import write_ranker
 
 TEXTS = ["returns a tensor", "small models answer quickly on ordinary processors", "the file is empty"]
 

@@ -9,7 +9,7 @@ from clozeline.inference.completer import Completer, Decoding
 from clozeline.inference.tokenization import TextTooLongError, TokenizedText
 from clozeline.system.errors import DataError
 from tests.make.opened import load_as
-from tests.tiny_packages import MAX_LENGTH, SPECIALS, VOCABULARY, write_completer
+from tests.make.packages import MAX_LENGTH, SPECIALS, VOCABULARY, write_completer
 
 CLS, SEP = VOCABULARY.index("[CLS]"), VOCABULARY.index("[SEP]")
 DRAWN = Decoding(max_tokens=12, temperature=1.0, seed=3)

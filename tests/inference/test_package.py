@@ -22,7 +22,7 @@ from clozeline.registry.served_model import PyfuncModel
 from clozeline.registry.sources import ModelSource
 from clozeline.serving.loading import open_source
 from clozeline.system.errors import ArtifactError
-from tests.tiny_packages import write_encoder
+from tests.make.packages import write_encoder
 
 
 def test_the_task_in_the_manifest_decides_the_model_class(encoder_package: Path, classifier_package: Path) -> None:

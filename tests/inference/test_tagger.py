@@ -10,7 +10,7 @@ from transformers import pipeline
 
 from clozeline.inference.tagger import Aggregation, Entity, Extent, TaggedToken, Tagger, extents
 from tests.make.opened import load_as
-from tests.tiny_packages import TAGS, write_tagger
+from tests.make.packages import TAGS, write_tagger
 
 TEXTS = [
     "the encoder reads a sentence, and returns the Tensors of a tokenizer that is small",

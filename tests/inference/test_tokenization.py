@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 from clozeline.inference import tokenization
 from clozeline.inference.tokenization import KnownWords, NotUnicodeError, TextTokenizer, TextTooLongError
 from clozeline.records.package import FILES, read_manifest
-from tests.odd_texts import ALGORITHMS, ODD, learned_tokenizer, odd_text
+from tests.make.texts import ALGORITHMS, ODD, learned_tokenizer, odd_text
 
 CLS, SEP, MASK = 2, 3, 4
 

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from tests.infra.prefect_project import Server
-from tests.process_states import wait_for
-from tests.webhooks import Webhooks
+from tests.make.processes import wait_for
+from tests.make.servers import Webhooks
 
 pytestmark = pytest.mark.deployment
 

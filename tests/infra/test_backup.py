@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.postgres_server import running_postgres
+from tests.make.servers import running_postgres
 
 SCRIPTS = Path(__file__).parents[2] / "infra/postgres"
 OF_MLFLOW_3_16 = "b7e2c1a4d9f3"

@@ -17,12 +17,12 @@ import pytest
 
 from clozeline.orchestration.status import _models
 from clozeline.records.package import package_sha256
-from clozeline.registry.announcement import NOTICE_VARIABLE
+from clozeline.registry.models import NOTICE_VARIABLE
 from clozeline.registry.versions import Registry
 from clozeline.tracking.mlflow import experiment_id, prepare
 from tests.infra.replica import Replica
-from tests.mlflow_server import MlflowServer, server_over_postgres
-from tests.tiny_packages import write_embedder
+from tests.make.packages import write_embedder
+from tests.make.servers import MlflowServer, server_over_postgres
 
 pytestmark = pytest.mark.deployment  # half a minute: four servers
 

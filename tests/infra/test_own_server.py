@@ -18,9 +18,9 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from tests.infra.prefect_project import FLOW, ROOT, WORK
-from tests.prefect_databases import PutDatabase
-from tests.process_states import wait_for
-from tests.toy_project import make_toy
+from tests.make.processes import wait_for
+from tests.make.projects import make_toy
+from tests.make.session import PutDatabase
 
 SECONDS = 240.0
 WITHOUT_CLOZELINE = """

@@ -14,7 +14,7 @@ import pytest
 
 from clozeline.flows.drift import EVENT, RESOURCE
 from tests.infra.prefect_project import ROOT, Run, Running, Server, prefect_file
-from tests.process_states import wait_for
+from tests.make.processes import wait_for
 
 pytestmark = pytest.mark.deployment
 
@@ -45,10 +45,7 @@ def test_every_deployed_flow_runs_without_parameters(compose: Any, run_to_end: R
     entrypoints = [deployment["entrypoint"] for deployment in prefect_file()["deployments"]]
     environment = compose.environment("prefect-deploy", tmp_path, PREFECT_HOME=tmp_path)
     said = run_to_end([sys.executable, "-c", LOAD, *entrypoints], environment, ROOT).splitlines()
-    assert [line for line in said if line.startswith("flow ")] == [
-        "flow nightly needs []",
-        "flow drift needs []",
-    ]
+    assert [line for line in said if line.startswith("flow ")] == ["flow nightly needs []", "flow drift needs []"]
 
 
 def test_deploying_again_after_an_edit_applies_the_file(server: Server) -> None:

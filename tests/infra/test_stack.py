@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.infra.stack.compose_file import ROOT
-from tests.release_project import make_release_project
-from tests.tiny_packages import write_classifier, write_encoder
+from tests.make.packages import write_classifier, write_encoder
+from tests.make.projects import make_release_project
 
 pytestmark = pytest.mark.deployment
 

@@ -11,9 +11,8 @@ from clozeline.registry.sources import parse_sources
 from clozeline.serving.access import ApiKeys
 from clozeline.serving.http.dialects import Dialects
 from clozeline.serving.http.endpoint import DIALECTS
-from clozeline.serving.loading import open_source
+from clozeline.serving.loading import LoadedModel, open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.queue import LoadedModel
 from clozeline.serving.server import create_app
 from tests.serving.conftest import run_app
 

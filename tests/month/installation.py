@@ -10,12 +10,10 @@ from pathlib import Path
 
 from tests.drill.prefect import Prefect, prefect_over
 from tests.drill.project import environment
-from tests.mlflow_server import MlflowServer
+from tests.make.processes import wait_for
+from tests.make.servers import MlflowServer, Webhooks, held_ports
+from tests.make.stores import KEYS, ObjectStore
 from tests.month.project import make_project
-from tests.object_store import KEYS, ObjectStore
-from tests.ports import held_ports
-from tests.process_states import wait_for
-from tests.webhooks import Webhooks
 
 _LONGEST_SECONDS = 1800.0
 _ALERTS = "alerts"

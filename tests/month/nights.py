@@ -10,13 +10,13 @@ from clozeline.registry.models import CANDIDATE
 from clozeline.registry.versions import Registry
 from clozeline.versions import remote
 from tests.drill.prefect import Prefect
+from tests.make.processes import wait_for
+from tests.make.projects import copy_project
 from tests.month.auditor import Audit, Auditor, FlowRun
 from tests.month.installation import Installation
 from tests.month.players import PLAYERS, Month
 from tests.month.project import prepare
 from tests.month.scenario import ENDINGS, Night
-from tests.process_states import wait_for
-from tests.toy_line import copy_project
 
 _MODEL: Final = "clozeline-encoder"
 _ALERT_SECONDS: Final = 120

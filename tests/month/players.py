@@ -17,11 +17,11 @@ import httpx
 import psutil
 
 from tests.drill.project import wait_for_stage
+from tests.make.processes import wait_for
+from tests.make.projects import toy_language
+from tests.make.servers import held_ports
 from tests.month.installation import Installation
 from tests.month.scenario import STAGES, Event, Night
-from tests.ports import held_ports
-from tests.process_states import wait_for
-from tests.toy_line import toy_language
 
 _DAY_HOURS: Final = 24
 _SMALL_DISK_BYTES: Final = 64 * 1024

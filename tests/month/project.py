@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from clozeline.versions import remote
-from tests.month.scenario import Event, Night
-from tests.object_store import BUCKET
-from tests.toy_line import (
+from tests.make.projects import (
     SENTENCES,
     TINY_EVALUATION,
     TINY_MODEL,
@@ -16,6 +14,8 @@ from tests.toy_line import (
     write_params,
     write_sentences,
 )
+from tests.make.stores import BUCKET
+from tests.month.scenario import Event, Night
 
 _FOREIGN_SYLLABLES: Final = ("ky", "xo", "qu", "jä", "hü", "fö", "ñe", "ça", "øp", "åv", "ýs", "ðu")
 _SHORT_SHARE: Final = 0.4

@@ -16,9 +16,9 @@ from clozeline.registry.lineage import trace
 from clozeline.registry.models import Registered
 from clozeline.registry.publishing import Evidence, Publisher
 from clozeline.system.workspace import Workspace
+from tests.make.packages import write_encoder
+from tests.make.projects import make_release_project, retrain
 from tests.month.auditor import Auditor, FlowRun
-from tests.release_project import make_release_project, retrain
-from tests.tiny_packages import write_encoder
 
 NAME = "clozeline-encoder"
 PATHS = MetricPaths.of("encoder", "encoder")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from clozeline.params.reading import read_params
+from tests.make.projects import SENTENCES
 from tests.month.project import prepare
 from tests.month.scenario import Event, Night, nights
-from tests.toy_line import SENTENCES
 
 
 def texts(root: Path, night: Night) -> list[str]:

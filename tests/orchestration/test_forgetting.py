@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.orchestration.forgetting import Findings, forget
 from clozeline.orchestration.items_file import items_file
-from clozeline.records.finetune.scored_items import read_items
+from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.record import Lock
 from clozeline.records.snapshot import FORGOTTEN_LOCK, KEY_FILE
 from clozeline.system.errors import ArtifactError, DataError, TransientError
 from clozeline.system.workspace import Workspace
 from clozeline.versions.objects import Objects
-from tests.forgetful_project import LETTER, MARK, make_project, night, quoting, settled
-from tests.toy_project import PROJECT
+from tests.make.forgetful_project import LETTER, MARK, make_project, night, quoting, settled
+from tests.make.projects import PROJECT
 
 SOURCES = ["texts/mail.jsonl", "texts/more.txt"]
 
@@ -105,9 +105,9 @@ def test_every_version_that_comes_from_it_is_marked_and_its_lineage_says_forgott
 
 def test_items_of_an_import_that_quote_it_are_removed_and_the_others_stay(workspace: Workspace) -> None:
     items = workspace.root / items_file("mini")
-    before = read_items(items)
+    before = HeldOut.lines(items)
     found = forgotten(workspace)
-    assert read_items(items) == before[:-2]
+    assert HeldOut.lines(items) == before[:-2]
     assert [store.num_removable for store in found.stores if store.name == "imports: items"] == [2]
     assert "imports/mini.jsonl" in found.holding
     assert "imports/mini.jsonl: a source" not in found.left
@@ -155,7 +155,7 @@ def test_a_text_that_is_nowhere_is_said_to_be_nowhere(workspace: Workspace) -> N
 
 @pytest.mark.parametrize("text", ["", "the", "Dear Miss, please send the parcels"])
 def test_a_short_text_is_refused(workspace: Workspace, text: str) -> None:
-    with pytest.raises(DataError, match="too short"):
+    with pytest.raises(DataError, match="too few"):
         forgotten(workspace, text)
 
 
@@ -170,7 +170,7 @@ def test_nothing_is_removed_while_the_remote_is_unreachable(workspace: Workspace
 
 
 def test_a_killed_one_is_finished_by_the_next(workspace: Workspace) -> None:
-    command = [sys.executable, "-m", "tests.killed_forgetting", str(workspace.root), LETTER]
+    command = [sys.executable, "-m", "tests.make.kills", "forget", workspace.root, LETTER]
     assert json.loads(subprocess.check_output(command, cwd=PROJECT).splitlines()[-1]) >= 3, "kills"
     assert everywhere(workspace) == []
     assert not (workspace.work / "forgetting.json").exists()

@@ -25,10 +25,9 @@ from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import Outbox, TrackedRun
 from clozeline.versions import remote
 from clozeline.versions.objects import Objects
-from tests.killed_sweeps import LAST_TWO
-from tests.killed_writes import is_killed
-from tests.swept_project import KEPT, NIGHTS, OWN, flow_run, lock_of, make_nights, outcomes, register, settled
-from tests.toy_project import PROJECT
+from tests.make.kills import LAST_TWO, is_killed
+from tests.make.projects import PROJECT
+from tests.make.swept_project import KEPT, NIGHTS, OWN, flow_run, lock_of, make_nights, outcomes, register, settled
 
 MakeProject = Callable[[str], Workspace]
 
@@ -192,8 +191,8 @@ def test_a_sweep_killed_repeatedly_ends_like_an_uninterrupted_one(make_project: 
     expected = files(whole)
 
     workspace = with_remote(make_project("killed"))
-    command = [sys.executable, "-m", "tests.killed_sweeps", str(workspace.root), str(workspace.root.parent / "store")]
-    left = json.loads(subprocess.check_output(command, cwd=PROJECT))
+    command = [sys.executable, "-m", "tests.make.kills", "sweep", workspace.root, workspace.root.parent / "store"]
+    left = json.loads(subprocess.check_output(command, cwd=PROJECT).splitlines()[-1])
     assert len(left) >= 4, "kills"
     assert not any(left), "dangling"
     assert files(workspace) == expected
@@ -233,7 +232,7 @@ def test_runs_of_another_workspace_are_kept_and_block_the_sweep_of_the_remote(pu
     swept(pushed)
     with pytest.raises(TransientError, match="another workspace is active") as caught:
         swept(pushed, shared=True)
-    assert caught.value.given == "elsewhere"
+    assert caught.value.problem.startswith("elsewhere ")
 
 
 def test_a_dry_run_removes_nothing_and_shows_the_real_command(
@@ -272,11 +271,11 @@ def test_nothing_is_removed_if_mlflow_knows_no_run_of_this_workspace(
     before = files(workspace)
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mistyped.db'}")
-        with pytest.raises(ArtifactError, match="MLflow knows no run of this workspace"):
+        with pytest.raises(ArtifactError, match="knows no run of this workspace"):
             swept(workspace)
     assert not (tmp_path / "mistyped.db").exists()
     (workspace.work / "identity.json").unlink()  # MLflow of another project: its runs are of other workspaces
-    with pytest.raises(ArtifactError, match="MLflow knows no run of this workspace"):
+    with pytest.raises(ArtifactError, match="knows no run of this workspace"):
         swept(workspace)
     assert files(workspace) == before
 
@@ -292,9 +291,9 @@ def test_nothing_is_removed_while_a_queued_file_cannot_be_delivered(
     outbox = Outbox(workspace.outbox)
     outbox.open("x", TrackedRun(name="waiting", tags={WORKSPACE: OWN}, started_ms=1))
     outbox.add_file("x", workspace.root / "dvc.lock")
-    with pytest.raises(TransientError, match="MLflow did not take all records") as raised:
+    with pytest.raises(TransientError, match="did not take all records") as raised:
         swept(workspace)
-    assert "the store of MLflow's files is away" in raised.value.given
+    assert "the store of MLflow's files is away" in raised.value.cause
     assert outbox.files("x"), "the outbox is no cache"
     assert files(workspace) == before
 

@@ -3,9 +3,13 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.params.model import ModelParams
 from clozeline.params.pretraining import PretrainParams
 from clozeline.params.reading import read_params
+from clozeline.training.micro_batches import Precision
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +26,12 @@ def params() -> PretrainParams:
         }
     )
     return params.model_copy(update={"model": model, "max_length": 32, "batch_tokens": 128})
+
+
+VOCAB_SIZE = 300
+IDS = TokenIds(VOCAB_SIZE, 0, 2, 3)
+FP32 = Precision.of("fp32", torch.device("cpu"))
+
+
+def of_family(params: PretrainParams, family: str) -> ModelParams:
+    return params.model.model_copy(update={"family": family})

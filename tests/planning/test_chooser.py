@@ -11,7 +11,7 @@ from clozeline.cli.plan import Need
 from clozeline.params.model import FAMILY_NAMES, SIZE_NAMES
 from clozeline.params.project import Params
 from clozeline.params.reading import read_tree
-from clozeline.planning.chooser import CHOICES, as_tree, combine
+from clozeline.planning.chooser import as_tree, choices, combine
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 
@@ -29,10 +29,10 @@ def laid_over(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("needs", [*[(need,) for need in CHOICES], *permutations(CHOICES, 2)], ids="-".join)
+@pytest.mark.parametrize("needs", [*[(need,) for need in choices()], *permutations(choices(), 2)], ids="-".join)
 def test_the_lines_make_a_params_file_that_is_accepted(needs: tuple[str, ...]) -> None:
     params = Params.model_validate(laid_over(defaults(), as_tree(combine(needs).params)))
-    choice = CHOICES[needs[0]]
+    choice = choices()[needs[0]]
     assert (params.pretrain.start is None) == (params.tokenize.existing is None), "tokens belong to the start model"
     assert params.pretrain.recipe == ("measured" if params.pretrain.start is None else "domain-adaptation")
     if params.pretrain.start is None:
@@ -40,8 +40,8 @@ def test_the_lines_make_a_params_file_that_is_accepted(needs: tuple[str, ...]) -
 
 
 def test_each_choice_names_existing_rows_of_the_tables() -> None:
-    assert set(CHOICES) == set(Need)
-    for choice in (choice for choice in CHOICES.values() if "pretrain.start" not in choice.params):
+    assert set(choices()) == set(Need)
+    for choice in (choice for choice in choices().values() if "pretrain.start" not in choice.params):
         assert choice.family in FAMILY_NAMES
         assert choice.size in SIZE_NAMES
 
@@ -58,7 +58,7 @@ def test_the_first_name_wins_and_the_other_is_reported() -> None:
 def test_a_start_is_chosen_only_with_its_own_tokenizer() -> None:
     combined = combine(["multilingual", "domain"])
     assert "pretrain.start" not in combined.params
-    assert set(combined.conflicts["domain"]) == set(CHOICES["domain"].params)
+    assert set(combined.conflicts["domain"]) == set(choices()["domain"].params)
 
 
 def test_a_masked_start_keeps_its_objective() -> None:

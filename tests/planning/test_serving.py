@@ -2,14 +2,19 @@
 
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from transformers import BertConfig, DebertaV2Config, GPT2Config, PretrainedConfig, RobertaConfig
 
 from clozeline.encoder.checkpoints import published_config
 from clozeline.planning.costs import ParameterCount
-from clozeline.planning.serving import of_published
+from clozeline.planning.serving import of_published, with_half_weights
+from clozeline.planning.timing import BATCH_TEXTS, TEXT_TOKENS, GraphFeed, footprint, resident_bytes
 from clozeline.system.errors import ArtifactError
-from tests.moving_hub import NAME, MovingHub
+from tests.make.models import NAME, MovingHub
 
 SHAPE = {
     "vocab_size": 300,
@@ -64,3 +69,82 @@ def test_a_model_that_does_not_fit_is_refused_with_the_size_of_its_weights(
     with pytest.raises(ArtifactError, match=r"1\.34 GB") as raised:
         of_published(str(tmp_path))
     assert "fp32 1.34 GB, fp16 0.67 GB, INT8 0.34 GB" in str(raised.value)
+
+
+WEIGHT_KN = np.random.default_rng(0).normal(size=(24, 16)).astype(np.float32)
+BIAS_N = np.linspace(-1, 1, 16, dtype=np.float32)
+ROWS_TK = np.random.default_rng(1).normal(size=(3, 24)).astype(np.float32)
+
+
+def graph(weight_KN: np.ndarray) -> onnx.ModelProto:
+    nodes = [helper.make_node("MatMul", ["x", "W"], ["p"]), helper.make_node("Add", ["p", "b"], ["y"])]
+    made = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 24])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 16])],
+        [numpy_helper.from_array(weight_KN, "W"), numpy_helper.from_array(BIAS_N, "b")],
+    )
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def answer(model: onnx.ModelProto) -> np.ndarray:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": ROWS_TK})[0]
+
+
+def test_matrices_take_half_the_bytes_and_compute_with_their_rounded_values() -> None:
+    model = graph(WEIGHT_KN)
+    half = with_half_weights(model)
+    stored = [numpy_helper.to_array(tensor) for tensor in half.graph.initializer]
+    assert [(tensor.dtype, tensor.shape) for tensor in stored] == [(np.float16, (24, 16)), (np.float32, (16,))]
+    exact = ROWS_TK @ WEIGHT_KN.astype(np.float16).astype(np.float32) + BIAS_N
+    np.testing.assert_allclose(answer(half), exact, atol=1e-5)
+    assert np.abs(answer(half) - answer(model)).max() > 0
+    assert model.graph.initializer[0].data_type == TensorProto.FLOAT
+
+
+def test_a_matrix_beyond_the_range_of_float16_stays_float32() -> None:
+    model = graph(WEIGHT_KN * 1e6)
+    np.testing.assert_array_equal(answer(with_half_weights(model)), answer(model))
+
+
+FEED = GraphFeed(("input_ids",), vocab_size=50, mask_id=4, outputs=("y",))
+MIB = 2**20
+
+
+def lookup_graph(path: Path, num_columns: int) -> Path:
+    """Write a graph that looks up rows of a table of 50 rows."""
+    table = numpy_helper.from_array(np.ones((50, num_columns), dtype=np.float32), "E")
+    made = helper.make_graph(
+        [helper.make_node("Gather", ["E", "input_ids"], ["rows"]), helper.make_node("ReduceMean", ["rows"], ["y"])],
+        "test",
+        [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "length"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [table],
+    )
+    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_a_larger_graph_takes_more_memory_and_more_time(tmp_path: Path) -> None:
+    small, large = (footprint(lookup_graph(tmp_path / f"{size}.onnx", size), FEED) for size in (8, 2**18))
+    assert small.memory_bytes is not None
+    assert large.memory_bytes is not None
+    assert large.memory_bytes - small.memory_bytes > 50 * MIB  # a table of 50 MiB
+    assert large.text_milliseconds > 2 * small.text_milliseconds
+    assert large.batch_milliseconds > 2 * large.text_milliseconds
+
+
+def test_every_sample_text_has_one_mask_and_valid_ids() -> None:
+    ids_BL = FEED.batch(BATCH_TEXTS).input_ids_BL
+    assert ids_BL.shape == (BATCH_TEXTS, TEXT_TOKENS)
+    assert ((ids_BL == FEED.mask_id).sum(axis=1) == 1).all()
+    assert 0 <= ids_BL.min() < ids_BL.max() < 50
+
+
+def test_resident_memory_is_none_if_the_system_does_not_report_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clozeline.planning.timing._STATUS", tmp_path / "status")
+    assert resident_bytes() is None

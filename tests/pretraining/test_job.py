@@ -1,6 +1,9 @@
 """A pre-training learns its language, from params to a model that loads anywhere."""
 
+import json
+import logging
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,17 +11,22 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
+import clozeline
 from clozeline.language.masking import Masker
 from clozeline.language.objectives import OBJECTIVES, Split
 from clozeline.language.shards import TokenShards
 from clozeline.params.pretraining import PretrainParams
+from clozeline.pretraining.job import CODE, compiled, name_of_training
 from clozeline.pretraining.losses import TargetLoss
 from clozeline.pretraining.watching import NUM_EXAMPLES
+from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.progress import ProgressBar
 from clozeline.training.curves import Look
+from clozeline.training.micro_batches import Precision
 from clozeline.training.state import Callback
+from tests.make.models import NAME, OLD, MovingHub
 from tests.training.prepared import Prepare, largest_difference, weights_of
 
 
@@ -218,3 +226,185 @@ def test_training_from_python_warns_of_a_plateau(prepare: Prepare, caplog: pytes
     """Hardly any learning rate: the loss stays at ln 64, close to what frequencies give in this language."""
     prepare.trained(steps=150, optimizer__learning_rate=1e-9)
     assert "token frequencies alone" in caplog.text
+
+
+MOST_GRAPHS = 4
+"""With and without an attention mask, and extra graphs for a first single row or target."""
+
+
+def test_batches_of_all_shapes_share_a_few_compiled_graphs(prepare: Prepare) -> None:
+    """P39: with a backend that needs no compiler; how graphs are cut and shared does not depend on it."""
+    job = prepare()
+    num_graphs = 0
+
+    def counting(graph: torch.fx.GraphModule, inputs: object) -> object:
+        nonlocal num_graphs
+        num_graphs += 1
+        return graph.forward
+
+    torch._dynamo.reset()
+    plain = TargetLoss(job.model)
+    fast = compiled(TargetLoss(job.model), wanted=True, backend=counting)
+    batches = job.loop.batches_from(0, 0)
+    shapes = set()
+    for _ in range(40):
+        batch = next(batches).inputs
+        shapes.add((*batch.input_ids_BL.shape, len(batch.labels_T)))
+        assert fast(batch).loss_sum.item() == pytest.approx(plain(batch).loss_sum.item(), rel=1e-5)
+        assert fast(batch).num_right == plain(batch).num_right
+    assert len(shapes) > 20
+    assert num_graphs <= MOST_GRAPHS
+
+
+def test_compilation_without_a_compiler_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(ParamsError, match=r"(?s)g\+\+.*`compile` to false"):
+        compiled(nn.Linear(1, 1), wanted=True)
+
+
+FP32 = Precision.of("fp32", torch.device("cpu"))
+
+
+def test_checkpoints_of_other_params_are_not_resumed(prepare: Prepare) -> None:
+    prepare().run()
+    for changes, is_fresh in [
+        ({"optimizer__learning_rate": 1e-4}, True),
+        ({"steps": 50}, True),
+        ({"checkpoint_every_steps": 7, "num_workers": 1}, False),
+    ]:
+        assert (prepare(**changes).loop.resume().step == 0) == is_fresh, changes
+
+
+def test_another_start_revision_is_another_run(prepare: Prepare, tmp_path: Path) -> None:
+    prepare.trained(steps=5).save(tmp_path / "first")
+    name = str(tmp_path / "first")
+    checkpoints = [prepare(start=name, start_revision=revision).loop.checkpoints for revision in ("one", "two")]
+    assert checkpoints[0].fingerprint != checkpoints[1].fingerprint
+
+
+def test_a_changed_start_point_is_another_run(prepare: Prepare, tmp_path: Path) -> None:
+    """The name stays the same, but the weights, the configuration or the commit change."""
+    prepare.trained(steps=5).save(tmp_path / "first")
+
+    def name_of_run() -> str:
+        return prepare(start=str(tmp_path / "first")).loop.checkpoints.fingerprint
+
+    names = [name_of_run(), name_of_run()]
+    (tmp_path / "first" / ".cache").mkdir()
+    (tmp_path / "first" / ".cache" / "download").write_text("of no weight", encoding="utf-8")
+    names.append(name_of_run())
+    assert len(set(names)) == 1
+    config = tmp_path / "first" / "config.json"
+    config.write_text(config.read_text(encoding="utf-8").replace('"gelu"', '"relu"'), encoding="utf-8")
+    names.append(name_of_run())
+    prepare.trained(steps=6).save(tmp_path / "first")
+    names.append(name_of_run())
+    assert len(set(names)) == 3
+
+
+def test_a_start_point_of_the_hub_is_resolved_to_one_commit_which_names_the_run(
+    prepare: Prepare, tmp_path: Path, offline_hub: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The branch moves after the first request; the weights and the tokenizer to compare are of the same commit."""
+    prepare.trained(steps=5).save(tmp_path / "model")
+    MovingHub(tmp_path / "cache", tmp_path / "model").answer_in(monkeypatch)
+    job = prepare(start=NAME)
+    assert job.params.start_revision == OLD
+    assert prepare(start=NAME, start_revision=OLD).loop.checkpoints.fingerprint == job.loop.checkpoints.fingerprint
+
+
+def test_another_precision_or_device_is_another_run(prepare: Prepare) -> None:
+    """`auto` is the precision in which the processor is fast; on a GPU, the processor's threads change nothing."""
+    model = prepare().model
+    names = []
+    for name, device, num_threads in [
+        ("fp32", "cpu", 1),
+        ("fp32", "cpu", 2),
+        ("fp32", "meta", 1),
+        ("fp32", "cuda", 1),
+        ("bf16", "cuda", 1),
+    ]:
+        torch.set_num_threads(num_threads)
+        precision = replace(FP32, name=name, device=torch.device(device))
+        names.append(name_of_training(prepare.params, 1, prepare.tokens, 40, model, precision))
+    assert len(set(names)) == 5
+    torch.set_num_threads(2)
+    assert name_of_training(prepare.params, 1, prepare.tokens, 40, model, precision) == names[-1]
+
+
+def test_another_version_of_transformers_is_another_run(prepare: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = prepare().loop.checkpoints.fingerprint
+    assert prepare().loop.checkpoints.fingerprint == before
+    monkeypatch.setattr("clozeline.pretraining.job.version", lambda package: "4.0")
+    assert prepare().loop.checkpoints.fingerprint != before
+
+
+@pytest.mark.parametrize(("changed", "is_other"), [("language/shards.py", True), ("tasks/heads.py", False)])
+def test_editing_code_that_the_training_uses_makes_another_run(
+    changed: str, is_other: bool, prepare: Prepare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(clozeline, "__file__", str(tmp_path / "__init__.py"))
+    for place in CODE:
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).touch() if place.endswith(".py") else (tmp_path / place).mkdir(exist_ok=True)
+    (tmp_path / changed).parent.mkdir(exist_ok=True)
+    (tmp_path / changed).write_text("one = 1\n", encoding="utf-8")
+    before = prepare().loop.checkpoints.fingerprint
+    assert prepare().loop.checkpoints.fingerprint == before
+    (tmp_path / changed).write_text("one = 2\n", encoding="utf-8")
+    assert (prepare().loop.checkpoints.fingerprint != before) == is_other
+
+
+def test_tokens_of_another_tokenizer_are_refused(prepare: Prepare, tiny_tokenizer: Path, tmp_path: Path) -> None:
+    """The tokenizer has as many tokens, but two have swapped ids; no other check would notice."""
+    other = shutil.copytree(tiny_tokenizer, tmp_path / "other")
+    facts = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
+    facts["model"]["vocab"] |= {"w5": 6, "w6": 5}
+    (other / "tokenizer.json").write_text(json.dumps(facts), encoding="utf-8")
+    with pytest.raises(ArtifactError) as caught:
+        prepare(tokenizer=other)
+    assert "were not made with this tokenizer" in str(caught.value)
+    assert str(other / "tokenizer.json") in str(caught.value)
+
+
+def test_a_missing_tokenizer_is_reported_before_the_training(prepare: Prepare, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"no file .*nowhere"):
+        prepare(tokenizer=tmp_path / "nowhere")
+
+
+def test_a_budget_in_epochs_reads_the_batches_so_often(prepare: Prepare) -> None:
+    def steps(epochs: float) -> int:
+        return prepare(steps=None, epochs=epochs).loop.total_steps
+
+    in_one = steps(1)
+    assert in_one > 2
+    assert (steps(3), steps(1e-9)) == (3 * in_one, 1)
+
+
+def test_a_negative_seed_is_refused(prepare: Prepare) -> None:
+    with pytest.raises(ParamsError, match=r"(?s)seed.*-1"):
+        prepare(seed=-1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"unit": "word"}, "unit word"),
+        ({"protected_tokens": ("w5", "w6")}, "protected_tokens w5, w6"),
+        ({}, ""),
+    ],
+)
+def test_masking_params_ignored_by_causal_training_are_reported(
+    prepare: Prepare,
+    tiny_pretraining: PretrainParams,
+    changes: dict[str, object],
+    told: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    masking = tiny_pretraining.masking.model_copy(update=changes)
+    with caplog.at_level(logging.WARNING):
+        prepare(masking=masking)
+        assert not caplog.records, "masked training has no such warning"
+        prepare(masking=masking, objective="clm")
+    assert ("no effect" in caplog.text) == bool(told)
+    assert told in caplog.text

@@ -1,16 +1,26 @@
 """The list of changes decides which change of the champion counts, and records who made it, when and why."""
 
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
+import requests
 from mlflow import MlflowClient
+from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST, PERMISSION_DENIED
 
-from clozeline.registry import versions as changes_module
+from clozeline.registry import changes as changes_module
+from clozeline.registry.changes import ChampionChangedError, Change, ChangeList, registry_errors
 from clozeline.registry.models import CHAMPION, PREVIOUS, Registered
-from clozeline.registry.versions import ChampionChangedError, Change, ChangeList, Registry
+from clozeline.registry.versions import Registry
+from clozeline.system.errors import ArtifactError
+from tests.make.servers import server_over_postgres
 
 NAME = "clozeline-encoder"
 
@@ -78,7 +88,7 @@ def test_a_promotion_is_refused_if_the_champion_changed_since_it_was_read(
 ) -> None:
     with pytest.raises(ChampionChangedError) as caught:
         registry.promote(version(registry, "3"), replacing=replacing)
-    assert "version 1 to 2" in caught.value.given
+    assert "version 1 to 2" in caught.value.cause
     assert (at(registry, CHAMPION), at(registry, PREVIOUS), len(registry.changes(NAME))) == ("2", "1", 2)
 
 
@@ -182,3 +192,150 @@ def test_a_user_without_a_name_is_recorded_by_uid(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(changes_module.getpass, "getuser", nameless)
     assert changes_module.who().startswith("uid ")
+
+
+NUM_PEOPLE = 20
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[str]:
+    with server_over_postgres(tmp_path_factory.mktemp("server"), free_port) as server:
+        yield server.url
+
+
+def register(registry: Registry, name: str) -> list[str]:
+    return [
+        registry.register(name, source="s3://models/x", run_id="", package_sha256=str(number), description="").version
+        for number in range(NUM_PEOPLE)
+    ]
+
+
+def champion(registry: Registry, name: str) -> str | None:
+    found = registry.at(name, CHAMPION)
+    return found.version if found else None
+
+
+def promote_until_it_counts(registry: Registry, name: str, number: str) -> int:
+    """Promote over whoever is the champion, as a person does who tries again; return the number of refusals."""
+    version = registry.version(name, number)
+    refused = 0
+    while True:
+        try:
+            registry.promote(version, replacing=champion(registry, name), why=f"person {number}")
+        except ChampionChangedError:
+            refused += 1
+        else:
+            return refused
+
+
+@pytest.mark.deployment  # a minute and a half: most of it, losers trying again
+def test_twenty_promotions_at_once_end_with_one_champion_and_a_complete_history(url: str) -> None:
+    registry, name = Registry.open(url), "all"
+    versions = register(registry, name)
+    with ThreadPoolExecutor(NUM_PEOPLE) as people:
+        refused = list(people.map(lambda it: promote_until_it_counts(Registry.open(url), name, it), versions))
+    assert sum(refused) > 0, "no two met"
+    changes = registry.changes(name)
+    assert sorted(change.after for change in changes) == sorted(versions)
+    assert [change.before for change in changes] == ["", *(change.after for change in changes[:-1])]
+    assert [change.why for change in changes] == [f"person {change.after}" for change in changes]
+    previous = registry.at(name, PREVIOUS)
+    assert (champion(registry, name), previous and previous.version) == (changes[-1].after, changes[-2].after)
+
+
+@pytest.mark.deployment  # a minute and a half: most of it, losers trying again
+def test_one_of_twenty_concurrent_promotions_over_the_same_champion_succeeds(url: str) -> None:
+    registry, name = Registry.open(url), "one"
+    first, *others = register(registry, name)
+    registry.promote(registry.version(name, first))
+
+    def promote(number: str) -> bool:
+        mine = Registry.open(url)
+        try:
+            mine.promote(mine.version(name, number), replacing=first)
+        except ChampionChangedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(others)) as people:
+        winners = [number for number, won in zip(others, people.map(promote, others), strict=True) if won]
+    assert len(winners) == 1
+    assert [change.after for change in registry.changes(name)] == [first, *winners]
+    assert champion(registry, name) == winners[0]
+
+
+@pytest.fixture
+def httpserver() -> Iterator[Callable[[int], str]]:
+    """Function that returns the address of a server that answers every request with `status`, without JSON."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(status: int) -> str:
+        class Refusing(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(b"Permission denied")
+
+            do_PUT = do_GET
+
+            def log_message(self, format: str, *told: object) -> None:
+                pass
+
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Refusing))
+        Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("address", "module", "package"),
+    [
+        ("s3://models/1", "boto3", "boto3"),
+        ("gs://models/1", "google.cloud", "google-cloud-storage"),
+        ("wasbs://models@team.blob.core.windows.net/1", "azure.storage.blob", "azure-storage-blob"),
+    ],
+)
+def test_a_store_whose_client_is_not_installed_is_reported_with_the_command_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, module: str, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with (
+        pytest.raises(ArtifactError, match="files of version 1") as caught,
+        registry_errors("files of version 1", "http://registry"),
+    ):
+        download_artifacts(artifact_uri=address, dst_path=str(tmp_path))
+    assert "http://registry" in caught.value.cause
+    assert f"pip install {package}`" in caught.value.do
+
+
+REFUSED = [(401, "401 Unauthorized"), (403, "403 Forbidden")]
+
+
+@pytest.mark.parametrize(("status", "told_as"), REFUSED)
+def test_a_caller_refused_by_the_server_is_reported_as_refused(
+    httpserver: Callable[[int], str], monkeypatch: pytest.MonkeyPatch, status: int, told_as: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
+    address = httpserver(status)
+    with pytest.raises(ArtifactError, match="refuses the request") as caught:
+        Registry.open(address).at("clozeline-encoder", "champion")
+    assert f"{address}/api/2.0/mlflow/registered-models/alias of user ada: {told_as}" in caught.value.problem
+    assert "MLFLOW_TRACKING_USERNAME" in caught.value.do
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("status", "told_as"), REFUSED)
+def test_a_file_refused_by_the_server_is_reported_as_refused(
+    httpserver: Callable[[int], str], monkeypatch: pytest.MonkeyPatch, status: int, told_as: str
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_USERNAME", raising=False)
+    address = httpserver(status)
+    answer = requests.put(f"{address}/api/2.0/mlflow-artifacts/artifacts/x", timeout=60)  # as MLflow's client does
+    with pytest.raises(ArtifactError, match="refuses the request") as caught, registry_errors("evidence", address):
+        answer.raise_for_status()
+    assert f"{answer.url} of nobody: no user is set: {told_as}" in caught.value.problem

@@ -1,13 +1,14 @@
 """A package is signed with an SSH key; only the signatures of allowed signers count."""
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from clozeline.registry import signature
 from clozeline.system.errors import ArtifactError, ParamsError
-from tests.tiny_packages import write_encoder
+from tests.make.packages import write_encoder
 
 
 @pytest.fixture
@@ -34,37 +35,35 @@ def test_a_signature_names_its_signer(package: Path, tmp_path: Path) -> None:
     assert signature.check_signature(package, signature.sign(package, alan), signers) == "alan"
 
 
-def test_an_unsigned_package_is_refused(package: Path, tmp_path: Path) -> None:
-    signers = allow(tmp_path / "signers", ada=make_key(tmp_path / "ada"))
-    with pytest.raises(ArtifactError, match="no signature that counts") as raised:
-        signature.check_signature(package, "", signers)
-    assert raised.value.given == "no signature"
-    assert "clozeline sign" in raised.value.do
+def sign_for_git(package: Path, key: Path) -> str:
+    command = ["ssh-keygen", "-Y", "sign", "-f", str(key), "-n", "git"]
+    done = subprocess.run(command, input=(package / "manifest.json").read_bytes(), capture_output=True, check=True)
+    return done.stdout.decode()
 
 
-def test_a_signature_by_an_unknown_signer_is_refused(package: Path, tmp_path: Path) -> None:
-    signers = allow(tmp_path / "signers", ada=make_key(tmp_path / "ada"))
-    with pytest.raises(ArtifactError) as raised:
-        signature.check_signature(package, signature.sign(package, make_key(tmp_path / "eve")), signers)
-    assert raised.value.given == "a signature by somebody else"
-
-
-def test_a_signature_of_another_package_is_refused(package: Path, tmp_path: Path) -> None:
-    ada = make_key(tmp_path / "ada")
-    signed = signature.sign(package, ada)
-    manifest = package / "manifest.json"
+def sign_another(package: Path, key: Path) -> str:
+    signed, manifest = signature.sign(package, key), package / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"family"', ' "family"'))
-    with pytest.raises(ArtifactError) as raised:
-        signature.check_signature(package, signed, allow(tmp_path / "signers", ada=ada))
-    assert raised.value.given == "a signature by ada of something else"
+    return signed
 
 
-def test_a_signature_made_for_git_is_refused(package: Path, tmp_path: Path) -> None:
-    ada = make_key(tmp_path / "ada")
-    command = ["ssh-keygen", "-Y", "sign", "-f", str(ada), "-n", "git"]
-    for_git = subprocess.run(command, input=(package / "manifest.json").read_bytes(), capture_output=True, check=True)
-    with pytest.raises(ArtifactError, match="no signature that counts"):
-        signature.check_signature(package, for_git.stdout.decode(), allow(tmp_path / "signers", ada=ada))
+@pytest.mark.parametrize(
+    ("make", "signer", "told"),
+    [
+        (lambda package, key: "", "ada", "no signature"),
+        (signature.sign, "eve", "a signature by somebody else"),
+        (sign_another, "ada", "a signature by ada of something else"),
+        (sign_for_git, "ada", "a signature by ada of something else"),
+    ],
+    ids=["unsigned", "unknown signer", "another package", "for git"],
+)
+def test_a_signature_that_does_not_count_is_refused(
+    package: Path, tmp_path: Path, make: Callable[[Path, Path], str], signer: str, told: str
+) -> None:
+    keys = {name: make_key(tmp_path / name) for name in ("ada", "eve")}
+    with pytest.raises(ArtifactError, match=f"has {told}, not one by one of those in") as raised:
+        signature.check_signature(package, make(package, keys[signer]), allow(tmp_path / "signers", ada=keys["ada"]))
+    assert "clozeline sign" in raised.value.do
 
 
 def test_a_key_with_a_passphrase_is_refused_without_a_prompt(package: Path, tmp_path: Path) -> None:

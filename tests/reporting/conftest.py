@@ -18,8 +18,8 @@ from clozeline.registry.decisions import Decision, Gate, Released
 from clozeline.registry.models import Registered
 from clozeline.reporting.run import ReportedRun, RunFiles
 from clozeline.tracking.past_runs import PastRuns, StageRun
-from tests.chosen_tasks import write_params
-from tests.text_metrics import corpus_metrics, encoder_metrics, token_metrics
+from tests.make.params import write_params
+from tests.make.texts import corpus_metrics, encoder_metrics, token_metrics
 
 PROJECT = Path(__file__).parents[2]
 HARM = "<script>alert('x')</script>"

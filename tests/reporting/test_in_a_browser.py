@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from clozeline.reporting.page import build
-from tests.browser import Browser, Scheme, running_browser
+from tests.make.browser import Browser, Scheme, running_browser
 from tests.reporting.conftest import Ran
 
 

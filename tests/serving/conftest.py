@@ -7,21 +7,29 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import uvicorn
 from starlette.types import ASGIApp
 
+from clozeline.inference.language import OpenEncoder
+from clozeline.inference.open_model import Rows
+from clozeline.inference.tokenization import TokenizedText
 from clozeline.registry.sources import parse_sources
+from clozeline.serving.access import AllowedHosts, ApiKeys
+from clozeline.serving.limits import BodyBounds
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
+from clozeline.serving.tracing import Tracing
 from clozeline.serving.uvicorn_adapter import configured
-from tests.tiny_packages import (
+from tests.make.packages import (
     write_answerer,
     write_classifier,
     write_completer,
@@ -31,6 +39,7 @@ from tests.tiny_packages import (
     write_topics,
 )
 
+Hosted = Callable[..., AbstractContextManager[tuple[httpx.Client, Service]]]
 HEAVY = ["torch", "transformers", "optimum", "prefect", "dvc", "mlflow", "onnx", "pandas", "datasets", "sklearn"]
 SPY = f"""
 import atexit, json, sys
@@ -121,6 +130,42 @@ def serving() -> Callable[[ASGIApp], AbstractContextManager[httpx.Client]]:
     return run_app
 
 
+@pytest.fixture
+def hosted(catalogue: Catalogue) -> Hosted:
+    """Context manager for tests with a service of their own over all models: `with hosted() as (client, service)`."""
+
+    @contextmanager
+    def hosted(
+        *,
+        tracing: Tracing | None = None,
+        keys: ApiKeys | None = None,
+        bounds: BodyBounds | None = None,
+        hosts: AllowedHosts | None = None,
+        **capacity: Any,
+    ) -> Iterator[tuple[httpx.Client, Service]]:
+        service = Service(Capacity(**{"num_workers": 1, **capacity}), tracing)
+        service.open(catalogue)
+        with run_app(create_app(service, keys, bounds, hosts=hosts)) as client:
+            yield client, service
+
+    return hosted
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Event that every run of an encoder waits for."""
+    release = threading.Event()
+    rows = OpenEncoder.rows
+
+    def waiting(self: OpenEncoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
+        assert release.wait(timeout=120)
+        return rows(self, texts, output)
+
+    monkeypatch.setattr(OpenEncoder, "rows", waiting)
+    yield release
+    release.set()
+
+
 @contextmanager
 def run_app(app: ASGIApp) -> Iterator[httpx.Client]:
     """Yield a client of `app`, which uvicorn runs in a thread on a free port of the loopback."""
@@ -135,6 +180,13 @@ def run_app(app: ASGIApp) -> Iterator[httpx.Client]:
     finally:
         server.should_exit = True
         thread.join()
+
+
+def busy(client: httpx.Client, service: Service, clients: ThreadPoolExecutor) -> "Future[httpx.Response]":
+    """Return the answer to come of a request of 3 tokens, once the only worker runs it; see `held`."""
+    running = clients.submit(client.post, "/embed", json={"inputs": "a"})
+    wait_until(lambda: service.workers.num_running == 1)
+    return running
 
 
 def connection(client: httpx.Client) -> socket.socket:

@@ -17,7 +17,7 @@ from clozeline.registry.sources import parse_sources
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
-from tests.tiny_packages import write_classifier, write_completer, write_embedder, write_encoder
+from tests.make.packages import write_classifier, write_completer, write_embedder, write_encoder
 
 PROJECT = Path(__file__).parents[2]
 DEFAULT = {"encoder": write_encoder, "docsearch": write_embedder, "library": write_classifier}

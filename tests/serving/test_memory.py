@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.make.packages import write_encoder
 from tests.serving.conftest import Serve
 from tests.serving.http.test_openapi import ASKED
-from tests.tiny_packages import write_encoder
 
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
 NUM_REQUESTS = 10_000

@@ -14,10 +14,8 @@ from starlette.types import ASGIApp
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.open_model import Rows
 from clozeline.inference.tokenization import TokenizedText
-from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.queue import Admission
-from clozeline.serving.server import create_app
-from tests.serving.conftest import wait_until
+from clozeline.serving.admission import Admission
+from tests.serving.conftest import Hosted, wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 TOKENS = 48
@@ -43,10 +41,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("slow")
 def test_accepted_requests_finish_within_the_bound_and_others_get_429_at_once(
-    serving: Server, catalogue: Catalogue
+    hosted: Hosted,
 ) -> None:
-    service = Service(Capacity(num_workers=1, admission=Admission(max_waiting_tokens=MAX_WAITING_TOKENS)))
-    service.open(catalogue)
     body = {"inputs": "a " * (TOKENS - 2)}
     answers: list[tuple[int, float, httpx.Headers]] = []
     ends = threading.Event()
@@ -59,7 +55,8 @@ def test_accepted_requests_finish_within_the_bound_and_others_get_429_at_once(
                 answers.append((answer.status_code, time.monotonic() - sent, answer.headers))
                 ends.wait(0.02)  # refused clients that try again at once would only take time from the server
 
-    with serving(create_app(service)) as client, ThreadPoolExecutor(NUM_CLIENTS) as clients:
+    admission = Admission(max_waiting_tokens=MAX_WAITING_TOKENS)
+    with hosted(admission=admission) as (client, _), ThreadPoolExecutor(NUM_CLIENTS) as clients:
         for _ in range(NUM_CLIENTS):
             clients.submit(ask_on_and_on, client.base_url)
         assert not ends.wait(3)
@@ -77,11 +74,9 @@ def test_accepted_requests_finish_within_the_bound_and_others_get_429_at_once(
 
 
 @pytest.fixture
-def bulk_client(slow: None, serving: Server, catalogue: Catalogue) -> Iterator[httpx.Client]:
+def bulk_client(hosted: Hosted, slow: None) -> Iterator[httpx.Client]:
     """Client of a server where 400 tokens may wait, and 96 run together for half a second."""
-    service = Service(Capacity(num_workers=1, admission=Admission(max_waiting_tokens=400), batch_tokens=96))
-    service.open(catalogue)
-    with serving(create_app(service)) as client:
+    with hosted(admission=Admission(max_waiting_tokens=400), batch_tokens=96) as (client, _):
         yield client
 
 

@@ -18,10 +18,10 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 from clozeline.serving.http.status import live
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
-from tests.browser import Browser, Scheme, running_browser
 from tests.make.apps import KEY, opened, running
+from tests.make.browser import Browser, Scheme, running_browser
+from tests.make.packages import classifier_graph, write_embedder, write_package
 from tests.serving.conftest import run_app
-from tests.tiny_packages import classifier_graph, write_embedder, write_package
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,18 @@ from typing import Any
 
 import httpx
 import pytest
+from tokenizers import Tokenizer, models
 
+from clozeline.inference.language import OpenEncoder
+from clozeline.inference.package import load
+from clozeline.inference.tokenization import TextTokenizer
 from clozeline.registry.versions import Registry
+from clozeline.serving.access import SECURITY_HEADERS
 from clozeline.serving.errors import KEYS_VARIABLE
 from clozeline.system.workspace import Workspace
-from tests.own_registry import ENCODER, write_registry
-from tests.serving.conftest import Serve
-from tests.tiny_packages import write_encoder
+from tests.make.packages import write_encoder
+from tests.make.stores import ENCODER, write_registry
+from tests.serving.conftest import Hosted, Serve
 
 KEY = "one-key-of-a-team-1234"
 
@@ -246,3 +251,78 @@ def test_an_empty_project_is_reported_with_the_command_that_makes_a_model(tmp_pa
     code, _, stderr = Serve(tmp_path, "--port", "0").end()
     assert code == 4
     assert "make run" in stderr
+
+
+@pytest.fixture
+def broken(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+    """A server whose encoder always fails."""
+
+    def fail(*given: object) -> object:
+        raise RuntimeError("insides of the graph")
+
+    monkeypatch.setattr(OpenEncoder, "rows", fail)
+    with hosted() as (client, _):
+        yield client
+
+
+def test_an_internal_fault_is_counted_and_logged_with_its_error(
+    broken: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="clozeline.serving")
+    assert broken.post("/embed", json={"inputs": "a"}).status_code == 500
+    assert 'clozeline_requests_total{route="/embed",status="500"} 1.0' in broken.get("/metrics").text
+    assert "POST /embed 500" in caplog.text
+    (fault,) = (record for record in caplog.records if record.exc_info)
+    assert fault.exc_info
+    assert str(fault.exc_info[1]) == "insides of the graph"
+
+
+def test_a_refusal_has_the_error_format_of_the_protocol_and_the_usual_headers(broken: httpx.Client) -> None:
+    answer = broken.post("/v2/models/encoder/infer", json=INFER)
+    assert (answer.status_code, set(answer.json())) == (500, {"error"})
+    assert "insides" not in answer.text
+    assert {name: answer.headers.get(name) for name in SECURITY_HEADERS} == SECURITY_HEADERS
+
+
+def test_the_connection_stays_usable_after_a_fault(broken: httpx.Client) -> None:
+    answer = broken.post("/embed", json={"inputs": "a"})
+    assert answer.status_code == 500
+    assert "connection" not in answer.headers  # a server that hangs up would send `connection: close`
+    assert broken.get("/models").status_code == 200
+
+
+INFER = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}
+
+
+def panic() -> None:
+    """Make the Rust code of tokenizers panic: the error that it raises is not an `Exception`."""
+    Tokenizer(models.WordLevel({"a": 0}, "a")).encode("a").truncate(1, stride=1)
+
+
+@pytest.mark.parametrize("text", ["a", "a " * 4_096], ids=["where it arrives", "in the thread"])
+def test_a_tokenizer_panic_is_reported_as_an_internal_fault(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(TextTokenizer, "tokenize", lambda *given, **options: panic())
+    with hosted() as (client, _):
+        answer = client.post("/classify", json={"inputs": text, "truncate": True})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+        monkeypatch.undo()
+        assert client.post("/classify", json={"inputs": "a"}).status_code == 200
+
+
+def test_a_panic_during_inference_is_reported_and_the_worker_continues(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TextTokenizer, "token_text", lambda *given: panic())
+    with hosted() as (client, _):
+        answer = client.post("/fill-mask", json={"inputs": "a [MASK]"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+        assert client.get("/health/live").status_code == 200
+
+
+def test_loading_a_model_starts_no_threads(dist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # as the server sets it
+    before = len(list(Path("/proc/self/task").iterdir()))
+    load(dist / "library").tokenize(["a", "b"] * 100)
+    assert len(list(Path("/proc/self/task").iterdir())) == before

@@ -17,7 +17,7 @@ from clozeline.serving.zero_shot import can_choose, choosing_by_cloze, choosing_
 from clozeline.system.errors import DataError
 from tests.make.apps import opened, running
 from tests.make.opened import load_as
-from tests.tiny_packages import classifier_graph, write_classifier, write_encoder, write_package, write_tagger
+from tests.make.packages import classifier_graph, write_classifier, write_encoder, write_package, write_tagger
 
 LABELS = ["list", "file", "é"]
 

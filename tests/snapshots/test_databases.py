@@ -9,8 +9,8 @@ from clozeline.corpus.cleaning.portions import open_snapshot, opened
 from clozeline.corpus.sources import remote
 from clozeline.params.text import SourceParams
 from clozeline.system.errors import DataError, TransientError
-from tests.postgres_server import Postgres, running_postgres
-from tests.raw_text import take_snapshot
+from tests.make.servers import Postgres, running_postgres
+from tests.make.texts import take_snapshot
 from tests.text.conftest import params_of
 
 __all__ = ["params_of"]
@@ -39,7 +39,7 @@ def sqlite(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
-    from tests.ports import held_ports
+    from tests.make.servers import held_ports
 
     with held_ports() as free_port, running_postgres(free_port()) as server:
         with admin(server) as connection:

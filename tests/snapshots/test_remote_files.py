@@ -10,8 +10,8 @@ from moto.server import ThreadedMotoServer
 
 from clozeline.corpus.sources import remote as remote_files
 from clozeline.system.errors import DataError, TransientError
-from tests.object_store import KEYS
-from tests.raw_text import take_snapshot
+from tests.make.stores import KEYS
+from tests.make.texts import take_snapshot
 from tests.text.conftest import params_of
 
 __all__ = ["params_of"]

@@ -10,7 +10,7 @@ from clozeline.corpus.sources import store
 from clozeline.params.text import SourceParams
 from clozeline.records.snapshot import Earlier, Snapshot
 from clozeline.system.errors import DataError, TransientError
-from tests.raw_text import take_snapshot
+from tests.make.texts import take_snapshot
 from tests.text.conftest import params_of
 
 __all__ = ["params_of"]
@@ -44,7 +44,7 @@ def test_a_folder_is_copied_by_content_with_its_names_in_the_manifest(
     contents = [(tmp_path / "raw" / file.object_name).read_text() for file in snapshot.files]
     assert contents == ["first", "first", "second"]
     assert len(everything(tmp_path / "raw")) == 3, "a manifest, and one file for each content"
-    assert Snapshot.read(tmp_path / "raw") == snapshot
+    assert Snapshot.of_folder(tmp_path / "raw") == snapshot
 
 
 def test_the_same_source_gives_the_same_bytes_at_any_time_and_place(

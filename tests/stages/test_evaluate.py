@@ -1,5 +1,8 @@
+"""The figures, plots and shown examples that the stage writes of an encoder."""
+
 import csv
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,20 +17,15 @@ from clozeline.language import models
 from clozeline.params.pretraining import EvaluateParams, PretrainParams
 from clozeline.stages import evaluate
 from clozeline.system.errors import ArtifactError
+from tests.conftest import counting_documents, write_tokens
+from tests.make.tasks import contents
 
 PARAMS = EvaluateParams(max_length=32, num_bootstrap_samples=100, num_pseudo_documents=6)
 TRAINING = ("return a new array of the given shape", "raise an error if the file is not there")
 VALIDATION = ("sort the items of a list in place", "the same text in upper case is the same text")
 CONTRACT = {
-    "loss_nats_per_token",
-    "perplexity",
-    "top1",
-    "top5",
-    "nats_per_byte",
-    "text_bytes",
-    "target_tokens",
-    "unknown_tokens",
-    "validation_tokens",
+    *("loss_nats_per_token", "perplexity", "top1", "top5", "nats_per_byte", "text_bytes"),
+    *("target_tokens", "unknown_tokens", "validation_tokens"),
 }
 
 
@@ -38,26 +36,30 @@ def encoder(params: PretrainParams, tokenizer: Path, folder: Path, vocab_size: i
     return folder
 
 
-def run_stage(
-    encoder: Path, tokens: Path, tokenizer: Path, folder: Path, validation: Sequence[str] = VALIDATION
-) -> dict[str, float]:
+def run_stage(encoder: Path, folder: Path, validation: Sequence[str] = VALIDATION, **changes: int) -> dict[str, float]:
+    """Run the stage on the tokens and with the tokenizer beside `encoder`; return its metrics."""
     folder.mkdir(exist_ok=True)
     for name, texts in (("train", TRAINING), ("validation", validation)):
         pq.write_table(pa.table({"text": list(texts)}), folder / f"{name}.parquet")
     evaluate.run(
-        PARAMS,
+        PARAMS.model_copy(update=changes),
         seed=1,
         family="bert",
         encoder=encoder,
-        tokens=tokens,
-        tokenizer=tokenizer,
+        tokens=encoder.parent / "tokens",
+        tokenizer=encoder.parent / "tokenizer",
         training_text=folder / "train.parquet",
         validation_text=folder / "validation.parquet",
         metrics=folder / "metrics.json",
         plots=folder / "plots",
         examples=folder / "examples",
     )
-    return json.loads((folder / "metrics.json").read_text())
+    return metrics_of(folder)
+
+
+def metrics_of(folder: Path) -> dict[str, float]:
+    metrics: dict[str, float] = json.loads((folder / "metrics.json").read_text())
+    return metrics
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -65,11 +67,29 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_metrics_contain_the_promised_figures_and_the_unigram_baseline(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
-) -> None:
-    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
-    metrics = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
+@pytest.fixture(scope="module")
+def language(made_tiny_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the tokens and the tokenizer of the tiny language."""
+    folder = tmp_path_factory.mktemp("language")
+    write_tokens(folder / "tokens", made_tiny_tokenizer, *(counting_documents(*of) for of in ((300, 0), (40, 1))))
+    shutil.copytree(made_tiny_tokenizer, folder / "tokenizer")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def untrained(language: Path, tiny_pretraining: PretrainParams) -> Path:
+    return encoder(tiny_pretraining, language / "tokenizer", language / "encoder")
+
+
+@pytest.fixture(scope="module")
+def evaluated(untrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with what the stage says of the encoder; tests only look at it."""
+    run_stage(untrained, folder := tmp_path_factory.mktemp("evaluated"))
+    return folder
+
+
+def test_metrics_contain_the_promised_figures_and_the_unigram_baseline(evaluated: Path) -> None:
+    metrics = metrics_of(evaluated)
     assert set(metrics) >= CONTRACT
     assert metrics["target_tokens"] == metrics["validation_tokens"]
     assert metrics["unigram_perplexity"] == pytest.approx(59, rel=0.05)  # all words are equally frequent
@@ -77,14 +97,14 @@ def test_metrics_contain_the_promised_figures_and_the_unigram_baseline(
 
 
 def test_replaced_token_detection_reports_the_generator_and_the_detection_metrics(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+    tiny_pretraining: PretrainParams, language: Path, tmp_path: Path
 ) -> None:
     model = tiny_pretraining.model.model_copy(update={"family": "electra"})
     detecting = tiny_pretraining.model_copy(update={"objective": "rtd", "model": model})
-    made = encoder(detecting, tiny_tokenizer, tmp_path / "encoder")
-    metrics = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
-    (tmp_path / "alone").mkdir()
-    alone = run_stage(made / "generator", tiny_tokens, tiny_tokenizer, tmp_path / "alone")
+    made = encoder(detecting, language / "tokenizer", language / "pair")
+    shutil.copytree(made / "generator", language / "generator")
+    metrics = run_stage(made, tmp_path)
+    alone = run_stage(language / "generator", tmp_path / "alone")
     found = {name: value for name, value in metrics.items() if name.startswith("detection_")}
     assert metrics == pytest.approx(alone | found)
     assert {"accuracy", "majority_accuracy", "auc", "f1", "precision", "recall", "tokens"} == {
@@ -94,44 +114,27 @@ def test_replaced_token_detection_reports_the_generator_and_the_detection_metric
     assert found["detection_tokens"] > NUM_FOLDS * metrics["validation_tokens"]
 
 
-def test_validation_texts_that_were_trained_on_are_counted(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
-) -> None:
-    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
-    assert run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)["contaminated_fraction"] == 0
-    seen = (*VALIDATION, TRAINING[0].upper(), TRAINING[1])
-    metrics = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path, seen)
-    assert metrics["near_duplicates_in_training"] == 2
-    assert metrics["contaminated_fraction"] == 0.5
+def test_validation_texts_that_were_trained_on_are_counted(untrained: Path, evaluated: Path, tmp_path: Path) -> None:
+    assert metrics_of(evaluated)["contaminated_fraction"] == 0
+    metrics = run_stage(untrained, tmp_path, (*VALIDATION, TRAINING[0].upper(), TRAINING[1]))
+    assert (metrics["near_duplicates_in_training"], metrics["contaminated_fraction"]) == (2, 0.5)
 
 
-def test_the_page_shows_original_masked_predicted_and_probability(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
-) -> None:
-    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
-    run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
-    text = (tmp_path / "examples" / "examples.txt").read_text()
-    html = (tmp_path / "examples" / "examples.html").read_text()
+def test_the_page_shows_original_masked_predicted_and_probability(evaluated: Path) -> None:
+    text = (evaluated / "examples" / "examples.txt").read_text()
+    html = (evaluated / "examples" / "examples.html").read_text()
     assert text.count("[MASK]") >= 3
-    assert "→" in text
-    assert "%" in text
+    assert {"→", "%"} <= set(text)
     assert html.count("<article>") == NUM_EXAMPLES
     assert "http" not in html  # nothing from outside
 
 
-def test_each_hidden_word_is_shown_with_its_probability_and_the_five_likeliest(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
-) -> None:
-    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
-    run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
-    examples = json.loads((tmp_path / "examples" / "examples.json").read_text())
+def test_each_hidden_word_is_shown_with_its_probability_and_the_five_likeliest(evaluated: Path) -> None:
+    examples = json.loads((evaluated / "examples" / "examples.json").read_text())
     assert len(examples) == NUM_EXAMPLES
     for example in examples:
-        hidden = [
-            word
-            for word, shown in zip(example["original"].split(), example["masked"].split(), strict=True)
-            if shown == example["mask_token"] == "[MASK]"
-        ]
+        words = zip(example["original"].split(), example["masked"].split(), strict=True)
+        hidden = [word for word, shown in words if shown == example["mask_token"] == "[MASK]"]
         assert [guess["original"] for guess in example["guesses"]] == hidden
         for guess in example["guesses"]:
             likely = {candidate["token"]: candidate["probability"] for candidate in guess["candidates"]}
@@ -141,73 +144,52 @@ def test_each_hidden_word_is_shown_with_its_probability_and_the_five_likeliest(
             assert guess["original"] in likely or guess["original_probability"] <= min(likely.values())
 
 
-def test_each_plot_covers_all_targets(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
-) -> None:
-    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
-    metrics = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
+def test_each_plot_covers_all_targets(evaluated: Path) -> None:
+    metrics = metrics_of(evaluated)
     assert 0 <= metrics["expected_calibration_error"] <= 1
     for name in ("calibration", "frequency", "place", "word_class"):
-        rows = read_rows(tmp_path / "plots" / f"{name}.csv")
+        rows = read_rows(evaluated / "plots" / f"{name}.csv")
         targets = [int(row["targets"]) for row in rows]
         assert sum(targets) == metrics["target_tokens"]
         if name != "calibration":
             loss = sum(int(row["targets"]) * float(row["loss_nats_per_token"]) for row in rows)
             assert loss / sum(targets) == pytest.approx(metrics["loss_nats_per_token"])
-    (of_words,) = read_rows(tmp_path / "plots" / "word_class.csv")
+    (of_words,) = read_rows(evaluated / "plots" / "word_class.csv")
     assert of_words["word_class"] == "whole word"  # the tokenizer has a token for each word
 
 
-def test_two_runs_write_the_same_bytes(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
-) -> None:
-    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
-    written = []
-    for name in ("one", "other"):
-        run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path / name)
-        files = sorted(file for file in (tmp_path / name).rglob("*") if file.is_file())
-        written.append({file.relative_to(tmp_path / name): file.read_bytes() for file in files})
-    assert written[0] == written[1]
+def test_two_runs_write_the_same_bytes(untrained: Path, evaluated: Path, tmp_path: Path) -> None:
+    run_stage(untrained, tmp_path)
+    assert contents(tmp_path) == contents(evaluated)
 
 
 def test_a_model_of_another_vocabulary_is_refused_before_any_work(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+    tiny_pretraining: PretrainParams, language: Path, tmp_path: Path
 ) -> None:
-    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder", vocab_size=70)
+    made = encoder(tiny_pretraining, language / "tokenizer", language / "of more words", vocab_size=70)
     with pytest.raises(ArtifactError, match="70 rows"):
-        run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
+        run_stage(made, tmp_path)
     assert not (tmp_path / "metrics.json").exists()
 
 
 def test_pseudo_log_likelihood_is_measured_on_some_documents_unless_turned_off(
-    tiny_pretraining: PretrainParams,
-    tiny_tokens: Path,
-    tiny_tokenizer: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    untrained: Path, evaluated: Path, tmp_path: Path
 ) -> None:
-    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
-    metrics = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
+    metrics = metrics_of(evaluated)
     assert metrics["pseudo_documents"] == 6
     assert 0 < metrics["pseudo_target_tokens"] < metrics["target_tokens"]
     assert metrics["pseudo_perplexity"] == pytest.approx(64, rel=0.2)  # untrained
-    monkeypatch.setattr(f"{__name__}.PARAMS", PARAMS.model_copy(update={"num_pseudo_documents": 0}))
-    without = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
+    without = run_stage(untrained, tmp_path, num_pseudo_documents=0)
     assert without == {name: value for name, value in metrics.items() if not name.startswith("pseudo_")}
 
 
 def test_an_even_share_of_a_large_validation_split_is_compared_with_training(
-    tiny_pretraining: PretrainParams,
-    tiny_tokens: Path,
-    tiny_tokenizer: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    untrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
     texts = [TRAINING[0] if place % 3 == 0 else f"{VALIDATION[0]} {place}" for place in range(30)]
-    whole = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path, texts)
+    whole = run_stage(untrained, tmp_path, texts)
     assert (whole["texts_compared_with_training"], whole["near_duplicates_in_training"]) == (30, 10)
     text_bytes = int(whole["text_bytes"])
     monkeypatch.setattr(evaluate, "_MOST_BYTES_COMPARED", text_bytes // 3 + 1)
-    share = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path, texts)
+    share = run_stage(untrained, tmp_path, texts)
     assert (share["texts_compared_with_training"], share["near_duplicates_in_training"]) == (10, 10)

@@ -17,8 +17,7 @@ from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.package import read_manifest
 from clozeline.records.published import Published
 from clozeline.system.errors import ArtifactError, DataError, ParamsError
-from tests.tiny_models import SENTENCES, sentence_tokenizer, small_bert
-from tests.trained_models import PROJECT, SaveTrained
+from tests.make.models import PROJECT, SENTENCES, SaveTrained, sentence_tokenizer, small_bert
 
 stage = import_module("clozeline.stages.import")  # `import` is a word of Python
 PROMPT = "the encoder reads: "

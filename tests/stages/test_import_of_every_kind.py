@@ -28,17 +28,15 @@ from transformers import (
 from typer.testing import CliRunner
 
 from clozeline.cli import app, published
-from clozeline.inference.fields import AnswerSearch
 from clozeline.inference.completer import Decoding
+from clozeline.inference.fields import AnswerSearch
 from clozeline.inference.package import load
 from clozeline.params.reading import read_params
 from clozeline.records.package import read_manifest
 from clozeline.serving.zero_shot import TEMPLATE, choosing_by_entailment, chosen
 from clozeline.system.workspace import Workspace
-from tests.importing.conftest import sentence_files
-from tests.open_gates import RANDOM
-from tests.tiny_models import SENTENCES, outspoken, sentence_tokenizer, small_bert
-from tests.trained_models import PROJECT
+from tests.make.models import PROJECT, RANDOM, SENTENCES, outspoken, sentence_tokenizer, small_bert
+from tests.orchestration.test_importing import sentence_files
 
 stage = import_module("clozeline.stages.import")  # `import` is a word of Python
 MASKED = ["the encoder [MASK] a sentence", "a tokenizer cuts [MASK] into pieces"]

@@ -17,11 +17,10 @@ from clozeline.records.package import FILES
 from clozeline.records.published import Published
 from clozeline.versions import reproduce
 from clozeline.versions.reproduce import EXIT_CODES
-from tests.fine_tuning import contents
+from tests.make.models import SENTENCES, SaveTrained, small_bert
+from tests.make.projects import copy_project, write_params
+from tests.make.tasks import contents
 from tests.stages.test_whole_line import environment
-from tests.tiny_models import SENTENCES, small_bert
-from tests.toy_line import copy_project, write_params
-from tests.trained_models import SaveTrained
 
 FEW = {"num_agreement_texts": 8, "static_ratios": []}
 

@@ -36,9 +36,9 @@ from clozeline.serving.server import create_app
 from clozeline.stages import export, finetune
 from clozeline.tasks.classification.texts import SingleLabel
 from clozeline.tasks.kinds import KINDS
-from clozeline.tasks.task import TaskReport
-from tests.clean_text import write_clean_text
-from tests.every_kind import text_of, write_records
+from clozeline.tasks.report import TaskReport
+from tests.make.tasks import text_of, write_rows
+from tests.make.texts import write_clean_text
 from tests.serving.conftest import run_app
 
 PROJECT = Path(__file__).parents[2]
@@ -136,7 +136,7 @@ def root(tmp_path: Path, params: Params, small_encoder: Path) -> Path:
     """The project, with its model fine-tuned and exported."""
     texts = [text_of(number) for number in range(NUM_TEXTS)]
     records = [{"text": text, "label": "late" if text > "o" else "early"} for text in texts]
-    write_records(tmp_path / "data.jsonl", records)
+    write_rows(tmp_path / "data.jsonl", records)
     write_clean_text(tmp_path / "clean.parquet", texts[: NUM_TEXTS // 2])
     (tmp_path / "requirements.lock").write_text("nothing==1")
     finetune.run(

@@ -24,9 +24,9 @@ from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
 from clozeline.system.errors import ArtifactError
-from tests.glue.copies import write_official
+from tests.make.glue_copies import write_official
+from tests.make.projects import TINY_EVALUATION, TINY_MODEL, merge, toy_language
 from tests.serving.conftest import run_app
-from tests.toy_line import TINY_EVALUATION, TINY_MODEL, merge, toy_language
 
 PROJECT = Path(__file__).parents[2]
 SHRUNK: dict[str, Any] = {

@@ -1,52 +1,35 @@
+"""From a source to its splits: what is dropped is told, and what cannot be read leaves the old text as it is."""
+
 import errno
 import gzip
 import json
 import random
-import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clozeline.corpus.cleaning.building import CleanWriter
-from clozeline.params.text import PreprocessParams, SourceParams
+from clozeline.params.reading import read_params
 from clozeline.records.snapshot import FORGOTTEN_LOCK
 from clozeline.stages import preprocess, snapshot
 from clozeline.system.errors import ClozelineError, DataError, StorageError
+from tests.make.models import PROJECT
+from tests.make.tasks import contents
+
+PARAMS = read_params(PROJECT / "params.yaml").preprocess.model_copy(
+    update={"min_characters": 20, "max_characters": 2_000, "validation_fraction": 0.2, "holdout_fraction": 0.2}
+)
 
 
-def params(kind: str = "files") -> PreprocessParams:
-    return PreprocessParams(
-        source=SourceParams(
-            kind=kind,
-            path="texts",
-            url=None,
-            query=None,
-            pattern="**/*",
-            one_document_per="paragraph",
-            text_field="text",
-            label_field=None,
-            dataset=None,
-            subset=None,
-            revision=None,
-        ),
-        on_bad_record="stop",
-        min_characters=20,
-        max_characters=2_000,
-        min_words=None,
-        max_words=None,
-        near_duplicate_similarity=0.8,
-        same_side_similarity=0.5,
-        validation_fraction=0.2,
-        holdout_fraction=0.2,
-    )
-
-
-def run(params: PreprocessParams, *, seed: int, source: Path, out: Path, metrics: Path) -> None:
-    """Run both stages from the source on."""
-    raw = out.with_name(f".{out.name}-raw")
-    none = out.with_name(FORGOTTEN_LOCK)
+def run(source: Path, folder: Path, *, kind: str = "files", seed: int = 1, **changes: float) -> dict[str, Any]:
+    """Run both stages from the source on; return the metrics. The text is in `folder`/clean."""
+    params = PARAMS.model_copy(update={"source": PARAMS.source.model_copy(update={"kind": kind}), **changes})
+    raw, none, out, metrics = (folder / name for name in (".clean-raw", FORGOTTEN_LOCK, "clean", "preprocess.json"))
     snapshot.run(params, source=source, forgotten=none, out=raw)
-    preprocess.run(params, seed=seed, raw=raw, forgotten=none, out=out, metrics=metrics, work=out.with_name(".work"))
+    preprocess.run(params, seed=seed, raw=raw, forgotten=none, out=out, metrics=metrics, work=folder / ".work")
+    told: dict[str, Any] = json.loads(metrics.read_text())
+    return told
 
 
 def paragraphs(count: int) -> str:
@@ -66,20 +49,15 @@ def test_many_texts_that_are_too_short_are_reported_with_the_knob(
     tmp_path: Path, good: Path, num_short: int, is_told: bool, caplog
 ) -> None:
     good.write_text(good.read_text() + "".join(f"\n\nshort {number}" for number in range(num_short)))
-    run(params(), seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "metrics.json")
+    run(good, tmp_path)
     told = f"{num_short} of {100 + num_short} texts are too short: lower `preprocess.min_characters`"
     assert (told in caplog.text) == is_told
 
 
 def test_the_stage_writes_the_splits_and_an_account_of_every_text(tmp_path: Path, good: Path, caplog) -> None:
     caplog.set_level("INFO")
-    run(params(), seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "metrics" / "preprocess.json")
-    assert sorted(file.name for file in (tmp_path / "clean").iterdir()) == [
-        "holdout.parquet",
-        "train.parquet",
-        "validation.parquet",
-    ]
-    metrics = json.loads((tmp_path / "metrics" / "preprocess.json").read_text())
+    metrics = run(good, tmp_path)
+    assert {file.stem for file in (tmp_path / "clean").iterdir()} == {"holdout", "train", "validation"}
     assert metrics["documents_in"] == 100 == metrics["kept"] + sum(metrics["dropped"].values())
     assert metrics["versions"]["rensa"]
     assert "100 texts in = 100 kept + none dropped" in caplog.text
@@ -97,7 +75,7 @@ def test_a_source_that_is_dropped_for_the_most_part_says_why_and_what_to_do(
     tmp_path: Path, good: Path, lost: str, remedy: str, caplog
 ) -> None:
     good.write_text(good.read_text() + lost)
-    run(params(), seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "metrics.json")
+    run(good, tmp_path)
     assert remedy in next(message for message in caplog.messages if "texts were dropped, most of them as" in message)
 
 
@@ -113,25 +91,22 @@ def test_too_few_validation_texts_for_int8_are_reported_with_the_share_to_set(
     tmp_path: Path, num_texts: int, fraction: float, told: str, caplog
 ) -> None:
     (tmp_path / "texts.txt").write_text(paragraphs(num_texts))
-    few = params().model_copy(update={"validation_fraction": fraction, "holdout_fraction": 0.0})
-    out, metrics = tmp_path / "clean", tmp_path / "metrics.json"
-    run(few, seed=1, source=tmp_path / "texts.txt", out=out, metrics=metrics)
+    run(tmp_path / "texts.txt", tmp_path, validation_fraction=fraction, holdout_fraction=0.0)
     assert told in caplog.text
     assert ("INT8 is proven on" in caplog.text) == bool(told)
 
 
 def test_two_runs_write_the_same_bytes(tmp_path: Path, good: Path) -> None:
     for name in ("one", "two"):
-        run(params(), seed=1, source=good, out=tmp_path / name / "clean", metrics=tmp_path / name / "metrics.json")
-    for file in (tmp_path / "one").rglob("*"):
-        if file.is_file():
-            assert file.read_bytes() == (tmp_path / "two" / file.relative_to(tmp_path / "one")).read_bytes()
+        run(good, tmp_path / name)
+    assert contents(tmp_path / "one/clean") == contents(tmp_path / "two/clean")
+    assert (tmp_path / "one/preprocess.json").read_bytes() == (tmp_path / "two/preprocess.json").read_bytes()
 
 
 def test_a_second_run_finds_the_prepared_text_of_the_first(tmp_path: Path, good: Path, caplog) -> None:
     caplog.set_level("INFO")
     for number in range(2):
-        run(params(), seed=number, source=good, out=tmp_path / "clean", metrics=tmp_path / "metrics.json")
+        run(good, tmp_path, seed=number)
         assert f"{number} of 1 batches of text kept from earlier runs" in caplog.messages
 
 
@@ -160,37 +135,31 @@ def test_bad_input_is_named_and_earlier_outputs_stay(tmp_path: Path, fault: str)
     metrics.write_text("of an earlier run")
 
     with pytest.raises(DataError, match=message) as caught:
-        run(params(), seed=1, source=source, out=out, metrics=metrics)
+        run(source, tmp_path)
 
     error = caught.value
     assert "given" in error.problem or "texts" in error.problem
     assert error.do
     assert (out / "train.parquet").read_text() == "of an earlier run"
     assert metrics.read_text() == "of an earlier run"
-    assert {file.name for file in tmp_path.iterdir()} <= {
-        source.name,
-        ".clean-raw",
-        ".work",
-        "clean",
-        "preprocess.json",
-    }
+    assert {file.name for file in tmp_path.iterdir()} <= {source.name, ".clean-raw", ".work", out.name, metrics.name}
 
 
 def test_an_empty_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     with pytest.raises(DataError, match="texts: no file matches"):
-        run(params(), seed=1, source=tmp_path / "texts", out=tmp_path / "clean", metrics=tmp_path / "m.json")
+        run(tmp_path / "texts", tmp_path)
 
 
 def test_a_source_of_the_wrong_kind_is_named(tmp_path: Path, good: Path) -> None:
     with pytest.raises(DataError, match=r"good\.txt: not a complete MediaWiki dump"):
-        run(params("wikipedia-xml"), seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "m.json")
+        run(good, tmp_path, kind="wikipedia-xml")
     with pytest.raises(DataError, match=r"good\.txt, line 1: not a pinned package"):
-        run(params("python-docs"), seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "m.json")
+        run(good, tmp_path, kind="python-docs")
 
 
 def test_a_full_disk_is_named_and_the_old_corpus_stays(tmp_path: Path, good: Path, monkeypatch) -> None:
-    run(params(), seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "m.json")
+    run(good, tmp_path)
     before = (tmp_path / "clean" / "train.parquet").read_bytes()
 
     def full(*_: object) -> None:
@@ -199,7 +168,7 @@ def test_a_full_disk_is_named_and_the_old_corpus_stays(tmp_path: Path, good: Pat
     monkeypatch.setattr("clozeline.cluster.ledger.available_cores", lambda: 1)  # tasks run in this process
     monkeypatch.setattr(CleanWriter, "append", full)
     with pytest.raises(StorageError, match="no space left while writing") as caught:
-        run(params(), seed=2, source=good, out=tmp_path / "clean", metrics=tmp_path / "m.json")
+        run(good, tmp_path, seed=2)
     assert isinstance(caught.value, ClozelineError)
     assert (tmp_path / "clean" / "train.parquet").read_bytes() == before
     assert not list(tmp_path.glob(".*partial"))
@@ -209,6 +178,5 @@ def test_a_successful_run_replaces_the_whole_old_corpus(tmp_path: Path, good: Pa
     out = tmp_path / "clean"
     out.mkdir()
     (out / "leftover.parquet").write_text("of an earlier run")
-    run(params(), seed=1, source=good, out=out, metrics=tmp_path / "m.json")
+    run(good, tmp_path)
     assert not (out / "leftover.parquet").exists()
-    shutil.rmtree(out)

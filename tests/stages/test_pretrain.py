@@ -1,12 +1,16 @@
+"""The stage trains an encoder that stock classes load; killed, it goes on and ends with the same bytes."""
+
 import csv
 import hashlib
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +22,11 @@ from clozeline.language.shards import TokenShards
 from clozeline.params.pretraining import PretrainParams
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 from clozeline.stages import pretrain
-from tests.conftest import TokensMaker, counting_documents
-from tests.model_cards import card_in
+from tests.conftest import TokensMaker, counting_documents, write_tokens
+from tests.make.packages import card_in
 
 PROJECT = Path(__file__).parents[2]
+CURVES = ("curve", "looks", "timing")
 
 
 def run_stage(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path, **more: Any) -> None:
@@ -32,10 +37,8 @@ def run_stage(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Pat
         tokenizer=tokenizer,
         out=folder / "encoder",
         metrics=folder / "metrics.json",
-        curve=folder / "curve.csv",
-        looks=folder / "looks.csv",
-        timing=folder / "timing.csv",
         work=folder / "work",
+        **{name: folder / f"{name}.csv" for name in CURVES},
         **more,
     )
 
@@ -46,23 +49,48 @@ def outputs(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in files}
 
 
-def test_the_encoder_loads_in_stock_transformers_and_checkpoints_are_gone(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
-) -> None:
-    run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path)
-    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "encoder", local_files_only=True)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "encoder", local_files_only=True)
+Train = Callable[..., Path]
+
+
+@pytest.fixture
+def train(tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path) -> Train:
+    """`train(name, **changes)` trains on the tiny language with these params changed; returns its folder."""
+
+    def train(name: str = "made", **changes: object) -> Path:
+        run_stage(tiny_pretraining.model_copy(update=changes), tiny_tokens, tiny_tokenizer, tmp_path / name)
+        return tmp_path / name
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def trained(
+    tiny_pretraining: PretrainParams, made_tiny_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """What the stage made of the tiny language, beside its `tokens`; tests only look at it."""
+    folder = tmp_path_factory.mktemp("trained")
+    language = (counting_documents(*of) for of in ((300, 0), (40, 1)))
+    tokens = write_tokens(folder / "tokens", made_tiny_tokenizer, *language)
+    run_stage(tiny_pretraining, tokens, made_tiny_tokenizer, folder)
+    return folder
+
+
+def metrics_of(folder: Path) -> dict[str, Any]:
+    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
+    return metrics
+
+
+def test_the_encoder_loads_in_stock_transformers_and_checkpoints_are_gone(trained: Path) -> None:
+    model = AutoModelForMaskedLM.from_pretrained(trained / "encoder", local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(trained / "encoder", local_files_only=True)
     assert model.config.vocab_size == len(tokenizer)
-    assert list((tmp_path / "work").iterdir()) == []
+    assert list((trained / "work").iterdir()) == []
 
 
-def test_metrics_and_curve_agree(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
-) -> None:
-    run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path)
-    with (tmp_path / "curve.csv").open(newline="") as file:
+def test_metrics_and_curve_agree(trained: Path) -> None:
+    with (trained / "curve.csv").open(newline="") as file:
         points = list(csv.DictReader(file))
-    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    metrics = metrics_of(trained)
     assert [int(point["step"]) for point in points] == [5, 10, 15, 20, 25, 30, 35, 40]
     assert metrics["steps"] == 40
     assert metrics["tokens"] == int(points[-1]["num_tokens"])
@@ -70,47 +98,30 @@ def test_metrics_and_curve_agree(
     assert metrics["last_training_accuracy"] == float(points[-1]["accuracy"]) > 0
 
 
-def test_the_model_card_states_text_budget_and_limits(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
-) -> None:
-    run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path)
-    card = card_in(tmp_path / "encoder")
+def test_the_model_card_states_text_budget_and_limits(trained: Path, tiny_pretraining: PretrainParams) -> None:
+    card = card_in(trained / "encoder")
     assert card.facts == {"library_name": "transformers", "pipeline_tag": "fill-mask"}
-    train = TokensInfo.read(tiny_tokens).splits["train"]
+    split = TokensInfo.of_folder(trained / "tokens").splits["train"]
     told = card.sections["Pre-training text"]
-    assert f"| train | {train.num_documents:,} | {train.text_bytes:,} | {train.num_tokens:,} |" in told
-    assert hashlib.sha256((tiny_tokens / INFO_NAME).read_bytes()).hexdigest() in told
+    assert f"| train | {split.num_documents:,} | {split.text_bytes:,} | {split.num_tokens:,} |" in told
+    assert hashlib.sha256((trained / "tokens" / INFO_NAME).read_bytes()).hexdigest() in told
     assert "40 optimizer steps" in card.sections["Pre-training"]
     assert "drawn at random" in card.sections["Base model"]
     assert f"{tiny_pretraining.max_length} tokens" in card.sections["Limits of the encoder"]
 
 
-def test_the_card_of_a_causal_model_says_that_it_continues_texts(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
-) -> None:
-    causal = tiny_pretraining.model_copy(update={"objective": "clm"})
-    run_stage(causal, tiny_tokens, tiny_tokenizer, tmp_path)
-    card = card_in(tmp_path / "encoder")
+def test_the_card_of_a_causal_model_says_that_it_continues_texts(train: Train) -> None:
+    card = card_in(train(objective="clm") / "encoder")
     assert card.facts["pipeline_tag"] == "text-generation"
     assert "fills no blanks" in card.sections["Limits of the encoder"]
 
 
 @pytest.mark.parametrize(("steps", "epochs", "found"), [(1000, 2.0, 1), (5, 2.0, None), (None, 2.0, 1)])
 def test_a_training_ends_at_the_smallest_of_its_budgets(
-    steps: int | None,
-    epochs: float,
-    found: int | None,
-    tiny_pretraining: PretrainParams,
-    tiny_tokens: Path,
-    tiny_tokenizer: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    steps: int | None, epochs: float, found: int | None, train: Train, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    run_stage(
-        tiny_pretraining.model_copy(update={"steps": steps, "epochs": epochs}), tiny_tokens, tiny_tokenizer, tmp_path
-    )
-    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    metrics = metrics_of(train(steps=steps, epochs=epochs))
     assert metrics["epochs"] == (found or 0)
     assert (metrics["steps"] == 5) is (found is None)
     assert ("because the text is short: `epochs: 2`" in caplog.text) is (steps == 1000)
@@ -124,7 +135,7 @@ def test_text_of_several_windows_is_read_ahead_and_trains_alike_with_and_without
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokens = make_tokens(counting_documents(2500, seed=0), counting_documents(40, seed=1))
-    assert len(TokensInfo.read(tokens).splits["train"].shards) == 6
+    assert len(TokensInfo.of_folder(tokens).splits["train"].shards) == 6
     monkeypatch.setattr("clozeline.language.order.WINDOW_TOKENS", 20_000)
     read: list[int] = []
     monkeypatch.setattr(TokenShards, "read_ahead", lambda shards, ordinals: read.extend(ordinals))
@@ -138,24 +149,15 @@ def test_text_of_several_windows_is_read_ahead_and_trains_alike_with_and_without
 
 @pytest.mark.parametrize(("stated", "told"), [({"license": "cc-by-4.0"}, "cc-by-4.0"), ({}, "not stated")])
 def test_the_model_card_passes_on_the_licence_of_the_base_model(
-    stated: dict[str, str],
-    told: str,
-    tiny_pretraining: PretrainParams,
-    tiny_tokens: Path,
-    tiny_tokenizer: Path,
-    tmp_path: Path,
+    stated: dict[str, str], told: str, train: Train, trained: Path, tmp_path: Path
 ) -> None:
-    base = tmp_path / "base"
-    run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, base)
-    front = "\n".join(f"{name}: {fact}" for name, fact in {**stated, "base_model": "someone/encoder"}.items())
-    (base / "encoder/README.md").write_text(f"---\n{front}\n---\n# Someone's\n", encoding="utf-8")
-    unchanged = tiny_pretraining.model_copy(update={"start": str(base / "encoder"), "steps": 0})
-    run_stage(unchanged, tiny_tokens, tiny_tokenizer, tmp_path)
-    card = card_in(tmp_path / "encoder")
-    assert {name: card.facts.get(name) for name in ("license", "base_model")} == {
-        "license": stated.get("license"),
-        "base_model": "someone/encoder",
-    }
+    base = Path(shutil.copytree(trained / "encoder", tmp_path / "base"))
+    facts = {**stated, "base_model": "someone/encoder"}
+    front = "\n".join(f"{name}: {fact}" for name, fact in facts.items())
+    (base / "README.md").write_text(f"---\n{front}\n---\n# Someone's\n", encoding="utf-8")
+    card = card_in(train(start=str(base), steps=0) / "encoder")
+    assert facts.items() <= card.facts.items()
+    assert ("license" in card.facts) == ("license" in stated)
     assert f"Licence: {told}" in card.sections["Base model"]
 
 
@@ -173,17 +175,8 @@ def project_with(params: PretrainParams, folder: Path) -> Path:
 
 
 def start(folder: Path, tokens: Path, tokenizer: Path) -> "subprocess.Popen[bytes]":
-    paths = {
-        "tokens": tokens,
-        "tokenizer": tokenizer,
-        "start": "start.lock",
-        "out": "encoder",
-        "metrics": "metrics.json",
-        "curve": "curve.csv",
-        "looks": "looks.csv",
-        "timing": "timing.csv",
-        "work": "work",
-    }
+    files = {"start": "start.lock", "out": "encoder", "metrics": "metrics.json", "work": "work"}
+    paths = {"tokens": tokens, "tokenizer": tokenizer, **files, **{name: f"{name}.csv" for name in CURVES}}
     arguments = [f"{key}={value}" for key, value in paths.items()]
     return subprocess.Popen([sys.executable, "-m", "clozeline", "stage", "pretrain", *arguments], cwd=folder)
 

@@ -16,12 +16,11 @@ from transformers import AutoModel, BertModel
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params
 from clozeline.stages import tokenize
-from tests.clean_text import write_clean_text
-from tests.fine_tuning import fine_tune, metrics_of
-from tests.stages.finetune.topics import topic_records
+from tests.make.models import SENTENCES, SaveTrained, small_bert
+from tests.make.tasks import fine_tune, metrics_of
+from tests.make.texts import write_clean_text
+from tests.make.topics import topic_records
 from tests.stages.test_pretrain import run_stage
-from tests.tiny_models import SENTENCES, small_bert
-from tests.trained_models import SaveTrained
 
 PROJECT = Path(__file__).parents[2]
 NAME = "sentence-transformers/all-MiniLM-L6-v2"

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.params.pretraining import PretrainParams
-from tests.clean_text import write_clean_text
-from tests.ports import held_ports
+from tests.make.servers import held_ports
+from tests.make.texts import write_clean_text
+from tests.make.topics import params, topic_records
 from tests.stages import in_two_processes
-from tests.stages.finetune.topics import params, topic_records
 from tests.stages.test_evaluate import PARAMS, encoder
 
 SCRIPT = Path(in_two_processes.__file__)

@@ -18,28 +18,20 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from clozeline.cluster.ledger import Done
 from clozeline.language.shards import TokenShards
+from clozeline.params.reading import read_params
 from clozeline.params.text import TokenizeParams
 from clozeline.records.reading.streams import identity_of
 from clozeline.records.reading.tokens import TokensInfo, documents_path
 from clozeline.stages import tokenize
 from clozeline.system.errors import ArtifactError, DataError, TransientError
 from clozeline.tokenizing import shards
-from clozeline.tokenizing import shards as partitions
 from clozeline.tokenizing.earlier_ids import EarlierIds
 from clozeline.tokenizing.packing import write_document_keys
 from clozeline.tokenizing.shards import ShardItem
+from tests.make.models import PROJECT
+from tests.make.tasks import contents
 
-_RUN = """
-import sys
-from pathlib import Path
-from clozeline.params.text import TokenizeParams
-from clozeline.stages import tokenize
-clean, out = map(Path, sys.argv[1:3])
-params = TokenizeParams.model_validate_json(sys.argv[3])
-work = out.with_name(f"{out.name}-work")
-paths = {"tokenizer": out / "tokenizer", "out": out / "tokens", "metrics": out / "m.json"}
-tokenize.run(params, clean=clean, work=work, **paths)
-"""
+_RUN = "import sys, pathlib, tests.stages.test_tokenize as here; here.run(*map(pathlib.Path, sys.argv[1:]))"
 
 SYLLABLES = ["ka", "to", "mi", "re", "su", "lon", "ber", "eta", "nu", "ge", "shi", "vo", "tri", "ple"]
 
@@ -69,16 +61,17 @@ def clean(tmp_path: Path) -> Path:
     return write_clean(tmp_path / "clean", train=sentences(500, 1), validation=sentences(60, 2))
 
 
+@pytest.fixture(scope="module")
+def tokenized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the stage makes of `clean`; tests only look at it."""
+    folder = tmp_path_factory.mktemp("tokenized")
+    run(write_clean(folder / "clean", train=sentences(500, 1), validation=sentences(60, 2)), folder / "out")
+    return folder / "out"
+
+
 def params(**changes: object) -> TokenizeParams:
-    values: dict[str, object] = {
-        "algorithm": "wordpiece",
-        "existing": None,
-        "vocab_size": 300,
-        "min_frequency": 2,
-        "lowercase": True,
-        "shard_tokens": 3000,
-    }
-    return TokenizeParams.model_validate(values | changes)
+    usual = read_params(PROJECT / "params.yaml").tokenize
+    return usual.model_copy(update={"vocab_size": 300, "shard_tokens": 3000, **changes})
 
 
 def run(clean: Path, out: Path, **changes: object) -> dict[str, dict[str, float]]:
@@ -94,10 +87,6 @@ def run(clean: Path, out: Path, **changes: object) -> dict[str, dict[str, float]
     return figures
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
 @pytest.mark.parametrize("algorithm", ["wordpiece", "bpe", "unigram"])
 def test_every_document_is_packed_as_stock_transformers_would_tokenize_it(
     clean: Path, tmp_path: Path, algorithm: str
@@ -106,67 +95,63 @@ def test_every_document_is_packed_as_stock_transformers_would_tokenize_it(
     stock = AutoTokenizer.from_pretrained(tmp_path / "out" / "tokenizer")
     for split in ("train", "validation"):
         texts = pq.read_table(clean / f"{split}.parquet")["text"].to_pylist()
-        shards = TokenShards.open(tmp_path / "out" / "tokens", split)
-        shards.verify()
-        assert shards.num_documents == len(texts)
-        assert shards.document_bytes.tolist() == [len(text.encode()) for text in texts]
+        packed = TokenShards.open(tmp_path / "out" / "tokens", split)
+        packed.verify()
+        assert packed.num_documents == len(texts)
+        assert packed.document_bytes.tolist() == [len(text.encode()) for text in texts]
         for ordinal, text in enumerate(texts):
-            assert shards.document(ordinal).tolist() == stock(text, add_special_tokens=False)["input_ids"]
+            assert packed.document(ordinal).tolist() == stock(text, add_special_tokens=False)["input_ids"]
 
 
-def test_a_split_in_several_files_gives_the_tokens_of_one_file(clean: Path, tmp_path: Path) -> None:
-    run(clean, tmp_path / "one")
+def test_a_split_in_several_files_gives_the_tokens_of_one_file(clean: Path, tokenized: Path, tmp_path: Path) -> None:
     table = pq.read_table(clean / "train.parquet")
     (clean / "train.parquet").unlink()
     (clean / "train.parquet").mkdir()
     for start in range(0, 500, 130):
         pq.write_table(table.slice(start, 130), clean / f"train.parquet/{start:05d}.parquet")
     run(clean, tmp_path / "several")
-    one, several = (contents(tmp_path / name) for name in ("one", "several"))
-    assert one == several
+    assert contents(tmp_path / "several") == contents(tokenized)
 
 
-def test_packed_and_dropped_tokens_add_up_to_the_input(clean: Path, tmp_path: Path) -> None:
-    figures = run(clean, tmp_path / "out")
+def test_packed_and_dropped_tokens_add_up_to_the_input(tokenized: Path) -> None:
+    figures = json.loads((tokenized / "m.json").read_text())
     for split in ("train", "validation"):
-        shards = TokenShards.open(tmp_path / "out" / "tokens", split)
+        packed = TokenShards.open(tokenized / "tokens", split)
         of = figures[split]
         assert of["tokens_in"] == of["tokens_packed"] + of["tokens_dropped"]
-        assert of["tokens_packed"] == shards.num_tokens == shards.offsets[-1]
-        assert of["text_bytes"] == shards.text_bytes == int(shards.document_bytes.sum())
-        assert of["bytes_per_token"] == pytest.approx(shards.text_bytes / shards.num_tokens)
-        used = np.unique(shards.tokens(0, shards.num_tokens))
+        assert of["tokens_packed"] == packed.num_tokens == packed.offsets[-1]
+        assert of["text_bytes"] == packed.text_bytes == int(packed.document_bytes.sum())
+        assert of["bytes_per_token"] == pytest.approx(packed.text_bytes / packed.num_tokens)
+        used = np.unique(packed.tokens(0, packed.num_tokens))
         assert of["vocabulary_use"] == pytest.approx((used >= 5).sum() / 295)
 
 
-def test_two_runs_on_any_number_of_threads_write_the_same_bytes(clean: Path, tmp_path: Path) -> None:
+def test_two_runs_on_any_number_of_threads_write_the_same_bytes(clean: Path, tokenized: Path, tmp_path: Path) -> None:
     for num_threads in (1, 3):
         out = tmp_path / str(num_threads)
         subprocess.run(
-            [sys.executable, "-c", _RUN, clean, out, params().model_dump_json()],
+            [sys.executable, "-c", _RUN, clean, out],
+            cwd=PROJECT,
             env=os.environ | {"RAYON_NUM_THREADS": str(num_threads)},
             check=True,
         )
-    run(clean, tmp_path / "here")
-    assert contents(tmp_path / "1") == contents(tmp_path / "3") == contents(tmp_path / "here")
+    assert contents(tmp_path / "1") == contents(tmp_path / "3") == contents(tokenized)
 
 
-def test_row_groups_of_the_parquet_file_change_no_byte(tmp_path: Path) -> None:
-    texts = {"train": sentences(300, 1), "validation": sentences(40, 2)}
-    for row_group in (7, 1000):
-        run(write_clean(tmp_path / f"clean{row_group}", row_group=row_group, **texts), tmp_path / f"out{row_group}")
-    assert contents(tmp_path / "out7") == contents(tmp_path / "out1000")
-
-
-def test_processes_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clean = write_clean(tmp_path / "clean", train=sentences(300, 1), validation=sentences(40, 2), row_group=16)
-    monkeypatch.setattr(partitions, "_PARTITION_BYTES", 1000)
-    run(clean, tmp_path / "one")
-    assert len(partitions.partitions_of(clean / "train.parquet")) > 1
+def test_row_groups_of_the_parquet_file_and_processes_change_no_byte(
+    tokenized: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {"train": sentences(500, 1), "validation": sentences(60, 2)}
+    for row_group in (7, 16):
+        clean = write_clean(tmp_path / f"clean{row_group}", row_group=row_group, **texts)
+        run(clean, tmp_path / f"out{row_group}")
+        assert contents(tmp_path / f"out{row_group}") == contents(tokenized)
+    monkeypatch.setattr(shards, "_PARTITION_BYTES", 1000)
+    assert len(shards.partitions_of(clean / "train.parquet")) > 1
     monkeypatch.setattr(tokenize, "_WORTH_PROCESSES", 0)
     monkeypatch.setattr("clozeline.cluster.ledger.available_cores", lambda: 2)
     run(clean, tmp_path / "two")
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert contents(tmp_path / "two") == contents(tokenized)
 
 
 def stopped_at_the_second_shard(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +177,7 @@ def test_a_worker_that_dies_leaves_nothing_half_written(
 
 
 def test_a_stopped_stage_goes_on_without_repeating_a_recorded_task(
-    clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clean: Path, tokenized: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def written() -> dict[str, int]:
         records = (tmp_path / "out-work").glob("*/*/record.json")
@@ -210,8 +195,7 @@ def test_a_stopped_stage_goes_on_without_repeating_a_recorded_task(
     after = written()
     assert len(after) > len(before)
     assert {file: after[file] for file in before} == before
-    run(clean, tmp_path / "undisturbed")
-    assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
+    assert contents(tmp_path / "out") == contents(tokenized)
 
 
 def test_validation_text_does_not_influence_the_vocabulary(tmp_path: Path) -> None:
@@ -232,8 +216,8 @@ def test_special_tokens_written_in_a_text_are_counted_and_packed_as_text(
     figures = run(clean, tmp_path / "out", algorithm=algorithm)
     assert (figures["train"]["special_strings_in_text"], figures["validation"]["special_strings_in_text"]) == (10, 1)
     assert "contain [MASK] or another special token in 10 places" in caplog.text
-    shards = TokenShards.open(tmp_path / "out" / "tokens", "train")
-    assert not np.isin(shards.tokens(0, shards.num_tokens), [0, 2, 3, 4]).any()
+    packed = TokenShards.open(tmp_path / "out" / "tokens", "train")
+    assert not np.isin(packed.tokens(0, packed.num_tokens), [0, 2, 3, 4]).any()
     assert figures["train"]["tokens_dropped"] == 0
 
 
@@ -248,25 +232,22 @@ def test_special_tokens_that_an_existing_tokenizer_finds_in_text_are_dropped_and
     figures = run(clean, tmp_path / "out", algorithm="existing", existing=str(tmp_path / "given"))
     assert (figures["train"]["tokens_in"], figures["train"]["tokens_dropped"]) == (6, 3)
     assert figures["train"]["empty_documents"] == 1
-    shards = TokenShards.open(tmp_path / "out" / "tokens", "train")
-    assert [shards.document(ordinal).tolist() for ordinal in range(3)] == [[1, 1], [1], []]
+    packed = TokenShards.open(tmp_path / "out" / "tokens", "train")
+    assert [packed.document(ordinal).tolist() for ordinal in range(3)] == [[1, 1], [1], []]
 
 
-def test_a_tokenizer_trained_here_can_be_used_for_another_corpus(clean: Path, tmp_path: Path) -> None:
-    run(clean, tmp_path / "first")
-    given = str(tmp_path / "first" / "tokenizer")
-    run(clean, tmp_path / "second", algorithm="existing", existing=given, vocab_size=64)
-    first, second = (TokensInfo.read(tmp_path / name / "tokens") for name in ("first", "second"))
+def test_a_tokenizer_trained_here_can_be_used_for_another_corpus(clean: Path, tokenized: Path, tmp_path: Path) -> None:
+    run(clean, tmp_path / "second", algorithm="existing", existing=str(tokenized / "tokenizer"), vocab_size=64)
+    first, second = (TokensInfo.of_folder(folder / "tokens") for folder in (tokenized, tmp_path / "second"))
     assert first.splits == second.splits
     assert first.special_ids == second.special_ids
 
 
-def test_continued_training_keeps_the_tokenizer_whatever_the_settings(clean: Path, tmp_path: Path) -> None:
-    run(clean, tmp_path / "first")
+def test_continued_training_keeps_the_tokenizer_whatever_the_settings(tokenized: Path, tmp_path: Path) -> None:
     other = write_clean(tmp_path / "other", train=sentences(400, 3), validation=sentences(40, 4))
     given = {name: tmp_path / name for name in ("tokenizer", "out", "metrics", "work")}
-    tokenize.run(params(algorithm="bpe"), clean=other, **given, start=tmp_path / "first" / "tokenizer")
-    assert contents(tmp_path / "tokenizer") == contents(tmp_path / "first" / "tokenizer")
+    tokenize.run(params(algorithm="bpe"), clean=other, **given, start=tokenized / "tokenizer")
+    assert contents(tmp_path / "tokenizer") == contents(tokenized / "tokenizer")
 
 
 def test_each_document_has_a_unique_key_that_does_not_depend_on_its_place(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from ruamel.yaml import YAML
 from clozeline.records.record import Lock
 from clozeline.system.workspace import Workspace
 from tests.cluster.raylets import Cluster, cluster_of_two, kill_raylet
-from tests.prefect_databases import PutDatabase
-from tests.process_states import is_alive, wait_for
-from tests.toy_line import TINY_EVALUATION, TINY_MODEL, copy_project, toy_language, write_params, write_sentences
+from tests.make.processes import is_alive, wait_for
+from tests.make.projects import TINY_EVALUATION, TINY_MODEL, copy_project, toy_language, write_params, write_sentences
+from tests.make.session import PutDatabase
 
 TASKS = ("library",)  # the only one that works with the output of any source
 LAST = "export@library"
@@ -136,7 +136,7 @@ def make_line(root: Path) -> Line:
 def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Line, Line]:
     """Two folders of different names, each with a cache of its own, after `dvc repro` in both at the same time.
 
-    The second does without the export of the encoder: tests/stages/export/test_package.py repeats one elsewhere.
+    The second does without the export of the encoder: tests/stages/test_export.py repeats one elsewhere.
     """
     first, second = (make_line(tmp_path_factory.mktemp("line") / name) for name in ("ein Ordner für zwei", "second"))
     all_said(first.start("dvc", "repro"), second.start("dvc", "repro", "evaluate", "finetune@library", LAST))

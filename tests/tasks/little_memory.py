@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 from clozeline.tasks.training import prepare_training
 from clozeline.training.curves import CurvePoint
 from clozeline.training.state import Callback
-from tests.every_kind import CASES, inputs_of, prepare
-from tests.memory_limit import with_little_and_with_enough
+from tests.make.processes import with_little_and_with_enough
+from tests.make.tasks import CASES, inputs_of_case, prepare
 
 
 class Curve(Callback):
@@ -24,7 +24,7 @@ def losses(kind: str, encoder: Path, data: Path, **changes: object) -> list[floa
     knobs = {"max_length": 64, "epochs": 2, "looks_per_epoch": 1, **changes}
     task = prepare(kind, case, encoder, data, **knobs)
     with TemporaryDirectory() as work:
-        training = prepare_training(task, inputs_of(kind, case, encoder, data, **knobs), Path(work))
+        training = prepare_training(task, inputs_of_case(kind, case, encoder, data, **knobs), Path(work))
         trained = training.chosen().run(curve, lambda look: None)
     return [*curve.losses, *(look.validation_score for look in trained.looks)]
 

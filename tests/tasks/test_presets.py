@@ -13,7 +13,7 @@ from clozeline.params.reading import read_params
 from clozeline.params.tasks import SECTIONS, whole_task
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import Task, TaskInputs
-from tests.clean_text import write_clean_text
+from tests.make.texts import write_clean_text
 
 PARAMS = read_params(Path(__file__).parents[2] / "params.yaml")
 PRESETS = {name: preset for name, preset in PARAMS.presets.items() if name != "glue"}

@@ -19,7 +19,7 @@ from clozeline.stages.calling.text_profile import sample_of
 from clozeline.system.errors import DataError
 from clozeline.system.workers import worker_processes
 from clozeline.tasks.files import read_records
-from tests.raw_text import take_snapshot
+from tests.make.texts import take_snapshot
 
 SPLITS = ("train", "validation", "holdout")
 

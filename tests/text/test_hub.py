@@ -9,7 +9,7 @@ import pytest
 from clozeline.corpus.cleaning.documents import Document
 from clozeline.corpus.cleaning.portions import open_snapshot, opened
 from clozeline.system.errors import DataError
-from tests.raw_text import take_snapshot
+from tests.make.texts import take_snapshot
 
 
 @pytest.fixture

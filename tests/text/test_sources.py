@@ -11,7 +11,7 @@ from clozeline.corpus.sources import python_docs
 from clozeline.corpus.sources.python_docs import documented_modules
 from clozeline.params.text import SourceParams
 from clozeline.system.errors import ArtifactError
-from tests.raw_text import take_snapshot
+from tests.make.texts import take_snapshot
 
 
 def documents(raw: Path, params: SourceParams) -> list[Document]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from clozeline.cluster.ledger import Ledger
 from clozeline.system.workers import Workers
 from clozeline.tokenizing.shards import EncodedFiles, EncodedWriter, write_shards
-from tests.written_shards import write_documents
+from tests.make.texts import write_documents
 
 
 def shards_by_hand(lengths: list[int], shard_tokens: int) -> list[list[int]]:

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from clozeline.records.words.bytes import word_hashes
 from clozeline.tokenizing import encoding as word_cache
 from clozeline.tokenizing.encoding import WordCache
-from tests.odd_texts import ALGORITHMS, learned_tokenizer, odd_text
+from tests.make.texts import ALGORITHMS, learned_tokenizer, odd_text
 
 
 @pytest.fixture(scope="module")

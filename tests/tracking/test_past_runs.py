@@ -1,4 +1,4 @@
-"""The runs behind a dvc.lock are found by the hashes of their outputs."""
+"""Runs are found: those behind a dvc.lock by its hashes, those to compare by name, by id, or as the last two."""
 
 import hashlib
 import shutil
@@ -14,16 +14,11 @@ from clozeline.records.record import Lock
 from clozeline.system.errors import ArtifactError
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import OUTBOX, Outbox, Status
-from clozeline.tracking.past_runs import attach, past_runs
+from clozeline.tracking.past_runs import attach, compared_runs, comparison_address, past_runs
 from clozeline.tracking.runs import FlowRun, StageRecord
-from tests.mlflow_outbox import run_of
+from tests.make.stores import run_of
 
 TAGS = {WORKSPACE: "host:/project", "mlflow.source.git.commit": "abc", "git.is_dirty": "true"}
-
-
-@pytest.fixture
-def address(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'mlflow.db'}"
 
 
 def write_lock(path: Path, **steps: int) -> Path:
@@ -130,3 +125,47 @@ def test_a_file_can_be_added_to_a_finished_run(address: str, tmp_path: Path) -> 
 def test_without_a_lock_no_past_run_is_found(address: str, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"dvc\.lock cannot be read"):
         past_runs(address, tmp_path / "dvc.lock")
+
+
+def train(address: str, folder: Path, name: str, steps: int) -> str:
+    """Log a flow run that trains, with a point of its loss at each step; return its id."""
+    lock = write_lock(folder / "dvc.lock", pretrain=steps)
+    run = open_run(address, name)
+    execute(run, lock, "pretrain", [steps / step for step in range(1, steps + 1)])
+    run_id = end_with(run, lock, files=[lock])
+    time.sleep(0.002)  # MLflow stores milliseconds
+    return run_id
+
+
+def test_runs_are_found_by_name_by_id_and_as_the_last_two_with_other_results(address: str, tmp_path: Path) -> None:
+    ids = [train(address, tmp_path, name, steps) for name, steps in (("fox", 2), ("owl", 3), ("elk", 3))]
+    fox, owl = compared_runs(address, ["fox", ids[1][:12]])
+    assert [(fox.name, fox.run_id), (owl.name, owl.run_id)] == [("fox", ids[0]), ("owl", ids[1])]
+    assert MlflowClient(address).get_run(fox.training_id).data.metrics["loss"] == 1.0, "its last point"
+    assert fox.facts.lock
+    assert fox.facts.lock.stages["pretrain"].flat_params() == {"steps": "2"}
+    assert [run.name for run in compared_runs(address, [])] == ["fox", "elk"], "owl has the results of elk"
+
+    for wanted, fault in ((["fox", "bat"], "no run with this name"), (["fox", ids[0]], "number of runs")):
+        with pytest.raises(ArtifactError, match=fault) as raised:
+            compared_runs(address, wanted)
+        assert f"elk ({ids[2][:8]}), owl ({ids[1][:8]}), fox ({ids[0][:8]})" in raised.value.do
+    with pytest.raises(ArtifactError, match="number of runs"):
+        compared_runs(address, ["fox"])
+
+    MlflowClient(address).set_tag(ids[2], "mlflow.runName", "owl")
+    with pytest.raises(ArtifactError, match="2 runs have this name"):
+        compared_runs(address, ["fox", "owl"])
+
+
+def test_without_two_runs_the_next_command_is_named(address: str, tmp_path: Path) -> None:
+    train(address, tmp_path, "fox", 2)
+    with pytest.raises(ArtifactError, match=r"no two runs .* fox") as raised:
+        compared_runs(address, [])
+    assert "clozeline run" in raised.value.do
+
+
+def test_mlflows_own_page_is_that_of_the_server_or_of_the_local_pages() -> None:
+    page = "/#/compare-runs?runs=%5B%22a%22%2C%20%22b%22%5D&experiments=%5B%221%22%5D"
+    assert comparison_address("https://mlflow.example/", ["a", "b"], ["1", "1"]) == f"https://mlflow.example{page}"
+    assert comparison_address("sqlite:///work/mlflow.db", ["a", "b"], ["1", "1"]) == f"http://127.0.0.1:5000{page}"

@@ -1,6 +1,5 @@
 """Curves reach MLflow, have no duplicate points after a resume, and never stop a stage."""
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,20 +10,7 @@ from clozeline.tracking.mlflow import prepare
 from clozeline.tracking.outbox import OUTBOX, RUN, Outbox, TrackedRun
 from clozeline.tracking.run_logger import RunLoggers, run_logger
 from clozeline.tracking.stage_log import MachineMetrics, OutboxRunLogger
-from tests.mlflow_outbox import delivered, run_of
-
-
-@pytest.fixture(scope="module")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow database with its tables, which take seconds to create."""
-    path = tmp_path_factory.mktemp("empty") / "mlflow.db"
-    prepare(f"sqlite:///{path}")
-    return path
-
-
-@pytest.fixture
-def address(tmp_path: Path, empty_database: Path) -> str:
-    return f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
+from tests.make.stores import delivered, run_of
 
 
 @pytest.fixture

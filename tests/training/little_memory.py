@@ -5,8 +5,8 @@ from pathlib import Path
 
 from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
-from tests.memory_limit import with_little_and_with_enough
-from tests.training.changes import changed
+from tests.make.processes import with_little_and_with_enough
+from tests.training.prepared import changed
 
 
 def losses(params: PretrainParams, tokens: Path, tokenizer: Path) -> list[float]:

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import gelu
 
 from clozeline.training.micro_batches import noting_shortage
-from tests.memory_limit import at_most_more
+from tests.make.processes import at_most_more
 
 
 def main() -> None:

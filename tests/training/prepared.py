@@ -1,6 +1,7 @@
 """A tiny pre-training, with what a test changes of it."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,7 +10,15 @@ from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.job import Pretrained, Pretraining
 from clozeline.training.state import Callback
-from tests.training.changes import changed
+
+
+def changed(params: PretrainParams, **changes: Any) -> PretrainParams:
+    """Return `params` with `changes`; keys of subsections are written `section__key`."""
+    tree = params.model_dump()
+    for name, value in changes.items():
+        section, _, key = name.rpartition("__")
+        (tree[section] if section else tree)[key] = value
+    return PretrainParams.model_validate(tree)
 
 
 class Prepare:
@@ -18,13 +27,12 @@ class Prepare:
     def __init__(self, tokens: Path, tokenizer: Path, params: PretrainParams, folder: Path) -> None:
         self.tokens, self.tokenizer, self.params, self.folder = tokens, tokenizer, params, folder
 
-    def __call__(self, work: str = "work", **changes: object) -> Pretraining:
+    def __call__(
+        self, work: str = "work", seed: int = 1, tokenizer: Path | None = None, **changes: object
+    ) -> Pretraining:
+        params, folder = changed(self.params, **changes), self.folder / work
         return pretraining.prepare(
-            changed(self.params, **changes),
-            seed=1,
-            tokens=self.tokens,
-            tokenizer=self.tokenizer,
-            work=self.folder / work,
+            params, seed=seed, tokens=self.tokens, tokenizer=tokenizer or self.tokenizer, work=folder
         )
 
     def trained(self, *callbacks: Callback, **changes: object) -> Pretrained:

@@ -1,6 +1,6 @@
 """Claim: our training loop is right where transformers' own Trainer is wrong. Each test shows both."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +10,16 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer, DataCollatorForLanguageModeling, TrainingArguments
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    PrinterCallback,
+    Trainer,
+    TrainingArguments,
+)
 
+from clozeline.encoder.model import EncoderModel
 from clozeline.language.objectives import OBJECTIVES, TargetBatch
 from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
@@ -23,8 +31,52 @@ from clozeline.training.distribution import Processes
 from clozeline.training.micro_batches import Hardware, MicroBatches, Precision
 from clozeline.training.state import Batch, Callback, State
 from clozeline.training.steps import Steps
-from tests.training.changes import changed
-from tests.training.theirs import ours_of, rows_of, stock_of, trainer
+from tests.training.prepared import changed
+
+
+def trainer(model: nn.Module, rows: Sequence[Any], folder: Path, collator: Any = None, **arguments: Any) -> Trainer:
+    """Return a trainer that trains and evaluates on `rows`; `arguments` are those of `TrainingArguments`."""
+    settings: dict[str, Any] = {"save_strategy": "no", "seed": 1, **arguments}
+    made = Trainer(
+        model,
+        TrainingArguments(
+            output_dir=str(folder),
+            use_cpu=True,
+            report_to="none",
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+            **settings,
+        ),
+        train_dataset=rows,
+        eval_dataset=rows,
+        data_collator=collator,
+    )
+    made.remove_callback(PrinterCallback)
+    return made
+
+
+def stock_of(model: Any, folder: Path) -> Any:
+    """Return the model as stock transformers opens it, in training mode."""
+    folder.mkdir(parents=True)
+    model.save(folder)
+    return AutoModelForMaskedLM.from_pretrained(folder, local_files_only=True).train()
+
+
+def ours_of(stock: Any) -> EncoderModel:
+    """Return our model with the weights of `stock`, by our names and in our order."""
+    return EncoderModel.loaded(stock.config, "mlm", stock.state_dict())[0]
+
+
+def rows_of(batch: TargetBatch) -> list[dict[str, Tensor]]:
+    """Return the rows of `batch` as `Trainer` takes them: labels are -100 except at targets."""
+    labels_BL = torch.full_like(batch.input_ids_BL, -100)
+    labels_BL.view(-1)[batch.slot_T] = batch.labels_T
+    mask_BL = batch.attention_mask_BL
+    if mask_BL is None:
+        mask_BL = torch.ones_like(batch.input_ids_BL)
+    names = ("input_ids", "attention_mask", "labels")
+    return [dict(zip(names, row, strict=True)) for row in zip(batch.input_ids_BL, mask_BL, labels_BL, strict=True)]
+
 
 CPU = torch.device("cpu")
 PLAIN = {"optim": "sgd", "learning_rate": 1.0, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
@@ -201,7 +253,7 @@ def test_the_validation_loss_does_not_depend_on_batch_size_but_theirs_does(prepa
     job = prepare(model__initializer_range=0.5)
     model: Any = job.model.eval()
     every_row = job.validation.read(np.arange(len(job.validation.rows)))
-    whole = OBJECTIVES["mlm"].judging(job.validation, every_row, 1, 0, 7)
+    whole = OBJECTIVES["mlm"].evaluation_batch(job.validation, every_row, 1, 0, 7)
     stock = stock_of(model, tmp_path / "stock")
     right = TargetLoss(model)(whole).loss_sum.item() / len(whole.labels_T)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.object_store import KEYS, ObjectStore
+from tests.make.stores import KEYS, ObjectStore
 
 
 @pytest.fixture

@@ -200,7 +200,7 @@ def test_an_error_of_dvc_becomes_one_of_our_errors(toy: Path) -> None:
     fail_with(toy, "pass")
     ran = run(toy)
     assert ran.returncode == 1
-    assert "error: DVC could not bring stage `upper` up to date\n  given:    failed to reproduce" in ran.stderr
+    assert "error: DVC could not bring stage `upper` up to date: failed to reproduce" in ran.stderr
     assert "upper.txt" in ran.stderr.partition("  given:")[2].partition("\n")[0]
 
 
@@ -304,4 +304,4 @@ def test_a_cache_that_cannot_be_written_is_refused_before_any_work(toy: Path) ->
     (toy / ".dvc/cache").write_text("a file, so that no folder can be made: root may write anything else")
     with pytest.raises(StorageError, match="DVC's cache is not writable") as caught:
         require_writable_cache(toy)
-    assert str(toy / ".dvc/cache") in caught.value.expected
+    assert str(toy / ".dvc/cache") in caught.value.problem

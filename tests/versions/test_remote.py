@@ -15,7 +15,7 @@ from clozeline.records.record import Lock
 from clozeline.system.errors import ArtifactError, ParamsError, TransientError
 from clozeline.versions import remote, reproduce
 from clozeline.versions.objects import Objects
-from tests.object_store import BUCKET, ObjectStore
+from tests.make.stores import BUCKET, ObjectStore
 
 STAGES = ("upper", "count", "sign@ada", "sign@alan")
 URL = f"s3://{BUCKET}/project"

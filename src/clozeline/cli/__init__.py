@@ -34,41 +34,14 @@ from clozeline.system.machine import collect_rarely
 VERBS: Final[Mapping[str, Sequence[Callable[..., None]]]] = MappingProxyType(
     {
         "Make a model": (
-            project.init,
-            project.params,
-            run.run,
-            plan.plan,
-            experiments.ablate,
-            experiments.sweep,
-            demo.demo,
-            published.import_,
-            release.release,
-            release.rollback,
-            release.history,
+            *(project.init, project.params, run.run, plan.plan, experiments.ablate, experiments.sweep, demo.demo),
+            *(published.import_, release.release, release.rollback, release.history),
         ),
         "Use a model": (
-            ask.fill,
-            ask.complete,
-            ask.embed,
-            ask.classify,
-            ask.choose,
-            ask.tag,
-            ask.answer,
-            evaluate.search,
-            evaluate.evaluate,
-            experiments.glue,
-            serve.serve,
-            release.sign,
-            release.lineage,
+            *(ask.fill, ask.complete, ask.embed, ask.classify, ask.choose, ask.tag, ask.answer),
+            *(evaluate.search, evaluate.evaluate, experiments.glue, serve.serve, release.sign, release.lineage),
         ),
-        "Look at it": (
-            keep.report,
-            keep.compare,
-            status.status,
-            keep.gc,
-            keep.forget,
-            status.ui,
-        ),
+        "Look at it": (keep.report, keep.compare, status.status, keep.gc, keep.forget, status.ui),
         "Called by dvc.yaml": (stage.stage,),
     }
 )
@@ -107,7 +80,8 @@ def main() -> None:
     collect_rarely()
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # lets `module:build` be found in the current folder, as with `python -m`
-    logging.basicConfig(level=_log_level(), format="%(message)s", stream=sys.stderr)
+    is_first = os.environ.get("RANK", "0") == "0"  # of several processes that train together
+    logging.basicConfig(level=logging.INFO if is_first else logging.ERROR, format="%(message)s", stream=sys.stderr)
     try:
         with telling_of_extras():
             app()
@@ -117,8 +91,3 @@ def main() -> None:
         if stage.is_inside():
             stage.end_at_once(error.exit_code)
         sys.exit(error.exit_code)
-
-
-def _log_level() -> int:
-    """Return the log level: of several processes that train together, all but the first log only errors."""
-    return logging.INFO if os.environ.get("RANK", "0") == "0" else logging.ERROR

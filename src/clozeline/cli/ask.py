@@ -4,25 +4,35 @@
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import typer
 
+from clozeline.cli import tables
+from clozeline.inference.answerer import Answerer
+from clozeline.inference.classifier import Classifier
+from clozeline.inference.completer import Completer, Decoding
+from clozeline.inference.fields import TEMPLATE, Aggregation, AnswerSearch
+from clozeline.inference.language import Embedder, OpenEncoder
+from clozeline.inference.open_model import OpenModel
+from clozeline.inference.package import MODEL_KINDS, load
+from clozeline.inference.tagger import Tagger
+from clozeline.inference.tokenization import Given
+from clozeline.serving import zero_shot
 from clozeline.system.errors import DataError, ParamsError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clozeline.inference.classifier import Classifier
-    from clozeline.inference.open_model import OpenModel
-    from clozeline.inference.tokenization import Given
-
-
-Model = TypeVar("Model", bound="OpenModel")
+Model = TypeVar("Model", bound=OpenModel)
 _CHUNK_TEXTS = 1024
 """Number of texts of standard input that are answered before more are read."""
+_STANDARD_INPUT = "-"
+_VERBS = (
+    "fill takes masked encoders; complete causal ones; embed encoders and embedders; "
+    "choose masked encoders and entailment classifiers; classify classifiers; tag taggers; "
+    "answer question-answering models"
+)
 
 TextsArgument = Annotated[
     list[str], typer.Argument(metavar="TEXT...", help="Texts; `-` reads them from standard input, one per line.")
@@ -48,12 +58,6 @@ TruncateOption = Annotated[
     bool, typer.Option("--truncate", help="Cut the end of a text that is too long, instead of refusing the text.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per text, each on its own line.")]
-_VERBS = (
-    "fill takes masked encoders; complete causal ones; embed encoders and embedders; "
-    "choose masked encoders and entailment classifiers; classify classifiers; tag taggers; "
-    "answer question-answering models"
-)
-_STANDARD_INPUT = "-"
 
 
 def opened(place: str | None, precision: Literal["int8", "fp32"] | None, *kinds: type[Model]) -> Model:
@@ -64,7 +68,6 @@ def opened(place: str | None, precision: Literal["int8", "fp32"] | None, *kinds:
         ParamsError: the model is of another task, or there are several without a place.
         ArtifactError: the model is missing or damaged.
     """
-    from clozeline.inference.package import MODEL_KINDS, load
     from clozeline.registry.sources import ModelSource, default_for, fetched
 
     tasks = [task for task, row in MODEL_KINDS.items() if issubclass(row.model, kinds)]
@@ -73,50 +76,41 @@ def opened(place: str | None, precision: Literal["int8", "fp32"] | None, *kinds:
     model = load(found.folder, precision=precision or (found.version.served if found.version else None))
     if not isinstance(model, kinds):
         raise ParamsError(
-            f"{source.place} is a model for another task",
-            given=f"a model of the task {model.manifest.task}",
-            expected=f"a model of the task {' or '.join(tasks)}",
+            f"{source.place} is a model for another task: {model.manifest.task}, not {' or '.join(tasks)}",
             do=f"choose another --model or another command: {_VERBS}",
         )
     return model
 
 
-def chunks(texts: list[str]) -> Iterator[list[str]]:
-    """Yield the given texts, or those of standard input in chunks as they come.
+def ask(
+    texts: list[str], form: tables.AnswerForm, answer: Callable[[list[str]], Iterable[object]], as_json: bool
+) -> None:
+    """Print the answers to the given texts, or to those of standard input in chunks as they come.
 
     Raises:
         DataError: a line of standard input is not UTF-8.
     """
-    if texts != ["-"]:
-        yield texts
-        return
-    chunk: list[str] = []
-    for number, line in enumerate(sys.stdin.buffer, start=1):
-        text = decoded(line, f"line {number} of standard input").strip()
-        if text:
-            chunk.append(text)
-        if len(chunk) == _CHUNK_TEXTS:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+    lines = (line.strip() for line in decoded(sys.stdin.buffer, "standard input"))
+    waiting = filter(None, lines) if texts == [_STANDARD_INPUT] else iter(texts)
+    show = tables.printer(as_json, form)
+    while chunk := list(islice(waiting, _CHUNK_TEXTS)):
+        show(chunk, answer(chunk))
 
 
-def decoded(raw: bytes, place: str) -> str:
-    """Decode `raw` as text.
+def decoded(lines: Iterable[bytes], place: str) -> Iterator[str]:
+    """Decode lines of text.
 
     Raises:
-        DataError: `raw` is not UTF-8; the message names `place`.
+        DataError: a line is not UTF-8; the message names it and `place`.
     """
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{place} is not UTF-8",
-            given=repr(raw[max(error.start - 10, 0) : error.end + 10]),
-            expected="text in UTF-8",
-            do="convert it first, for example with `iconv -f LATIN1 -t UTF-8`",
-        ) from error
+    for number, raw in enumerate(lines, start=1):
+        try:
+            yield raw.decode()
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"line {number} of {place} is not UTF-8: {raw[max(error.start - 10, 0) : error.end + 10]!r}",
+                do="convert it first, for example with `iconv -f LATIN1 -t UTF-8`",
+            ) from error
 
 
 def fill(
@@ -141,14 +135,13 @@ def fill(
     - `clozeline fill "Return a [MASK]." --targets list,tuple,dict`
     - `clozeline fill - < texts.txt > filled.tsv`
     """
-    from clozeline.cli import tables
-    from clozeline.inference.language import OpenEncoder
-
     encoder = opened(model, precision, OpenEncoder)
     words = targets.split(",") if targets is not None else None
-    show = tables.printer(as_json, tables.FILL)
-    for chunk in chunks(texts):
-        show(chunk, encoder.fill(encoder.with_own_masks(chunk), top_k=top_k, targets=words, truncate=truncate))
+
+    def filled(chunk: list[str]) -> Iterable[object]:
+        return encoder.fill(encoder.with_own_masks(chunk), top_k=top_k, targets=words, truncate=truncate)
+
+    ask(texts, tables.FILL, filled, as_json)
 
 
 def complete(
@@ -179,14 +172,9 @@ def complete(
     - `clozeline complete "Return the" --temperature 0.8 --seed 7 --max-tokens 32`
     - `clozeline complete - --stop . < texts.txt > continued.tsv`
     """
-    from clozeline.cli import tables
-    from clozeline.inference.completer import Completer, Decoding
-
     completer = opened(model, precision, Completer)
     decoding = Decoding(max_tokens, temperature, top_p, seed, tuple(stop or ()))
-    show = tables.printer(as_json, tables.COMPLETE)
-    for chunk in chunks(texts):
-        show(chunk, completer.complete(chunk, decoding, truncate=truncate))
+    ask(texts, tables.COMPLETE, lambda chunk: completer.complete(chunk, decoding, truncate=truncate), as_json)
 
 
 def embed(
@@ -208,13 +196,8 @@ def embed(
     - `clozeline embed "Sort a list in place." "Order the items of a sequence."`
     - `clozeline embed - --json < texts.txt > vectors.jsonl`
     """
-    from clozeline.cli import tables
-    from clozeline.inference.language import Embedder
-
     embedder = opened(model, precision, Embedder)
-    show = tables.printer(as_json, tables.EMBED)
-    for chunk in chunks(texts):
-        show(chunk, embedder.embed(chunk, truncate=truncate, prompt_name=prompt))
+    ask(texts, tables.EMBED, lambda chunk: embedder.embed(chunk, truncate=truncate, prompt_name=prompt), as_json)
 
 
 def classify(
@@ -239,38 +222,29 @@ def classify(
     - `clozeline classify - --top-k 1 --model dist/library < texts.txt`
     - `clozeline classify "How old are you?" --with "What is your age?" --model dist/qqp`
     """
-    from clozeline.cli import tables
-    from clozeline.inference.classifier import Classifier
-
     classifier = opened(model, precision, Classifier)
-    show = tables.printer(as_json, tables.CLASSIFY)
-    for chunk in chunks(texts):
-        show(chunk, classifier.classify(_given(chunk, second, classifier), top_k=top_k, truncate=truncate))
 
+    def given(place: int, text: str) -> Given:
+        return _pair(place, text, second) if classifier.manifest.reads_pairs else text
 
-def _given(texts: list[str], second: str | None, classifier: "Classifier") -> "Sequence[Given]":
-    """Return the classifier's input: the texts, or each text with the second of its pair."""
-    if classifier.manifest.reads_pairs:
-        return [_pair(number, text, second) for number, text in enumerate(texts)]
-    if second is not None:
+    if second is not None and not classifier.manifest.reads_pairs:
         raise ParamsError(
-            "the model reads one text at a time",
-            given="--with",
-            expected="a model that was trained on pairs of texts",
-            do="leave --with out, or choose another --model",
+            "the model reads one text at a time, and --with gives a second one",
+            do="leave --with out, or choose another --model that was trained on pairs of texts",
         )
-    return texts
+
+    def classified(chunk: list[str]) -> Iterable[object]:
+        asked = [given(place, text) for place, text in enumerate(chunk)]
+        return classifier.classify(asked, top_k=top_k, truncate=truncate)
+
+    ask(texts, tables.CLASSIFY, classified, as_json)
 
 
-def _pair(number: int, text: str, second: str | None) -> tuple[str, str]:
-    if second is not None:
-        return text, second
-    first, tab, behind = text.partition("\t")
+def _pair(place: int, text: str, second: str | None) -> tuple[str, str]:
+    first, tab, behind = (text, "\t", second) if second is not None else text.partition("\t")
     if not tab:
         raise DataError(
-            f"text {number} has no second text",
-            given=repr(text[:60]),
-            expected="two texts, because the model reads pairs",
+            f"text {place} has no second text, and the model reads pairs: {text[:60]!r}",
             do="give the second text with --with, or after a tab",
         )
     return first, behind
@@ -280,7 +254,7 @@ def tag(
     texts: TextsArgument,
     model: ModelOption = None,
     aggregation: Annotated[
-        Literal["none", "simple", "first", "average", "max"],
+        Aggregation,
         typer.Option(
             help="none: each token alone; simple: neighbours of one type joined; first, average, max: whole words, by "
             "the tag of their first token, of the mean of their tokens, or of their most confident token."
@@ -301,13 +275,8 @@ def tag(
     - `clozeline tag "Maria Lopez moved from Oslo to Rome."`
     - `clozeline tag - --json --model dist/wnut17 < texts.txt > entities.jsonl`
     """
-    from clozeline.cli import tables
-    from clozeline.inference.tagger import Tagger
-
     tagger = opened(model, precision, Tagger)
-    show = tables.printer(as_json, tables.TAG)
-    for chunk in chunks(texts):
-        show(chunk, tagger.tag(chunk, strategy=aggregation))
+    ask(texts, tables.TAG, lambda chunk: tagger.tag(chunk, strategy=aggregation), as_json)
 
 
 def answer(
@@ -350,40 +319,27 @@ def answer(
     - `clozeline answer "What does it cost?" "Who pays?" --file contract.txt --top-k 1`
     - `clozeline answer - --file README.md --json < questions.txt`
     """
-    from clozeline.cli import tables
-    from clozeline.inference.answerer import Answerer
-    from clozeline.inference.fields import AnswerSearch
-
     text = _context(context, file, questions)
     answerer = opened(model, precision, Answerer)
-    learned = answerer.manifest.no_answer_margin is not None
-    allowed = learned if no_answer is None else no_answer
+    allowed = answerer.manifest.no_answer_margin is not None if no_answer is None else no_answer
     search = AnswerSearch(handle_impossible_answer=allowed, max_answer_len=max_tokens)
-    show = tables.printer(as_json, tables.answers_from(text))
-    for chunk in chunks(questions):
+
+    def answers(chunk: list[str]) -> Iterable[object]:
         # One question at a time, because each has the windows of the whole text.
-        show(chunk, [answerer.ask([(question, text)], top_k=top_k, search=search)[0] for question in chunk])
+        return [answerer.ask([(question, text)], top_k=top_k, search=search)[0] for question in chunk]
+
+    ask(questions, tables.answers_from(text), answers, as_json)
 
 
 def _context(context: str | None, file: Path | None, questions: list[str]) -> str:
-    if context is not None and file is None:
-        text = context
-    elif file is not None and context is None:
-        text = _read(file, questions)
-    else:
-        raise ParamsError(
-            "`clozeline answer` needs exactly one text to answer from",
-            given="neither --context nor --file" if file is None else "both --context and --file",
-            expected="one of them",
-            do="give the text with --context, or its file: --file notes.txt",
-        )
+    do = "give the text with --context, or its file: --file notes.txt"
+    if (context is None) == (file is None):
+        given = "neither --context nor --file" if file is None else "both --context and --file"
+        raise ParamsError(f"`clozeline answer` needs exactly one text to answer from, and got {given}", do=do)
+    text = _read(file, questions) if file is not None else context or ""
     if not text.strip():
-        raise DataError(
-            "the text to answer from is empty",
-            given=repr(text[:20]) if file is None else f"{file}, without a visible character",
-            expected="text that may hold the answer",
-            do="give the text with --context, or its file: --file notes.txt",
-        )
+        place = "" if file is None else f": {file} is without a visible character"
+        raise DataError(f"the text to answer from is empty{place}", do=do)
     return text
 
 
@@ -392,26 +348,17 @@ def _read(file: Path, questions: list[str]) -> str:
         if questions == [_STANDARD_INPUT]:
             raise ParamsError(
                 "standard input cannot be both the questions and the text",
-                given="`-` for both",
-                expected="one of them from standard input",
                 do="give the questions as arguments, or put the text into a file",
             )
-        return _decoded(sys.stdin.buffer.read(), "standard input")
+        return "".join(decoded(sys.stdin.buffer, "standard input"))
     try:
-        raw = file.read_bytes()
+        with file.open("rb") as lines:
+            return "".join(decoded(lines, str(file)))
     except OSError as error:
         raise DataError(
-            f"{file} cannot be read",
-            given=error.strerror or type(error).__name__,
-            expected="a file with text in UTF-8",
+            f"{file} cannot be read: {error.strerror or type(error).__name__}",
             do="name another file, or give the text with --context",
         ) from error
-    return _decoded(raw, str(file))
-
-
-def _decoded(raw: bytes, place: str) -> str:
-    lines = enumerate(raw.splitlines(keepends=True), start=1)
-    return "".join(decoded(line, f"line {number} of {place}") for number, line in lines)
 
 
 def choose(
@@ -449,52 +396,38 @@ def choose(
     - `clozeline choose "Open it." -l file,list --template "It works on a {}."`
     - `clozeline choose - -l refund,delivery --multi-label --model dist/mnli < texts.txt`
     """
-    from clozeline.cli import tables
-    from clozeline.inference.fields import TEMPLATE
-    from clozeline.serving.zero_shot import choose as chosen
-
     candidates = _labels(labels)
-    asked = _opened(model, precision, multi_label)
-    show = tables.printer(as_json, tables.CLASSIFY)
-    for chunk in chunks(texts):
-        found = [
-            chosen(asked, text, candidates, template=template or TEMPLATE, multi_label=multi_label, truncate=truncate)
-            for text in chunk
-        ]
-        show(chunk, found)
+    asked = _able_to_choose(model, precision, multi_label)
+    how = {"template": template or TEMPLATE, "multi_label": multi_label, "truncate": truncate}
+
+    def chosen(chunk: list[str]) -> Iterable[object]:
+        return [zero_shot.choose(asked, text, candidates, **how) for text in chunk]
+
+    ask(texts, tables.CLASSIFY, chosen, as_json)
 
 
 def _labels(given: str) -> list[str]:
     labels = [label.strip() for label in given.split(",")]
     if not all(labels) or len(set(labels)) < len(labels):
         raise ParamsError(
-            "--labels cannot be used",
-            given=repr(given),
-            expected="non-empty labels separated by commas, each once",
+            f"--labels cannot be used: {given!r} are not labels separated by commas, each once",
             do="write them like --labels list,file",
         )
     return labels
 
 
-def _opened(place: str | None, precision: Literal["int8", "fp32"] | None, multi_label: bool) -> "OpenModel":
+def _able_to_choose(place: str | None, precision: Literal["int8", "fp32"] | None, multi_label: bool) -> OpenModel:
     """Open the encoder, or the model at `place`; a classifier of entailment has to be named."""
-    from clozeline.inference.classifier import Classifier
-    from clozeline.inference.language import OpenEncoder
-    from clozeline.serving.zero_shot import can_choose, tells_entailment
-
     model: OpenModel = opened(place, precision, OpenEncoder, Classifier)
-    if not can_choose(model):
+    if not zero_shot.can_choose(model):
         raise ParamsError(
-            f"{place or 'the encoder'} cannot choose among labels that it was not trained on",
-            given=f"labels: {', '.join(model.manifest.labels) or 'none, and no mask'}",
-            expected="an encoder that fills masks, or a classifier of pairs with a label `entailment`",
+            f"{place or 'the encoder'} cannot choose among labels that it was not trained on: it fills no masks, and "
+            f"has no label `entailment` of pairs (labels: {', '.join(model.manifest.labels) or 'none'})",
             do="choose another --model, or use `clozeline classify` for the labels that a classifier was trained on",
         )
-    if multi_label and not tells_entailment(model):
+    if multi_label and not zero_shot.tells_entailment(model):
         raise ParamsError(
-            "an encoder cannot score labels independently: they compete for one mask",
-            given="--multi-label",
-            expected="a classifier that was trained on entailment",
+            "an encoder cannot score labels independently (--multi-label): they compete for one mask",
             do="leave --multi-label out, or name an entailment classifier with --model",
         )
     return model

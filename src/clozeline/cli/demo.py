@@ -8,13 +8,16 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
+from clozeline.cli.tables import table_of
+from clozeline.params.reading import read_params
 from clozeline.system.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-
     from clozeline.cli.lesson import Lesson
     from clozeline.pretraining.watching import ShownAnswer, ShownQuestion
     from clozeline.training.curves import CurvePoint
@@ -50,25 +53,20 @@ def demo(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from clozeline.cli import lesson
     from clozeline.cli.plan_tables import show
-    from clozeline.params.reading import read_params
 
     params = read_params(Path("params.yaml"))
     num_steps = steps or _STEPS[mode]
     with TemporaryDirectory(prefix="clozeline-demo-") as name:
         folder = Path(name)
         own = lesson.PROJECTS_OWN
-        typer.echo(_beginning(mode, own.is_there))
+        text = "this project's text" if own.is_there else "the docstrings of the standard library"
+        typer.echo(f"Training a small encoder on {text}: {_ASKED[mode]}.")
         logging.getLogger("clozeline.stages").setLevel(logging.WARNING)
         given = own if own.is_there else lesson.standard_library(params, folder)
         short_training = lesson.short(params.pretrain, mode, num_steps)
         with ProgressBar("train", num_steps) as bar:
             learned = lesson.teach(short_training, given, seed, folder / "work", [_watch(bar)])
     show(_report(learned, mode))
-
-
-def _beginning(mode: str, is_own: bool) -> str:
-    text = "this project's text" if is_own else "the docstrings of the standard library"
-    return f"Training a small encoder on {text}: {_ASKED[mode]}."
 
 
 def _watch(bar: ProgressBar) -> "Callback":
@@ -81,9 +79,7 @@ def _watch(bar: ProgressBar) -> "Callback":
     return Watch()
 
 
-def _report(learned: "Lesson", mode: str) -> "Iterator[RenderableType]":
-    from rich.text import Text
-
+def _report(learned: "Lesson", mode: str) -> Iterator[RenderableType]:
     yield Text()
     for question, *answers in zip(learned.questions, learned.before, learned.after, strict=True):
         yield Text(f"{question.text}   (right: {question.truth})")
@@ -99,13 +95,8 @@ def _report(learned: "Lesson", mode: str) -> "Iterator[RenderableType]":
     )
 
 
-def _answers(question: "ShownQuestion", before: "ShownAnswer", after: "ShownAnswer") -> "Table":
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table()
-    for name in ("before", "", "after", ""):
-        table.add_column(name, justify="left" if name else "right")
+def _answers(question: "ShownQuestion", before: "ShownAnswer", after: "ShownAnswer") -> Table:
+    table = table_of("", "before", ">", "after", ">")
     for guesses in zip(before.guesses, after.guesses, strict=True):
         cells = []
         for token, probability in guesses:

@@ -11,22 +11,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from pydantic_core import to_json
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
+from clozeline.cli.tables import AnswerForm, printer, show, table_of
+from clozeline.inference.language import Embedder
+from clozeline.inference.package import load
 from clozeline.params.reading import read_params, renamed
+from clozeline.params.text import SourceParams
+from clozeline.records.package import FILES
 from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.system.machine import available_cores
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-
     from clozeline.evaluation.measuring import EncoderFigures
-    from clozeline.inference.language import Embedder
     from clozeline.lab.contest import ContestAsking, Judgement, PairedTest
     from clozeline.lab.retrieval import MeanOverQueries
     from clozeline.lab.search import By, SearchHit
-    from clozeline.params.text import SourceParams
 
 
 _OPTIONS = {
@@ -102,7 +105,10 @@ def evaluate(
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see stage.py: set before torch is loaded
     if text is None and blimp is None:
-        raise _nothing_asked()
+        raise ParamsError(
+            "there is nothing to evaluate on: neither --text nor --blimp is given",
+            do="give text that the model was not trained on: `--text FILE`",
+        )
     from clozeline.lab.contest import ContestQuestions, judge_models
 
     how, family = _how(estimator, max_length)
@@ -115,16 +121,7 @@ def evaluate(
         judgement = judge_models(names, questions, scores)
     except DataError as error:
         raise renamed(error, _OPTIONS.get) from error
-    show(judgement, as_json=as_json)
-
-
-def _nothing_asked() -> ParamsError:
-    return ParamsError(
-        "there is nothing to evaluate on",
-        given="neither --text nor --blimp",
-        expected="one of them, or both",
-        do="give text that the model was not trained on: `--text FILE`",
-    )
+    show(judgement, _judgement_tables(judgement), as_json=as_json)
 
 
 def _how(estimator: Literal["folds", "pll"], max_length: int | None) -> "tuple[ContestAsking, str | None]":
@@ -134,18 +131,17 @@ def _how(estimator: Literal["folds", "pll"], max_length: int | None) -> "tuple[C
     from clozeline.evaluation.groups import BATCH_TOKENS, NUM_FOLDS
     from clozeline.lab.contest import ContestAsking
 
-    seed, length = _SEED, _MAX_LENGTH
-    family = None
+    seed, length, family = _SEED, _MAX_LENGTH, None
     if (file := Path("params.yaml")).is_file():
         params = read_params(file)
-        seed, length = params.seed, params.evaluate.max_length
-        family = params.pretrain.model.family
+        seed, length, family = params.seed, params.evaluate.max_length, params.pretrain.model.family
+    length = max_length or length
     how = ContestAsking(
         estimator=estimator,
         seed=seed,
         num_folds=NUM_FOLDS,
-        max_length=length if max_length is None else max_length,
-        batch_tokens=max(BATCH_TOKENS, max_length or length),
+        max_length=length,
+        batch_tokens=max(BATCH_TOKENS, length),
     )
     return how, family
 
@@ -155,38 +151,20 @@ def source_of(
     text_field: str = "text",
     one_document_per: Literal["paragraph", "line", "file"] = "paragraph",
     pattern: str = "**/*",
-) -> "SourceParams":
+) -> SourceParams:
     """Return the params with which the text room reads a file or folder."""
-    from clozeline.params.text import SourceParams
-
+    unset = dict.fromkeys(("url", "query", "label_field", "dataset", "subset", "revision"))
     return SourceParams(
         kind="files",
         path=str(text),
-        url=None,
-        query=None,
         pattern=pattern,
         one_document_per=one_document_per,
         text_field=text_field,
-        label_field=None,
-        dataset=None,
-        subset=None,
-        revision=None,
+        **unset,
     )
 
 
-def show(judgement: "Judgement", *, as_json: bool) -> None:
-    """Print the judgement to standard output."""
-    from rich.console import Console
-
-    if as_json:
-        typer.echo(to_json(judgement, inf_nan_mode="null"))
-        return
-    console = Console()
-    for table in _judgement_tables(judgement):
-        console.print(table, soft_wrap=isinstance(table, str))
-
-
-def _judgement_tables(judgement: "Judgement") -> "Iterator[RenderableType]":
+def _judgement_tables(judgement: "Judgement") -> Iterator[RenderableType]:
     if judgement.models[0].text:
         yield _text_table(judgement)
     if judgement.comparison:
@@ -197,15 +175,12 @@ def _judgement_tables(judgement: "Judgement") -> "Iterator[RenderableType]":
         yield _verdict(judgement, judgement.blimp_accuracy, _PAIRS, is_low_better=False)
 
 
-def _text_table(judgement: "Judgement") -> "Table":
-    from clozeline.cli.tables import table_of
-
+def _text_table(judgement: "Judgement") -> Table:
     found = [model.text for model in judgement.models if model.text]
     masked = _ESTIMATORS[judgement.how.estimator].format(num_folds=judgement.how.num_folds)
     ways = dict.fromkeys(_CAUSAL if model.objective == "clm" else masked for model in judgement.models)
-    asked = "; ".join(ways)
-    title = f"{found[0].validation_documents:,} documents, {found[0].text_bytes:,} bytes; {asked}"
-    title += f"; rows of {judgement.how.max_length} tokens"
+    size = f"{found[0].validation_documents:,} documents, {found[0].text_bytes:,} bytes"
+    title = "; ".join([size, *ways, f"rows of {judgement.how.max_length} tokens"])
     rows = [
         ("nats per byte", *(_interval(figures, "nats_per_byte", "{:.4f}") for figures in found)),
         ("tokens", *(f"{figures.validation_tokens:,}" for figures in found)),
@@ -224,9 +199,7 @@ def _text_table(judgement: "Judgement") -> "Table":
     return table
 
 
-def _blimp_table(judgement: "Judgement") -> "Table":
-    from clozeline.cli.tables import table_of
-
+def _blimp_table(judgement: "Judgement") -> Table:
     found = [model.blimp for model in judgement.models if model.blimp]
     title = f"Accuracy on {found[0].overall.num_pairs:,} minimal pairs; chance is 50 %"
     of_phenomena = zip(*(figures.phenomena for figures in found), strict=True)
@@ -239,9 +212,7 @@ def _blimp_table(judgement: "Judgement") -> "Table":
 
 
 def _verdict(judgement: "Judgement", test: "PairedTest", unit: str, *, is_low_better: bool) -> str:
-    from rich.markup import escape
-
-    first, second = (escape(name) for name in _columns(judgement))
+    first, second = (escape(model.name) for model in judgement.models)
     summary = f"{first} - {second}: {test.difference:+.4f} {unit} (95 %: {test.low:+.4f} to {test.high:+.4f}), "
     summary += f"p = {test.p_value:.4f}: "
     if not (judgement.asked_alike or unit == _PAIRS):
@@ -256,14 +227,8 @@ def _interval(figures: "EncoderFigures", name: str, form: str) -> str:
     return f"{figure} ({low}-{high})"
 
 
-def _columns(judgement: "Judgement") -> Sequence[str]:
-    return [model.name for model in judgement.models]
-
-
 def _heads(judgement: "Judgement") -> Sequence[str]:
-    from rich.markup import escape
-
-    return ["", *(f">{escape(name)}" for name in _columns(judgement))]
+    return ["", *(f">{escape(model.name)}" for model in judgement.models)]
 
 
 def search(
@@ -309,56 +274,44 @@ def search(
     - `clozeline search "Compute a hash of a file." --by meaning --json`
     - `clozeline search --beir data/scifact -m dist/minilm`
     """
-    if beir is not None or not queries:
-        _measure(model, beir, queries or [], as_json=as_json)
-        return
-    _answer(model, queries, top_k, library, by, as_json=as_json)
+    if beir is not None and not queries:
+        _measure(model, beir, as_json=as_json)
+    elif queries and beir is None:
+        _answer(model, queries, top_k, library, by, as_json=as_json)
+    else:
+        raise ParamsError(
+            "--beir takes its queries from the folder" if beir else "there is nothing to search for",
+            do='ask for example `clozeline search "Remove duplicate rows from a table."`',
+        )
 
 
 def _answer(model: str, queries: Sequence[str], top_k: int, library: str | None, by: "By", *, as_json: bool) -> None:
-    from clozeline.cli.tables import AnswerForm, printer
     from clozeline.lab.search import Query, SearchIndex
 
     embedder, folder, name = _opened(model)
     index = SearchIndex.open(embedder, folder, _CLEAN, _KEPT / name)
     if library is not None and library not in index.libraries:
         raise ParamsError(
-            f"there is no library {library} in the text",
-            given=library,
-            expected=f"one of: {', '.join(index.libraries)}",
+            f"there is no library {library} in the text, but {', '.join(index.libraries)}",
             do="choose one of these, or leave --library out",
         )
     vectors_QH = embedder.embed(queries, truncate=True)
     asked = [Query(query, vector_H) for query, vector_H in zip(queries, vectors_QH, strict=True)]
     answers = [index.nearest(query, top_k, library, by) for query in asked]
-    printer(as_json, AnswerForm(("query", "found"), _lines, partial(_found_tables, _SCORES[by])))(queries, answers)
+    printer(as_json, AnswerForm(("query", "found"), _rows, partial(_found_tables, _SCORES[by])))(queries, answers)
 
 
-def _measure(place: str, beir: Path | None, queries: Sequence[str], *, as_json: bool) -> None:
+def _measure(place: str, beir: Path, *, as_json: bool) -> None:
     """Print the figures of the search on the folder `beir`."""
-    if beir is None or queries:
-        raise ParamsError(
-            "there is nothing to search for" if beir is None else "--beir takes its queries from the folder",
-            given="no query" if beir is None else queries[0],
-            expected="queries, or --beir with a folder in BEIR's layout",
-            do='ask for example `clozeline search "Remove duplicate rows from a table."`',
-        )
     from clozeline.lab.retrieval import JudgedQueries, retrieval
 
     judged = JudgedQueries.open(beir)
     found = retrieval(_opened(place)[0], judged)
-    if as_json:
-        typer.echo(found.model_dump_json())
-        return
-    from rich.console import Console
-
-    from clozeline.cli.tables import table_of
-
     title = f"{beir}: {found.num_queries:,} queries, {found.num_documents:,} documents"
     columns = ("method", ">nDCG@10", ">recall@10", ">nDCG@10 minus BM25", ">recall@10 minus BM25")
     measured = ((one.method, (one.ndcg_at_10, one.recall_at_10)) for one in found.methods)
     rows = ((method, *map(_in_percent, both), *map(_lead, both)) for method, both in measured)
-    Console().print(table_of(title, *columns, rows=rows))
+    show(found, [table_of(title, *columns, rows=rows)], as_json=as_json)
 
 
 def _in_percent(found: "MeanOverQueries") -> str:
@@ -369,18 +322,13 @@ def _lead(found: "MeanOverQueries") -> str:
     return "" if found.lead is None else f"{100 * found.lead.low:+.1f} to {100 * found.lead.high:+.1f}"
 
 
-def _opened(place: str) -> "tuple[Embedder, Path, str]":
+def _opened(place: str) -> tuple[Embedder, Path, str]:
     """Return the model, its folder and its name."""
-    from clozeline.inference.language import Embedder
-    from clozeline.inference.package import load
-    from clozeline.records.package import FILES
     from clozeline.registry.sources import REGISTRY_SCHEME, ModelSource, fetched
 
     if not place.startswith(REGISTRY_SCHEME) and not (Path(place) / FILES.manifest).is_file():
         raise ArtifactError(
-            f"{place} is not a model to search with",
-            given=f"no {place}/{FILES.manifest}",
-            expected="the exported model of the task docsearch",
+            f"{place} is not a model to search with: there is no {place}/{FILES.manifest}",
             do="run `dvc repro export@docsearch` (or `make run`), or name another embedder with --model",
         )
     source = ModelSource.parse(place)
@@ -388,31 +336,21 @@ def _opened(place: str) -> "tuple[Embedder, Path, str]":
     model = load(folder, num_threads=available_cores())
     if not isinstance(model, Embedder):
         raise ParamsError(
-            f"{place} is a model for another task",
-            given=f"a model of the task {model.manifest.task}",
-            expected="a model that turns texts into vectors",
+            f"{place} is a model for another task, {model.manifest.task}: it does not turn texts into vectors",
             do="leave --model out, or name an embedder",
         )
     return model, folder, source.name
 
 
-def _lines(queries: Sequence[str], answers: "Sequence[Sequence[SearchHit]]") -> Iterator[Sequence[object]]:
-    for query, found in zip(queries, answers, strict=True):
-        for rank, one in enumerate(found, start=1):
-            yield query, rank, one.score, one.library, one.name, one.summary
+def _rows(_: str, found: "Sequence[SearchHit]") -> Iterator[Sequence[object]]:
+    for rank, one in enumerate(found, start=1):
+        yield rank, one.score, one.library, one.name, one.summary
 
 
 def _found_tables(
     score: str, queries: Sequence[str], answers: "Sequence[Sequence[SearchHit]]"
-) -> "Iterator[RenderableType]":
-    from rich.markup import escape
-    from rich.table import Table
-    from rich.text import Text
-
+) -> Iterator[RenderableType]:
     for query, found in zip(queries, answers, strict=True):
         yield Text(query, style="bold")
-        table = Table("library", "name", "summary")
-        table.add_column(score, justify="right")
-        for one in found:
-            table.add_row(escape(one.library), escape(one.name), escape(one.summary), f"{one.score:.3f}")
-        yield table
+        cells = ((*map(escape, (one.library, one.name, one.summary)), f"{one.score:.3f}") for one in found)
+        yield table_of("", "library", "name", "summary", f">{score}", rows=cells)

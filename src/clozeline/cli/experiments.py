@@ -14,21 +14,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
 from clozeline.cli import stage
+from clozeline.cli.tables import show, table_of
 from clozeline.cli.verbs import ending_orderly, sound_project_here
+from clozeline.cluster.address import reachable_cluster
+from clozeline.params.editing import assignments, edit
 from clozeline.params.pretraining import laid_over
+from clozeline.params.reading import read_params
+from clozeline.records.finetune.statistics import Interval
+from clozeline.system.files import replacing_file
+from clozeline.system.workspace import Workspace, run_lock, tracking_uri
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from clozeline.lab.ablation import Ablation, Effect
     from clozeline.lab.contest import PairedTest
+    from clozeline.lab.experiment import Corpus
     from clozeline.lab.glue import Average, GlueFigures, TaskFigures
     from clozeline.lab.sweep import Sweep, TrialLog, TrialRecord
     from clozeline.lab.winner import Outcome
-    from clozeline.records.finetune.statistics import Interval
-    from clozeline.system.workspace import Workspace
 
 
 _SIGNIFICANT = 0.05
@@ -66,40 +74,51 @@ def ablate(
     # See stage.py: set before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     workspace = sound_project_here()
-    from clozeline.cli.shared_text import shared_corpus
-    from clozeline.lab.ablation import ablate as compare
-    from clozeline.lab.ablation import check_seeds
+    from clozeline.lab import ablation
     from clozeline.lab.experiment import arms_of
-    from clozeline.params.reading import read_params
 
-    for told in ("pretraining", "stages"):  # one line for each training is enough
-        logging.getLogger(f"clozeline.{told}").setLevel(logging.WARNING)
-    check_seeds(seeds)
+    _tell_little()
+    ablation.check_seeds(seeds)
     arms = arms_of(first, second, workspace.root)
     base = read_params(workspace.root / "params.yaml")
     with ending_orderly():
-        found = compare(arms, seeds, shared_corpus(workspace), base, workspace.experiments)
-    _show_ablation(found, as_json=as_json)
+        found = ablation.ablate(arms, seeds, shared_corpus(workspace), base, workspace.experiments)
+    lines = (Text(line) for line in (_verdict(found), _next(found)))
+    show(found, [_ablation_table(found), *lines], as_json=as_json)
 
 
-def _show_ablation(found: "Ablation", *, as_json: bool) -> None:
-    from pydantic_core import to_json
-    from rich.console import Console
-
-    if as_json:
-        typer.echo(to_json(found, inf_nan_mode="null"))
-        return
-    console = Console()
-    console.print(_ablation_table(found))
-    for line in (_verdict(found), _next(found)):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+def _tell_little() -> None:
+    """Leave one line for each training."""
+    for told in ("pretraining", "stages"):
+        logging.getLogger(f"clozeline.{told}").setLevel(logging.WARNING)
 
 
-def _ablation_table(found: "Ablation") -> "Table":
-    from rich.markup import escape
+def shared_corpus(workspace: Workspace, *, with_encoder: bool = False) -> "Corpus":
+    """Return the text and tokens of the project's params.yaml; stages that are out of date run first.
 
-    from clozeline.cli.tables import table_of
+    `with_encoder`: also the encoder, for experiments that fine-tune it.
 
+    Raises:
+        ParamsError: `CLOZELINE_CLUSTER` names no cluster.
+        TransientError: the cluster does not answer.
+        ClozelineError: as the flow `pipeline`.
+    """
+    reachable_cluster()  # the flow would start each stage again and again, for minutes
+    from clozeline.lab.experiment import held
+    from clozeline.versions.graph import read_stage_graph
+
+    last_stage = "pretrain" if with_encoder else "tokenize"
+    if any(node.is_changed for node in read_stage_graph(workspace.root, only=last_stage)):
+        from clozeline.flows.pipeline import pipeline
+        from clozeline.orchestration.servers import ensure_prefect_server
+
+        ensure_prefect_server(workspace)
+        pipeline(workspace.root, only=last_stage)
+    with run_lock(workspace.lock_file):
+        return held(workspace.root, workspace.experiments, with_encoder=with_encoder)
+
+
+def _ablation_table(found: "Ablation") -> Table:
     title = f"A: {escape(found.first)}\nB: {escape(found.second)}\n{len(found.seeds)} seeds from {found.seeds[0]} on;"
     title += f" {found.num_documents:,} validation documents"
     rows = (
@@ -131,9 +150,8 @@ def _verdict(found: "Ablation") -> str:
     wall = found.wall_seconds
     if wall.over_seeds.p_value >= _SIGNIFICANT:
         return f"{text}; neither is slower beyond chance"
-    slower, share = (
-        ("B", wall.second / wall.first) if wall.over_seeds.difference > 0 else ("A", wall.first / wall.second)
-    )
+    slower = "B" if wall.over_seeds.difference > 0 else "A"
+    share = max(wall.first, wall.second) / min(wall.first, wall.second)
     return f"{text}; {slower} trains {100 * (share - 1):.0f} % longer"
 
 
@@ -187,13 +205,11 @@ def sweep(
     workspace = sound_project_here()
     import optuna  # noqa: F401  # a missing extra is refused before anything runs
 
-    from clozeline.cli.shared_text import shared_corpus
     from clozeline.lab.plan import read_plan
     from clozeline.lab.sweep import Sweep, run_trials
 
     plan, config = read_plan(file, workspace.root)
-    for told in ("pretraining", "stages"):  # one line for each trial is enough
-        logging.getLogger(f"clozeline.{told}").setLevel(logging.WARNING)
+    _tell_little()
     with ending_orderly():
         corpus = shared_corpus(workspace, with_encoder=plan.task is not None)
         found = Sweep(plan, config, corpus, workspace.experiments)
@@ -214,10 +230,9 @@ def _log(found: "Sweep", parent: str) -> "TrialLog":
 
 
 @contextmanager
-def _in_mlflow(workspace: "Workspace", found: "Sweep") -> "Iterator[TrialLog]":
+def _in_mlflow(workspace: Workspace, found: "Sweep") -> Iterator["TrialLog"]:
     """Open the run of the sweep in MLflow, and close it however the block ends."""
     from clozeline.lab.sweep import outbox_in
-    from clozeline.system.workspace import tracking_uri
     from clozeline.tracking.delivery import WORKSPACE
     from clozeline.tracking.runs import FlowRun
 
@@ -247,13 +262,9 @@ def _further_workers(file: Path, count: int, parent: str) -> Iterator[None]:
             process.wait()
 
 
-def _end(workspace: "Workspace", found: "Sweep", *, write: bool) -> None:
+def _end(workspace: Workspace, found: "Sweep", *, write: bool) -> None:
     """Measure the winner, write the diff, show every trial, and say what to type next."""
-    from rich.console import Console
-
     from clozeline.lab.winner import diff_of, outcome_of
-    from clozeline.params.editing import edit
-    from clozeline.system.files import replacing_file
 
     winner, outcome = outcome_of(found)
     diff = diff_of(workspace.root, winner.values) if winner.number else ""
@@ -277,12 +288,8 @@ def _end(workspace: "Workspace", found: "Sweep", *, write: bool) -> None:
         typer.echo("next: params.yaml has the values of the winner: `clozeline run`")
 
 
-def _table(found: "Sweep", winner: "TrialRecord") -> "Table":
+def _table(found: "Sweep", winner: "TrialRecord") -> Table:
     """Return every trial, with its values and what came of it; the winner is bold."""
-    from rich.markup import escape
-
-    from clozeline.cli.tables import table_of
-
     table = table_of("Trials", ">trial", f">{found.plan.metric}", "state", *(escape(key) for key in found.plan.space))
     for trial in found.trials.read():
         figure = "" if trial.value is None else f"{trial.value:.4f}"
@@ -371,25 +378,10 @@ def glue(
         work=out,
     )
     figures, file = run(request)
-    _show_glue(figures, file, as_json=as_json)
-
-
-def _show_glue(figures: "GlueFigures", file: Path, *, as_json: bool) -> None:
-    from rich.console import Console
-
-    if as_json:
-        typer.echo(figures.model_dump_json())
-        return
-    console = Console()
-    console.print(_glue_table(figures))
-    for line in _lines(figures):
-        console.print(line, soft_wrap=True, highlight=False)
-    console.print(f"All figures: {file}", soft_wrap=True, highlight=False)
+    show(figures, [_glue_table(figures), *_lines(figures), f"All figures: {file}"], as_json=as_json)
 
 
 def _knobs(settings: list[str]) -> dict[str, Any]:
-    from clozeline.params.editing import assignments
-
     knobs: dict[str, Any] = {}
     for key, value in assignments(settings):
         for part in reversed(key.split(".")):
@@ -398,9 +390,7 @@ def _knobs(settings: list[str]) -> dict[str, Any]:
     return knobs
 
 
-def _glue_table(figures: "GlueFigures") -> "Table":
-    from clozeline.cli.tables import table_of
-
+def _glue_table(figures: "GlueFigures") -> Table:
     rows = "all rows" if figures.limit is None else f"at most {figures.limit:,} rows of each part"
     title = f"GLUE, dev parts; {figures.model}; {len(figures.seeds)} seed(s); {rows}"
     columns = ("task", "metrics", ">score", ">95 % over seeds", ">95 % over rows", ">trained on", ">rows")
@@ -440,5 +430,5 @@ def _in_words(name: str) -> str:
     return " ".join([*(one.removeprefix("dev_") for one in part), _WORDS.get(metric, metric)])
 
 
-def _range(found: "Interval | None") -> str:
+def _range(found: Interval | None) -> str:
     return "-" if found is None else f"{100 * found.low:.1f} to {100 * found.high:.1f}"

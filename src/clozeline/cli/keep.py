@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
+from clozeline.cli.tables import table_of
 from clozeline.cli.verbs import project_here
+from clozeline.params.reading import read_params
 from clozeline.system.errors import DataError
+from clozeline.system.sweep import SweptStore
+from clozeline.system.workspace import Workspace, tracking_uri
+from clozeline.versions import remote as dvc_remote
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from clozeline.orchestration.forgetting import Findings
     from clozeline.reporting.comparison import RunComparison
-    from clozeline.system.sweep import SweptStore
-    from clozeline.system.workspace import Workspace
     from clozeline.tracking.past_runs import ComparedRun
 
 
@@ -57,7 +61,6 @@ def forget(
     """
     workspace = project_here()
     from clozeline.orchestration.forgetting import forget as forget_text
-    from clozeline.params.reading import read_params
 
     params = read_params(workspace.root / "params.yaml")
     text = _text_of(document, workspace)
@@ -73,7 +76,7 @@ def forget(
         )
 
 
-def _text_of(document: str, workspace: "Workspace") -> str:
+def _text_of(document: str, workspace: Workspace) -> str:
     if document == "-":
         return sys.stdin.read()
     path = Path(document)
@@ -83,10 +86,8 @@ def _text_of(document: str, workspace: "Workspace") -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"{document} cannot be read",
-            given=" ".join(str(error).split()),
-            expected="a file with the text of the document in UTF-8, - for standard input, or a doc_id of data/clean",
-            do="correct the name: `clozeline forget FILE`",
+            f"{document} cannot be read: {' '.join(str(error).split())}",
+            do="name a file with the text of the document in UTF-8, - for standard input, or a doc_id of data/clean",
         ) from error
 
 
@@ -97,25 +98,12 @@ def _text_with_id(doc_id: str, clean: Path) -> str:
         for ids, texts in columns_of(file_of(clean, split), DOC_ID, TEXT):
             if doc_id in (known := ids.to_pylist()):
                 return str(texts[known.index(doc_id)].as_py())
-    raise DataError(
-        "no text has this doc_id",
-        given=doc_id,
-        expected=f"a doc_id of {clean}",
-        do="give the text itself: `clozeline forget FILE`",
-    )
+    raise DataError(f"no text of {clean} has the doc_id {doc_id}", do="give the text itself: `clozeline forget FILE`")
 
 
 def _show_findings(found: "Findings", removed: str) -> None:
-    from rich.console import Console
-
-    from clozeline.cli.tables import table_of
-
     typer.echo(f"{found.num_words:,} words; in the present data: {', '.join(found.holding) or 'nowhere'}")
-    stores = table_of("", "store", ">not concerned", f">{removed}", ">MB")
-    for store in found.stores:
-        counts = (f"{store.num_kept:,}", f"{store.num_removable:,}", f"{store.num_bytes / _MB:,.1f}")
-        stores.add_row(store.name, *counts)
-    Console().print(stores)
+    _show_stores(found.stores, "not concerned", removed)
     for one in found.versions:
         aliases = f" ({', '.join(one.aliases)})" if one.aliases else ""
         trained = "trained on it" if one.was_trained_on else "not found in its splits"
@@ -160,7 +148,7 @@ def gc(
     from clozeline.orchestration.garbage import Kept, sweep_project
 
     stores = sweep_project(workspace, Kept(nights, timedelta(hours=hours)), shared=shared, is_dry=not yes)
-    _show_stores(stores, "removed" if yes else "removable")
+    _show_stores(stores, "kept", "removed" if yes else "removable")
     if yes:
         typer.echo(f"{_total(stores)} were removed; `clozeline status` shows the free disk space")
     elif any(store.removals for store in stores):
@@ -173,16 +161,12 @@ def gc(
         )
 
 
-def _total(stores: "tuple[SweptStore, ...]") -> str:
+def _total(stores: Sequence[SweptStore]) -> str:
     return f"{sum(store.num_bytes for store in stores) / _MB:,.1f} MB"
 
 
-def _show_stores(stores: "tuple[SweptStore, ...]", removed: str) -> None:
-    from rich.console import Console
-
-    from clozeline.cli.tables import table_of
-
-    table = table_of("", "store", ">kept", f">{removed}", ">MB")
+def _show_stores(stores: Sequence[SweptStore], kept: str, removed: str) -> None:
+    table = table_of("", "store", f">{kept}", f">{removed}", ">MB")
     for store in stores:
         table.add_row(store.name, f"{store.num_kept:,}", f"{store.num_removable:,}", f"{store.num_bytes / _MB:,.1f}")
     Console().print(table)
@@ -201,10 +185,7 @@ def add(
 
     Example: `clozeline remote add s3://my-bucket/my-project`
     """
-    workspace = project_here()
-    from clozeline.versions import remote
-
-    remote.add(workspace.root, url, endpoint)
+    dvc_remote.add(project_here().root, url, endpoint)
     typer.echo(f"{url} is the remote now: commit .dvc/config, then `clozeline remote push`")
 
 
@@ -213,10 +194,7 @@ def push() -> None:
 
     Example: `clozeline remote push`
     """
-    workspace = project_here()
-    from clozeline.versions import remote
-
-    typer.echo(f"pushed {remote.push(workspace.root)} objects")
+    typer.echo(f"pushed {dvc_remote.push(project_here().root)} objects")
 
 
 def compare(
@@ -242,23 +220,17 @@ def compare(
 
     `clozeline compare fascinating-foxhound 7afceafe --json`
     """
-    workspace = project_here()
-    from rich.console import Console
-
+    address = tracking_uri(project_here())
     from clozeline.reporting.comparison import RunComparison
-    from clozeline.system.workspace import tracking_uri
     from clozeline.tracking.past_runs import compared_runs
 
-    address = tracking_uri(workspace)
     comparison = RunComparison(compared_runs(address, runs or []))
     pages = dict(_pages(comparison.runs, address))
     if as_json:
         typer.echo(json.dumps({**comparison.record(), "mlflow": pages}, indent=2, ensure_ascii=False))
         return
-    console = Console()
-    for table in tables(comparison):
-        if table.row_count:
-            console.print(table)
+    for table in filter(lambda table: table.row_count, tables(comparison)):
+        Console().print(table)
     for note in comparison.notes:
         typer.echo(note, err=True)
     if not address.startswith("http"):
@@ -278,12 +250,8 @@ def _pages(runs: "Sequence[ComparedRun]", address: str) -> Iterator[tuple[str, s
         yield "curves", comparison_address(address, trainings, experiments)
 
 
-def tables(comparison: "RunComparison") -> "Sequence[Table]":
+def tables(comparison: "RunComparison") -> Sequence[Table]:
     """Return the runs, their differing params, and their figures that have intervals."""
-    from rich.markup import escape
-
-    from clozeline.cli.tables import table_of
-
     about = table_of("Runs", "run", "id", "started (UTC)", "commit")
     for run in comparison.runs:
         facts = run.facts

@@ -1,33 +1,29 @@
 """`clozeline plan`: the cost of a training before it starts, and which encoder to choose."""
 
-import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from clozeline.cli.stage import with_start_folder
 from clozeline.params.model import FAMILY_NAMES, Size
 from clozeline.params.pretraining import WITHOUT_START, Objective, PretrainParams
-from clozeline.params.reading import in_params, read_params, with_keys
+from clozeline.params.project import Params
+from clozeline.params.reading import in_params, read_params
+from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 from clozeline.system.errors import ClozelineError, ParamsError
-
-if TYPE_CHECKING:
-    from clozeline.params.delivery import ExportParams
-    from clozeline.params.project import Params
-
 
 _TOKENS = Path("data/tokens")
 _PARAMS = Path("params.yaml")
 Need = StrEnum(
     "Need", "efficiency accuracy domain science biomedical genes legal finance code long multilingual generation"
 )
-"""The rows of clozeline/planning/chooser.py."""
+"""The rows of clozeline/planning/choices.yaml."""
 OPTIONS = {
     "family": "model.family",
     "size": "model.size",
@@ -124,7 +120,7 @@ def plan(
         return
     params = read_params(_PARAMS)
     if published:
-        plan_tables.show(_published(published, params.export))
+        plan_tables.show(plan_tables.served_published(published, params.export))
         return
     pretrain = with_start_folder(
         changed(params.pretrain, family=family, size=size, objective=objective, max_length=max_length), params
@@ -132,11 +128,11 @@ def plan(
     try:
         num_tokens = vocab_size or _vocab_size(params, pretrain)
         if serving:
-            shown = _serving(pretrain, num_tokens, params.export, family)
+            shown = plan_tables.served(pretrain.model, num_tokens, params.export, family)
         elif every:
-            shown = _zoo(pretrain, num_tokens)
+            shown = plan_tables.zoo_table(pretrain.model, num_tokens)
         else:
-            shown = _one(pretrain, num_tokens, timing is not False)
+            shown = plan_tables.plan_of(with_budget_in_tokens(pretrain), num_tokens, timing is not False, _PARAMS)
     except ClozelineError as error:
         raise in_params(error, _PARAMS, "pretrain", pretrain) from error
     plan_tables.show(shown)
@@ -150,20 +146,15 @@ def check_options(tables: Sequence[str], options: Sequence[str]) -> None:
     """
     if len(tables) > 1:
         raise ParamsError(
-            "only one table can be made at a time",
-            given=" ".join(tables),
-            expected=f"one of: {', '.join(TAKEN)}, or none of them",
+            f"only one table can be made at a time, not {' '.join(tables)}",
             do=f"run a command for each table, such as `clozeline plan {tables[-1]}`",
         )
     for table in tables:
-        taken = TAKEN[table]
-        meaningless = [option for option in options if option not in taken]
-        if meaningless:
+        if meaningless := [option for option in options if option not in TAKEN[table]]:
+            told = " and ".join(meaningless)
             raise ParamsError(
-                f"{table} cannot be combined with {' and '.join(meaningless)}",
-                given=" ".join([table, *options]),
-                expected=f"{table} with {' or '.join(taken)}, or alone" if taken else f"{table} alone",
-                do=f"leave out {' and '.join(meaningless)}, or leave out {table} to plan a single training run",
+                f"{table} cannot be combined with {told}",
+                do=f"give {table} with {' or '.join(TAKEN[table]) or 'nothing else'}, or leave it out",
             )
 
 
@@ -173,8 +164,6 @@ def changed(params: PretrainParams, **options: object) -> PretrainParams:
     Raises:
         ParamsError: the options cannot be used together.
     """
-    from pydantic import ValidationError
-
     given = {OPTIONS[name]: value for name, value in options.items() if value is not None}
     tree: dict[str, Any] = params.model_dump()
     if {"family", "size"} & {name for name, value in options.items() if value is not None}:
@@ -193,21 +182,18 @@ def changed(params: PretrainParams, **options: object) -> PretrainParams:
     except ValidationError as error:
         fault = error.errors()[0]
         expected = fault["ctx"]["error"].args[0] if fault["type"] == "value_error" else fault["msg"]
+        told = ", ".join(f"{key}: {value}" for key, value in given.items())
         raise ParamsError(
-            "these options cannot be used with params.yaml",
-            given=", ".join(f"{key}: {value}" for key, value in given.items()),
-            expected=expected,
-            do="correct the options",
+            f"these options cannot be used with params.yaml: {told}; expected: {expected}", do="correct the options"
         ) from error
 
 
-def _vocab_size(params: "Params", pretrain: PretrainParams) -> int:
+def _vocab_size(params: Params, pretrain: PretrainParams) -> int:
     """Return the vocabulary size of the existing tokens, else of the checkpoint to start from, else of `tokenize`."""
     from clozeline.pretraining.starting import token_ids
-    from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 
     if (_TOKENS / INFO_NAME).is_file():
-        return TokensInfo.read(_TOKENS).vocab_size
+        return TokensInfo.of_folder(_TOKENS).vocab_size
     if pretrain.start is not None:
         return token_ids(pretrain.start, pretrain.start_revision, pretrain.objective).vocab_size
     return params.tokenize.vocab_size
@@ -219,70 +205,12 @@ def with_budget_in_tokens(params: PretrainParams) -> PretrainParams:
     Raises:
         ParamsError: there are no tokens yet.
     """
-    from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
-
     if params.epochs is None or params.steps is not None or params.tokens is not None:
         return params
     if not (_TOKENS / INFO_NAME).is_file():
         raise ParamsError(
-            "the length of a training in `epochs` is not known yet",
-            given=f"epochs: {params.epochs}, and no {_TOKENS}",
-            expected="the tokens of the training text",
-            do="make them by `dvc repro tokenize`, or set `steps` instead of `epochs`",
+            f"the length of a training in `epochs` is not known yet: epochs: {params.epochs}, and no {_TOKENS}",
+            do="make the tokens by `dvc repro tokenize`, or set `steps` instead of `epochs`",
         )
-    num_tokens = TokensInfo.read(_TOKENS).splits["train"].num_tokens
+    num_tokens = TokensInfo.of_folder(_TOKENS).splits["train"].num_tokens
     return params.model_copy(update={"epochs": None, "tokens": max(round(params.epochs * num_tokens), 1)})
-
-
-def _zoo(params: PretrainParams, vocab_size: int) -> Iterable[object]:
-    from clozeline.cli import plan_tables
-    from clozeline.planning.costs import zoo
-
-    # Warnings about knobs that a family ignores are useful only if a single family is chosen.
-    logging.getLogger("clozeline.encoder").setLevel(logging.ERROR)
-    return plan_tables.zoo_table(zoo(params.model, vocab_size), vocab_size)
-
-
-def _serving(params: PretrainParams, vocab_size: int, export: "ExportParams", family: str | None) -> Iterable[object]:
-    from clozeline.cli import plan_tables
-    from clozeline.planning.serving import check_served, of_params, served_families, serving_cost
-    from clozeline.system.progress import track
-
-    if family:
-        check_served(family)
-
-    _quiet()
-    chosen = [family] if family else served_families()
-    costs = {
-        family: serving_cost(partial(of_params, params.model.model_copy(update={"family": family}), vocab_size), export)
-        for family in track(chosen, "measure", len(chosen))
-    }
-    size = f"size {params.model.size or 'of params.yaml'}, vocabulary of {vocab_size:,}"
-    return plan_tables.serving_table(costs, size)
-
-
-def _published(names: Sequence[str], export: "ExportParams") -> Iterable[object]:
-    from clozeline.cli import plan_tables
-    from clozeline.planning.serving import of_published, serving_cost
-    from clozeline.system.progress import track
-
-    _quiet()
-    costs = {name: serving_cost(partial(of_published, name), export) for name in track(names, "measure", len(names))}
-    return plan_tables.serving_table(costs, "with the shape and vocabulary of config.json, and random weights")
-
-
-def _quiet() -> None:
-    for name in ("clozeline.encoder", "transformers"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-
-
-def _one(params: PretrainParams, vocab_size: int, timing: bool) -> Sequence[object]:
-    from clozeline.cli import plan_tables
-    from clozeline.planning.advice import Situation
-    from clozeline.planning.costs import TrainingPlan, device_bytes
-
-    planned = TrainingPlan.of(with_budget_in_tokens(params), vocab_size)
-    memory = device_bytes()
-    speed = planned.time() if timing and planned.memory.total < memory else None
-    name = partial(with_keys, path=_PARAMS, place="pretrain", section=params)
-    return plan_tables.tables_of_plan(Situation(planned, speed, memory), name)

@@ -1,9 +1,12 @@
 """The tables of `clozeline plan`."""
 
 import io
+import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -11,15 +14,16 @@ from rich.text import Text
 from ruamel.yaml import YAML
 
 from clozeline.cli.tables import table_of
+from clozeline.params.delivery import ExportParams
+from clozeline.params.model import ModelParams
+from clozeline.params.pretraining import PretrainParams
+from clozeline.params.reading import with_keys
+from clozeline.planning import serving
 from clozeline.planning.advice import Situation, advise
-from clozeline.planning.chooser import CHOICES, as_tree, combine
-from clozeline.planning.costs import ParameterCount
+from clozeline.planning.chooser import as_tree, choices, combine
+from clozeline.planning.costs import TrainingPlan, device_bytes, zoo
 from clozeline.planning.timing import BATCH_TEXTS, TEXT_TOKENS
-
-if TYPE_CHECKING:
-    from clozeline.encoder.architecture import Shape
-    from clozeline.planning.serving import GraphCost
-
+from clozeline.system.progress import track
 
 _MIB, _GIB = 2**20, 2**30
 _PLAIN_WIDTH = 160
@@ -46,26 +50,24 @@ def show(tables: Iterable[Any]) -> None:
         console.print(table)
 
 
-def tables_of_plan(situation: Situation, name: Callable[[str], str] = str) -> Sequence[RenderableType]:
-    """Return the tables of a plan. `name` translates the keys in the advice into the user's names."""
-    lines = [name(line) for line in advise(situation)]
-    advice = [Text(f"• {line}") for line in lines] or [Text("• No problem found with this training.")]
-    return [
-        _parameters(situation),
-        _memory(situation),
-        _time(situation),
-        Text("Advice", style="bold"),
-        *advice,
-    ]
+def plan_of(params: PretrainParams, vocab_size: int, timing: bool, params_file: Path) -> Sequence[RenderableType]:
+    """Return the tables of one training, and the advice, with keys as `params_file` has them."""
+    planned, memory_bytes = TrainingPlan.of(params, vocab_size), device_bytes()
+    speed = planned.time() if timing and planned.memory.total < memory_bytes else None
+    situation = Situation(planned, speed, memory_bytes)
+    named = partial(with_keys, path=params_file, place="pretrain", section=params)
+    advice = [named(line) for line in advise(situation)] or ["No problem found with this training."]
+    tables = (_parameters(situation), _memory(situation), _time(situation))
+    return [*tables, Text("Advice", style="bold"), *(Text(f"• {line}") for line in advice)]
 
 
-def zoo_table(
-    zoo: Mapping[tuple[str, str], tuple["Shape | None", ParameterCount]], vocab_size: int
-) -> Sequence[RenderableType]:
+def zoo_table(model: ModelParams, vocab_size: int) -> Sequence[RenderableType]:
+    # Warnings about knobs that a family ignores are useful only if a single family is chosen.
+    logging.getLogger("clozeline.encoder").setLevel(logging.ERROR)
     title = f"Every family in every size, vocabulary of {vocab_size:,}"
     table = table_of(title, "family", "size", ">shape", ">parameters", ">fp32", ">fp16", ">INT8")
     last = ""
-    for (family, size), (shape, count) in zoo.items():
+    for (family, size), (shape, count) in zoo(model, vocab_size).items():
         if family != last and last:
             table.add_section()
         bytes_ = (count.fp32_bytes, count.fp16_bytes, count.int8_bytes)
@@ -74,7 +76,29 @@ def zoo_table(
     return [table]
 
 
-def serving_table(costs: Mapping[str, Mapping[str, "GraphCost"]], size: str) -> Sequence[RenderableType]:
+def served(model: ModelParams, vocab_size: int, export: ExportParams, family: str | None) -> Sequence[RenderableType]:
+    """Return what `family` costs when it is served; None: what each does."""
+    if family:
+        serving.check_served(family)
+    builds = {
+        name: partial(serving.of_params, model.model_copy(update={"family": name}), vocab_size)
+        for name in ([family] if family else serving.served_families())
+    }
+    return serving_table(_costs(builds, export), f"size {model.size or 'of params.yaml'}, vocabulary of {vocab_size:,}")
+
+
+def served_published(names: Sequence[str], export: ExportParams) -> Sequence[RenderableType]:
+    builds = {name: partial(serving.of_published, name) for name in names}
+    return serving_table(_costs(builds, export), "with the shape and vocabulary of config.json, and random weights")
+
+
+def _costs(builds: Mapping[str, Any], export: ExportParams) -> Mapping[str, Mapping[str, serving.GraphCost]]:
+    for name in ("clozeline.encoder", "transformers"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    return {name: serving.serving_cost(builds[name], export) for name in track([*builds], "measure", len(builds))}
+
+
+def serving_table(costs: Mapping[str, Mapping[str, serving.GraphCost]], size: str) -> Sequence[RenderableType]:
     """`size`: what the rows have in common, in words."""
     title = (
         f"Serving on this machine with one thread, {size}: one text of {TEXT_TOKENS} tokens, and {BATCH_TEXTS} such"
@@ -95,10 +119,10 @@ def serving_table(costs: Mapping[str, Mapping[str, "GraphCost"]], size: str) -> 
 def chosen(needs: Sequence[str]) -> Sequence[RenderableType]:
     table = table_of("What to choose", "for", "family", "size", "recipe", "tokenizer")
     for need in dict.fromkeys(needs):
-        choice = CHOICES[need]
+        choice = choices()[need]
         table.add_row(need, choice.family, choice.size, choice.recipe, choice.tokenizer)
     combined = combine(needs)
-    reasons = [Text(f"• {need}: {CHOICES[need].why}") for need in dict.fromkeys(needs)]
+    reasons = [Text(f"• {need}: {choices()[need].why}") for need in dict.fromkeys(needs)]
     conflicts = [
         Text(f"• {need} recommends another {', '.join(keys)}: the need named first wins", style="yellow")
         for need, keys in combined.conflicts.items()
@@ -134,23 +158,24 @@ def _parameters(situation: Situation) -> Table:
 
 def _memory(situation: Situation) -> Table:
     count, step, params = situation.plan.count, situation.plan.memory, situation.plan.params
-    table = table_of("Memory", "what", ">size")
-    for name, size_bytes in (
-        ("weights in fp32", count.fp32_bytes),
-        ("weights in fp16", count.fp16_bytes),
-        ("weights in INT8, as exported", count.int8_bytes),
-    ):
-        table.add_row(name, size_of(size_bytes))
-    table.add_section()
     at_once = params.micro_batch_tokens or params.batch_tokens
-    for name, size_bytes in (
-        ("training: weights and gradients, fp32", step.weights + step.gradients),
-        (f"training: optimizer state of {params.optimizer.kind}", step.optimizer),
-        (f"training: activations of {at_once:,} tokens, {situation.plan.precision.name}, about", step.activations),
-        ("training: total", step.total),
-    ):
-        table.add_row(name, size_of(size_bytes))
-    table.add_row("memory of this device", size_of(situation.memory_bytes))
+    weights = {
+        "weights in fp32": count.fp32_bytes,
+        "weights in fp16": count.fp16_bytes,
+        "weights in INT8, as exported": count.int8_bytes,
+    }
+    training = {
+        "training: weights and gradients, fp32": step.weights + step.gradients,
+        f"training: optimizer state of {params.optimizer.kind}": step.optimizer,
+        f"training: activations of {at_once:,} tokens, {situation.plan.precision.name}, about": step.activations,
+        "training: total": step.total,
+        "memory of this device": situation.memory_bytes,
+    }
+    table = table_of("Memory", "what", ">size")
+    for sizes in (weights, training):
+        for name, size_bytes in sizes.items():
+            table.add_row(name, size_of(size_bytes))
+        table.add_section()
     return table
 
 

@@ -5,8 +5,9 @@ The project is created in a folder of its own, with the running Clozeline as its
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final, Literal, get_args
 
@@ -19,6 +20,7 @@ from clozeline.stages.calling.calls import PIN, graph_elsewhere
 from clozeline.system.content import sha256_of
 from clozeline.system.errors import ParamsError
 from clozeline.system.files import replacing_file
+from clozeline.versions.adoption import StageCode, adopt
 
 Template = Literal["mlm", "clm", "adapt", "published", "lines"]
 TEMPLATES: Final = get_args(Template)
@@ -54,9 +56,7 @@ def create_project(folder: Path, template: Template) -> None:
     contents = {**dict(_files()), "params.yaml": template_file(template).read_text(encoding="utf-8")}
     if there := sorted(name for name in (*contents, "dvc.yaml", PIN) if (folder / name).exists()):
         raise ParamsError(
-            f"{folder} already has files of a project",
-            given=", ".join(there[:5]),
-            expected="a new or empty folder, or a folder with your text alone",
+            f"{folder} already has files of a project: {', '.join(there[:5])}",
             do=f"choose another folder, or run `clozeline init {folder} --upgrade` to pin the running Clozeline there",
         )
     for name, text in contents.items():
@@ -65,20 +65,34 @@ def create_project(folder: Path, template: Template) -> None:
     pin(folder)
 
 
-def upgrade_project(folder: Path) -> None:
-    """Pin the running Clozeline in a project that `create` made, and write its dvc.yaml again.
+def upgrade_project(folder: Path) -> tuple[list[str], list[str]]:
+    """Pin the running Clozeline in a project that `create` made, and write its dvc.yaml again; a checkout has no pin.
+
+    Then adopt the outputs that the new code is proven to make. Return the stages that were adopted, and those that run
+    again because their code differs.
 
     Raises:
         ParamsError: the folder is no such project.
     """
+    if (folder / "src/clozeline").is_dir():
+        return _adopted(folder, StageCode.of_lock(folder), StageCode.of_checkout)
     if not (folder / WHEELS).is_dir() or not (folder / "params.yaml").is_file():
         raise ParamsError(
-            f"{folder} is not a project that `clozeline init` made",
-            given=f"no {WHEELS}/ or no params.yaml there",
-            expected="params.yaml, dvc.yaml and wheels/",
+            f"{folder} is not a project that `clozeline init` made: it has no {WHEELS}/ or no params.yaml",
             do=f"create a project: `clozeline init {folder}`",
         )
+    earlier = StageCode.of_project(folder)
     pin(folder)
+    return _adopted(folder, earlier, StageCode.of_project)
+
+
+def _adopted(
+    folder: Path, earlier: StageCode | None, read: Callable[[Path], StageCode | None]
+) -> tuple[list[str], list[str]]:
+    now = read(folder)
+    if not (folder / "dvc.lock").is_file() or find_spec("dvc") is None or earlier is None or now is None:
+        return [], []
+    return adopt(folder, earlier, now)
 
 
 def template_file(template: Template) -> Path:
@@ -133,7 +147,12 @@ def init(
         ),
     ] = "mlm",
     upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="Pin the running Clozeline in a project that is there already.")
+        bool,
+        typer.Option(
+            "--upgrade",
+            help="Pin the running Clozeline in a project that is there already, and keep the outputs of stages whose "
+            "code only moved; in a checkout, the latter alone.",
+        ),
     ] = False,
 ) -> None:
     """Create a project: params, stages, flows, infra, Makefile, a test, and the pinned Clozeline.
@@ -148,8 +167,12 @@ def init(
     """
 
     if upgrade:
-        upgrade_project(folder)
-        typer.echo(f"{folder / 'requirements.lock'} pins the running Clozeline. Next: `clozeline run`")
+        adopted, others = upgrade_project(folder)
+        if not (folder / "src/clozeline").is_dir():
+            typer.echo(f"{folder / 'requirements.lock'} pins the running Clozeline. Next: `clozeline run`")
+        for stages, fate in ((adopted, "keep their outputs: their code says the same"), (others, "run again")):
+            if stages:
+                typer.echo(f"{', '.join(stages)} {fate}")
         return
     create_project(folder, template)
     source = read_tree(folder / _PARAMS)["preprocess"]["source"]["path"]

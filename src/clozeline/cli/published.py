@@ -184,10 +184,8 @@ def _name(given: str, params: Params) -> str:
     called = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
     if not called or called in params.export.models:
         raise ParamsError(
-            "the name is taken, or has no letter",
-            given=given,
-            expected=f"another name than those of `export.models`: {', '.join(params.export.models)}",
-            do=f"choose one: `--name {called or 'my'}-2`",
+            f"the name {given} is taken, or has no letter; `export.models` has {', '.join(params.export.models)}",
+            do=f"choose another one: `--name {called or 'my'}-2`",
         )
     return called
 
@@ -195,9 +193,7 @@ def _name(given: str, params: Params) -> str:
 def _check_one_given(text: Path | None, labelled: Path | None) -> None:
     if text is not None and labelled is not None:
         raise ParamsError(
-            "--text and --labelled are both given",
-            given=f"--text {text} --labelled {labelled}",
-            expected="the items on which INT8 is compared with fp32, from one of the two",
+            f"INT8 is compared with fp32 on items from one of --text {text} and --labelled {labelled}, not both",
             do="leave one out; records with labels say more",
         )
 
@@ -207,9 +203,7 @@ def _names(fields: Sequence[str]) -> dict[str, str]:
     names = {name: theirs for name, _, theirs in (field.partition("=") for field in fields)}
     if not all(name and theirs for name, theirs in names.items()):
         raise ParamsError(
-            "--field has no name or no other name",
-            given=", ".join(fields),
-            expected="NAME=YOURS: a field of the records, and its name in your file",
+            f"--field has no name of the records or no name of your file: {', '.join(fields)}",
             do="write it as `--field label=stars`",
         )
     return names

@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.tree import Tree
 
 from clozeline.cli.verbs import ending_orderly, project_here, sound_project_here
 from clozeline.params.reading import read_params
+from clozeline.records.package import read_manifest, verify
+from clozeline.registry import signature
 from clozeline.system.errors import ArtifactError, ParamsError
+from clozeline.system.files import replacing_file
+from clozeline.system.workspace import Workspace, tracking_uri
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.tree import Tree
-
     from clozeline.registry.lineage import Ancestor, Trace
     from clozeline.registry.versions import Registry
 
@@ -78,14 +81,12 @@ def rollback(
     """
     if to and undo:
         raise ParamsError(
-            "a rollback goes to one version",
-            given=f"--to {to} and --undo",
-            expected="--to VERSION or --undo, not both",
+            "a rollback goes to one version: give --to VERSION or --undo, not both",
             do=f"`clozeline rollback {model} --to {to}`, or `clozeline rollback {model} --undo`",
         )
     name, registry = _registered_model(model)
     done = registry.roll_back(name, to=to, undo=undo, why=why)
-    typer.echo(f"{done.name}: version {done.champion} is the champion, version {done.previous} the previous one")
+    typer.echo(f"{name}: version {done.after} is the champion, version {done.before} the previous one")
 
 
 def history(
@@ -103,12 +104,7 @@ def history(
     name, registry = _registered_model(model)
     changes = registry.changes(name)
     if not changes:
-        raise ArtifactError(
-            f"{name} has never had a champion",
-            given="no change in the registry",
-            expected="a model that was released",
-            do="`clozeline release` it first",
-        )
+        raise ArtifactError(f"{name} has never had a champion", do="`clozeline release` it first")
     for change in changes:
         typer.echo(change.model_dump_json() if as_json else f"{change}{change.evidence and f' ({change.evidence})'}")
 
@@ -122,16 +118,13 @@ def _registered_model(model: str) -> "tuple[str, Registry]":
     workspace = project_here()
     from clozeline.registry.models import CHAMPION, MODEL_PREFIX, model_name
     from clozeline.registry.versions import Registry
-    from clozeline.system.workspace import tracking_uri
 
     name = model if model.startswith(MODEL_PREFIX) else model_name(model)
     registry = Registry.open(tracking_uri(workspace))
     known = registry.names_with(CHAMPION)
     if known and name not in known:
         raise ArtifactError(
-            "there is no such registered model",
-            given=model,
-            expected=f"one of: {', '.join(sorted(known))}",
+            f"there is no registered model {model}, but {', '.join(sorted(known))}",
             do="correct the name, or release that model first (`clozeline release`)",
         )
     return name, registry
@@ -155,27 +148,21 @@ def sign(
 
 
 def _beside(folder: Path, key: Path) -> str:
-    from clozeline.records.package import read_manifest, verify
-    from clozeline.registry.signature import sign, signature_file
-    from clozeline.system.files import replacing_file
-
     verify(folder, read_manifest(folder))
-    file = signature_file(folder)
-    signature = sign(folder, key)
+    file = signature.signature_file(folder)
+    signed = signature.sign(folder, key)
     with replacing_file(file) as written:
-        written.write_text(signature, encoding="utf-8")
+        written.write_text(signed, encoding="utf-8")
     return str(file)
 
 
 def _in_the_registry(uri: str, key: Path) -> str:
     from clozeline.registry import models
-    from clozeline.registry.signature import sign
     from clozeline.registry.versions import Registry
-    from clozeline.system.workspace import Workspace, tracking_uri
 
     found = models.fetch(uri)
     versions = Registry.open(tracking_uri(Workspace(Path.cwd())))
-    versions.tag(found.version, models.SIGNATURE, sign(found.folder, key))
+    versions.tag(found.version, models.SIGNATURE, signature.sign(found.folder, key))
     return f"the registry, as a tag of {found.version}"
 
 
@@ -191,14 +178,13 @@ def lineage(
     Example: `clozeline lineage models:/clozeline-encoder@champion --verify`
     """
     workspace = project_here()
-    from clozeline.registry.lineage import trace
-    from clozeline.registry.lineage import verify as verify_files
+    from clozeline.registry import lineage
 
-    traced = trace(uri, workspace)
+    traced = lineage.trace(uri, workspace)
     tree = as_tree(traced)
     wide_enough(tree).print(tree)
     if verify:
-        num_checked = verify_files(traced, workspace)
+        num_checked = lineage.verify(traced, workspace)
         typer.echo(f"verified: {num_checked} files and folders exist, and every hash matches")
         if traced.forgotten:
             typer.echo(
@@ -206,19 +192,15 @@ def lineage(
             )
 
 
-def wide_enough(tree: "Tree") -> "Console":
+def wide_enough(tree: Tree) -> Console:
     """Return a console as wide as the longest line: a hash that is cut short is useless."""
-    from rich.console import Console
-
     console = Console()
     unlimited = console.options.update(max_width=sys.maxsize)
     return Console(width=max(console.width, console.measure(tree, options=unlimited).maximum))
 
 
-def as_tree(traced: "Trace") -> "Tree":
+def as_tree(traced: "Trace") -> Tree:
     """Return the whole lineage as a tree; repeated ancestors are not expanded again."""
-    from rich.tree import Tree
-
     tree = Tree(traced.uri)
     version = tree.add(f"{traced.version}, package sha256 {traced.version.package_sha256[:12]}")
     run = version.add(f"MLflow run {traced.version.run_id}, git commit {traced.commit or '(not in a checkout)'}")
@@ -226,7 +208,7 @@ def as_tree(traced: "Trace") -> "Tree":
     return tree
 
 
-def _add(tree: "Tree", traced: "Trace", ancestor: "Ancestor", listed: set[str]) -> None:
+def _add(tree: Tree, traced: "Trace", ancestor: "Ancestor", listed: set[str]) -> None:
     of_source = "a source, copied by snapshot" if ancestor.has_copy else "a source"
     made_by = f"made by {ancestor.stage}" if ancestor.stage else of_source
     if ancestor.path in listed:

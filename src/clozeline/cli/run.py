@@ -12,7 +12,7 @@ from clozeline.cli.verbs import ending_orderly, project_here, project_to_run
 from clozeline.params.editing import assignments, changes_in, edit
 from clozeline.system.errors import ClozelineError, TransientError
 from clozeline.system.workspace import Workspace
-from clozeline.tracking.tensorboard import require_tensorboard
+from clozeline.tracking.run_logger import require_tensorboard
 
 
 def run(

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clozeline.cli.ask import PrecisionOption
+from clozeline.serving.admission import MAX_WAITING_TOKENS, Admission
 from clozeline.serving.errors import DEFAULT_TIMEOUT_SECONDS, KEYS_VARIABLE
-from clozeline.serving.queue import MAX_WAITING_TOKENS, Admission
+from clozeline.system.errors import ParamsError
+from clozeline.system.machine import available_cores
+from clozeline.system.workspace import quiet_tools
 
 if TYPE_CHECKING:
     from clozeline.registry.sources import ModelSource
@@ -123,7 +126,6 @@ def serve(
     from clozeline.serving.access import first_key_in_shell
     from clozeline.serving.models import Capacity
     from clozeline.serving.server import ServerSettings, run
-    from clozeline.system.machine import available_cores
 
     _set_up_log(is_in_fleet=fleet)
     sources = _sources(models, require_signature)
@@ -161,16 +163,13 @@ def _in_fleet(sources: "list[ModelSource]", watch: float) -> "list[ModelSource]"
     Raises:
         ParamsError: the served models cannot change together with those of other servers.
     """
-    from clozeline.system.errors import ParamsError
-
     unfit = [one.place for one in sources if not one.is_champion and (one.is_alias or one.is_missing)]
     if unfit or watch == 0 or not any(source.is_champion for source in sources):
+        given = "--watch 0" if watch == 0 else ", ".join(unfit or [source.place for source in sources])
         raise ParamsError(
-            "these models cannot change together with those of other servers",
-            given="--watch 0" if watch == 0 else ", ".join(unfit or [source.place for source in sources]),
-            expected="champions (models:/NAME@champion), beside folders and fixed versions, and a --watch above 0; "
-            "no address of this server: --fleet takes none any more",
-            do="name the champions, or leave --fleet out",
+            f"these models cannot change together with those of other servers: {given}",
+            do="name champions (models:/NAME@champion), beside folders and fixed versions, with a --watch above 0 and "
+            "no address of this server (--fleet takes none any more); or leave --fleet out",
         )
     return [replace(source, is_in_fleet=source.is_champion) for source in sources]
 
@@ -199,20 +198,16 @@ def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
 
 
 def _set_up_log(*, is_in_fleet: bool) -> None:
-    """Stamp each line. No tool sends telemetry or logs on its own: the watcher says once that the registry is away."""
-    from clozeline.system.workspace import quiet_tools
+    """Stamp each line with its time in UTC: unlike other verbs, a server's log is read afterwards.
 
-    _tell_when()
+    No tool sends telemetry or logs on its own: the watcher says once that the registry is away.
+    """
+    stamped = logging.Formatter("%(asctime)s.%(msecs)03dZ %(message)s", "%Y-%m-%dT%H:%M:%S")
+    stamped.converter = time.gmtime
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(stamped)
     if is_in_fleet:  # a poll that fails is soon followed by the next one
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
     quiet_tools()
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # it warns of each retry of an MLflow call
-
-
-def _tell_when() -> None:
-    """Start each line of the log with its time in UTC: unlike other verbs, a server's log is read afterwards."""
-    stamped = logging.Formatter("%(asctime)s.%(msecs)03dZ %(message)s", "%Y-%m-%dT%H:%M:%S")
-    stamped.converter = time.gmtime
-    for handler in logging.getLogger().handlers:
-        handler.setFormatter(stamped)

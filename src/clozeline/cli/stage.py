@@ -11,10 +11,10 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final, NoReturn, TextIO
 from uuid import uuid4
 
 import typer
@@ -28,7 +28,7 @@ from clozeline.stages.calling.calls import arguments_for, section_of, stage_name
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, TransientError
 from clozeline.system.machine import are_limited, available_cores
 from clozeline.system.workspace import Workspace
-from clozeline.tracking.tensorboard import require_tensorboard
+from clozeline.tracking.run_logger import require_tensorboard
 
 TORCHRUN_VARIABLE = "CLOZELINE_TORCHRUN"
 """Arguments of torchrun, such as `--nproc-per-node 8`. Not a param, because devices do not change the result."""
@@ -85,9 +85,7 @@ def refuse_for(command: str, environment: Mapping[str, str] = os.environ) -> Non
     """
     if given := environment.get(TORCHRUN_VARIABLE, "").strip():
         raise ParamsError(
-            f"`clozeline {command}` trains in one process",
-            given=f'{TORCHRUN_VARIABLE}="{given}"',
-            expected="no such variable: it is for `clozeline run`, `dvc repro` and `clozeline stage`",
+            f'`clozeline {command}` trains in one process: {TORCHRUN_VARIABLE}="{given}" is for other commands',
             do=f"run `env -u {TORCHRUN_VARIABLE} clozeline {command} …`",
         )
 
@@ -121,10 +119,10 @@ def run_under_torchrun(stage: str, arguments: list[str], torchrun_arguments: str
         raise typer.Exit(_SIGNALLED + error.sigval) from error
     except RendezvousError as error:
         raise TransientError(
-            "the machines that train together do not find each other",
-            given=f'{TORCHRUN_VARIABLE}="{torchrun_arguments}": {error}',
-            expected="as many machines as --nnodes says, with one --rdzv-endpoint that all of them reach",
-            do="start the same command on each machine, the one of the endpoint first, and open its port to the others",
+            f'the machines that train together do not find each other: {TORCHRUN_VARIABLE}="{torchrun_arguments}": '
+            f"{error}",
+            do="start the same command on as many machines as --nnodes says, the one of --rdzv-endpoint first, and open"
+            " its port to the others",
         ) from error
 
 
@@ -150,10 +148,8 @@ def _run_gang(head: str, stage: list[str], torchrun_arguments: str) -> int:
             raise ValueError(options.nnodes)
     except (ValueError, RuntimeError) as error:
         raise ParamsError(
-            "a gang needs the number of nodes and of processes on each",
-            given=f'{TORCHRUN_VARIABLE}="{torchrun_arguments}"',
-            expected='numbers, such as "--nnodes 1:2 --nproc-per-node 8": one or two nodes, 8 processes on each',
-            do=f"correct {TORCHRUN_VARIABLE}",
+            f'a gang needs the number of nodes and of processes on each: {TORCHRUN_VARIABLE}="{torchrun_arguments}"',
+            do='give numbers, such as "--nnodes 1:2 --nproc-per-node 8": one or two nodes, 8 processes on each',
         ) from error
     if head != cluster.AUTO:
         cluster.check_reachable(head)  # before the import of Ray, which takes seconds
@@ -168,12 +164,15 @@ def _run_gang(head: str, stage: list[str], torchrun_arguments: str) -> int:
         own = {name: value for name, value in os.environ.items() if name.startswith(_OURS)}
         command = [sys.executable, "-m", "clozeline", "stage", *stage]
         environment = {**own, TORCHRUN_VARIABLE: all_of_it, cluster.VARIABLE: ""}
-        return gang.run(command, environment, _show)
+        return gang.run(command, environment, _written_to(sys.stderr))
 
 
-def _show(output: bytes) -> None:
-    sys.stderr.buffer.write(output)
-    sys.stderr.buffer.flush()
+def _written_to(stream: TextIO) -> Callable[[bytes], None]:
+    def write(content: bytes) -> None:
+        stream.buffer.write(content)
+        stream.buffer.flush()
+
+    return write
 
 
 def is_for_cluster(stage: str, environment: Mapping[str, str] = os.environ) -> bool:
@@ -199,9 +198,9 @@ def run_on_cluster(stage: str, arguments: list[str], seeds: Sequence[int] = ()) 
     command = [sys.executable, "-m", "clozeline", "stage", stage, *arguments]
     of_seeds = [[*command, f"only_seed={seed}"] for seed in seeds] if len(seeds) > 1 else []
     try:
-        found = run_jobs(address, Path("work"), of_seeds, here, _write) if of_seeds else []
+        found = run_jobs(address, Path("work"), of_seeds, here, _written_to(sys.stdout)) if of_seeds else []
         if not any(one.exit_code for one in found):
-            found = run_jobs(address, Path("work"), [command], here, _write)
+            found = run_jobs(address, Path("work"), [command], here, _written_to(sys.stdout))
     except StoppedError as stopped:
         raise typer.Exit(_SIGNALLED + stopped.number) from stopped
     ended = next((one for one in found if one.exit_code), found[0])
@@ -214,11 +213,6 @@ def run_on_cluster(stage: str, arguments: list[str], seeds: Sequence[int] = ()) 
     raise typer.Exit(ended.exit_code)
 
 
-def _write(content: bytes) -> None:
-    sys.stdout.buffer.write(content)
-    sys.stdout.flush()
-
-
 def start_folder(params: Params, *, fetches: bool) -> Path | None:
     """Return the folder of the encoder in start.lock, relative to the current one; None without `start: champion`.
 
@@ -229,12 +223,11 @@ def start_folder(params: Params, *, fetches: bool) -> Path | None:
         ParamsError: the params ask for another model than that version.
         TransientError: the registry does not answer.
     """
-    locked = StartLock.read(Path(START_LOCK))
+    locked = StartLock.of_yaml(Path(START_LOCK))
     if (locked is not None) != (params.pretrain.start == FROM_CHAMPION):
         raise ArtifactError(
-            f"{START_LOCK} and `pretrain.start` disagree",
-            given=f"{START_LOCK}: {locked or 'no version'}; `pretrain.start`: {params.pretrain.start or 'null'}",
-            expected=f"a version for `start: {FROM_CHAMPION}`, and none for any other",
+            f"{START_LOCK} has {locked or 'no version'}, and `pretrain.start` is {params.pretrain.start or 'null'}: a"
+            f" version belongs to `start: {FROM_CHAMPION}` alone",
             do=f"run `clozeline run --no-release`, which writes {START_LOCK}; from then on `dvc repro` uses it",
         )
     if locked is None:
@@ -261,7 +254,7 @@ def with_start_folder(pretrain: PretrainParams, params: Params) -> PretrainParam
     from clozeline.registry.trained import fetch_trained, locked_champion
 
     workspace = Workspace(Path())
-    locked = StartLock.read(Path(START_LOCK)) or locked_champion(
+    locked = StartLock.of_yaml(Path(START_LOCK)) or locked_champion(
         model_name(params.encoder_package or ""), "", workspace
     )
     locked.check_architecture(pretrain)
@@ -294,7 +287,11 @@ def stage(
         run_on_cluster(name, arguments, _seeds(name, params, arguments))
         return
     if are_limited():
-        _limit_threads(available_cores())
+        from threadpoolctl import threadpool_limits  # an extra brings it
+
+        # Torch reads the variable when it is loaded; numpy is loaded already.
+        threads = os.environ.setdefault("OMP_NUM_THREADS", str(available_cores()))
+        threadpool_limits(int(threads), user_api="blas")
     from clozeline.stages.calling.contract import under_contract
     from clozeline.versions.project import refuse_own_outputs
 
@@ -317,14 +314,6 @@ def stage(
     except ClozelineError as error:
         place = ".".join(filter(None, (section_of(name), given.get("task"))))
         raise in_params(error, PARAMS, place, given["params"]) from error
-
-
-def _limit_threads(cores: int) -> None:
-    """Limit the threads of numpy, which is loaded, and of torch, which reads the variable when it is loaded."""
-    from threadpoolctl import threadpool_limits  # an extra brings it
-
-    threads = os.environ.setdefault("OMP_NUM_THREADS", str(cores))
-    threadpool_limits(int(threads), user_api="blas")
 
 
 def _seeds(stage: str, params: Params, arguments: Sequence[str]) -> range:

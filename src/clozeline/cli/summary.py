@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from clozeline.cli.tables import table_of
+from clozeline.orchestration.pipeline import StageResult
+from clozeline.orchestration.release import Release
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params
 from clozeline.params.tasks import ClassificationParams, FinetuneParams, SimilarityParams
@@ -19,11 +20,6 @@ from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.versions import Registry
 from clozeline.system.workspace import Workspace, tracking_uri
-
-if TYPE_CHECKING:
-    from clozeline.orchestration.pipeline import StageResult
-    from clozeline.orchestration.release import Release
-
 
 _NEXT_VERBS = {
     "report --open": "open reports/report.html, all results on one page",
@@ -41,9 +37,7 @@ _QUESTION_OF_PAIRS = 'classify "A text of yours." --with "Another one."'
 """Example command for a model that reads two texts together."""
 
 
-def show(
-    workspace: Workspace, stages: "Sequence[StageResult]", releases: "Sequence[Release]", *, seconds: float
-) -> None:
+def show(workspace: Workspace, stages: Sequence[StageResult], releases: Sequence[Release], *, seconds: float) -> None:
     """Print the whole summary to standard output."""
     console = Console()
     params = read_params(workspace.root / "params.yaml")
@@ -52,12 +46,11 @@ def show(
     for table in (encoder_table(figures), task_table(figures)):
         if table.row_count:
             console.print(table)
-    console.print(package_table(figures, releases))
-    if releases:
-        _show_versions(console, workspace, releases)
+    _show_packages(workspace, figures, releases)
     console.print("Next:", style="bold")
-    asked = {question: "ask a model" for question in [_question(params)] if question}
-    for verb, purpose in {**asked, **_NEXT_VERBS}.items():
+    for verb, purpose in {_question(params): "ask a model", **_NEXT_VERBS}.items():
+        if not verb:
+            continue
         console.print(f"  {escape(f'{_clozeline_as_typed()} {verb}')}  [dim]{purpose}[/]", soft_wrap=True)
 
 
@@ -93,16 +86,18 @@ def _clozeline_as_typed() -> str:
     return "clozeline"
 
 
-def show_releases(workspace: Workspace, releases: "Sequence[Release]") -> None:
+def show_releases(workspace: Workspace, releases: Sequence[Release]) -> None:
     """Print the outcome for each package to standard output."""
+    packages = [made.package for made in releases]
+    figures = read_figures(workspace, read_params(workspace.root / "params.yaml"), packages)
+    _show_packages(workspace, figures, releases)
+
+
+def _show_packages(workspace: Workspace, figures: dict[str, PackageMetrics], releases: Sequence[Release]) -> None:
     console = Console()
-    figures = read_figures(workspace, read_params(workspace.root / "params.yaml"), [made.package for made in releases])
     console.print(package_table(figures, releases))
-    _show_versions(console, workspace, releases)
-
-
-def _show_versions(console: Console, workspace: Workspace, releases: "Sequence[Release]") -> None:
-    console.print(version_table(workspace, releases))
+    if releases:
+        console.print(version_table(workspace, releases))
     for made in releases:
         for heading, reason in ((made.outcome, made.reason), ("fp32 is served", made.why_fp32)):
             if reason:
@@ -124,10 +119,9 @@ def read_figures(
     }
 
 
-def stage_table(stages: "Sequence[StageResult]", seconds: float) -> Table:
-    table = table_of("Stages", "stage", "outcome", ">seconds")
-    for stage in stages:
-        table.add_row(stage.name, stage.outcome, f"{stage.seconds:,.1f}")
+def stage_table(stages: Sequence[StageResult], seconds: float) -> Table:
+    rows = ((stage.name, stage.outcome, f"{stage.seconds:,.1f}") for stage in stages)
+    table = table_of("Stages", "stage", "outcome", ">seconds", rows=rows)
     table.add_section()
     table.add_row("the whole command", "", f"{seconds:,.1f}")
     return table
@@ -146,22 +140,18 @@ def encoder_table(figures: dict[str, PackageMetrics]) -> Table:
 def task_table(figures: dict[str, PackageMetrics]) -> Table:
     title = "Tasks, on the test set: the encoder beside a simple method and the trivial answer"
     table = table_of(title, "task", "figure", ">encoder", ">95 %", ">simple method", ">trivial")
-    faults: list[str] = []
-    for package, found in figures.items():
-        quality = found.quality
-        if isinstance(quality, TaskMetrics):
-            top = quality.headline
-            form = "{:.1%}" if top.is_share else "{:.3f}"
-            value, low, high, *beside = map(
-                form.format, (top.value, top.low, top.high, top.baseline_value, top.trivial_value)
-            )
-            table.add_row(package, top.metric, f"✗ {value}" if quality.faults else value, f"{low}-{high}", *beside)
-            faults.extend(f"✗ {package}: {fault}" for fault in quality.faults)
+    tasks = {name: found.quality for name, found in figures.items() if isinstance(found.quality, TaskMetrics)}
+    for package, quality in tasks.items():
+        top = quality.headline
+        shown = ("{:.1%}" if top.is_share else "{:.3f}").format
+        value, low, high, *beside = map(shown, (top.value, top.low, top.high, top.baseline_value, top.trivial_value))
+        table.add_row(package, top.metric, f"✗ {value}" if quality.faults else value, f"{low}-{high}", *beside)
+    faults = [f"✗ {package}: {fault}" for package, quality in tasks.items() for fault in quality.faults]
     table.caption = escape("\n".join(faults)) or None
     return table
 
 
-def package_table(figures: dict[str, PackageMetrics], releases: "Sequence[Release]") -> Table:
+def package_table(figures: dict[str, PackageMetrics], releases: Sequence[Release]) -> Table:
     columns = ("package", ">MB", ">INT8 agrees", ">ms/text", ">ms/batch", "served")
     table = table_of("Packages: fp32 → INT8, on one thread", *columns)
     released = {made.package: made for made in releases}
@@ -171,7 +161,7 @@ def package_table(figures: dict[str, PackageMetrics], releases: "Sequence[Releas
         int8_megabytes = None if export.int8_size_bytes is None else export.int8_size_bytes / 1e6
         times, served = ["", ""], str(export.served)
         if package in released:
-            measured, served = released[package].latency, released[package].precision
+            measured, served = released[package].latency, str(released[package].served)
             times = [
                 _pair(measured.fp32_text_milliseconds, measured.int8_text_milliseconds),
                 _pair(measured.fp32_batch_milliseconds, measured.int8_batch_milliseconds),
@@ -180,13 +170,13 @@ def package_table(figures: dict[str, PackageMetrics], releases: "Sequence[Releas
     return table
 
 
-def version_table(workspace: Workspace, releases: "Sequence[Release]") -> Table:
+def version_table(workspace: Workspace, releases: Sequence[Release]) -> Table:
     table = table_of("Registered models", "model", ">version", "release", "aliases")
     registry = Registry.open(tracking_uri(workspace))
     for made in releases:
-        held = {alias: registry.at(made.name, alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}
+        held = {alias: registry.at(made.model, alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}
         aliases = ", ".join(f"{alias} = {version.version}" for alias, version in held.items() if version)
-        table.add_row(made.name, made.version, made.outcome, aliases)
+        table.add_row(made.model, made.version, made.outcome, aliases)
     return table
 
 

@@ -125,9 +125,7 @@ def telling_of_extras() -> Iterator[None]:
         if extra is None:
             raise
         raise ClozelineError(
-            "this command needs a package that the base install leaves out",
-            given=f"no package {package}",
-            expected=f"the extra `{extra}`, which includes it",
+            f"this command needs {package}, a package of the extra `{extra}` that the base install leaves out",
             do=f"run `pip install 'clozeline[{extra}]'`",
         ) from error
 
@@ -154,9 +152,7 @@ def project_here() -> Workspace:
     for name in ("dvc.yaml", "params.yaml"):
         if not (workspace.root / name).is_file():
             raise ParamsError(
-                "this folder is not a Clozeline project",
-                given=f"no {name} in {workspace.root}",
-                expected="dvc.yaml and params.yaml",
+                f"this folder is not a Clozeline project: there is no {name} in {workspace.root}",
                 do="change to the folder of the project (`cd`), or make one: `clozeline init FOLDER`",
             )
     set_defaults(workspace)

@@ -15,7 +15,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
@@ -39,45 +39,23 @@ _OTHERS: Final = "others"
 """Folder of the store with files that no task wrote, named by their sha256."""
 
 
-@dataclass(frozen=True)
-class StoredRecord:
-    """A task whose files are in the store."""
-
-    told: Mapping[str, Any]
-    files: tuple[FetchedFile, ...]
-    """The record is the last one."""
-
-    @classmethod
-    def read(cls, store: SharedStore, folder: Path) -> "StoredRecord | None":
-        """Return the record of the task whose files belong into `folder`; None if it is missing or damaged, or does
-        not last."""
-        content = store.read(f"{place_of(folder)}/{RECORD}") or b""
-        try:
-            found = cls.of(folder, content)
-            return found if found.told["lasting"] else None
-        except (ValueError, TypeError, KeyError):
-            return None
-
-    @classmethod
-    def of(cls, folder: Path, content: bytes) -> "StoredRecord":
-        """Raises:
-        ValueError, TypeError or KeyError: the content is not that of a record.
-        """
-        told, place = json.loads(content), place_of(folder)
-        sizes = {**told["bytes"], RECORD: len(content)}
-        hashes = {**told["sha256"], RECORD: sha256(content).hexdigest()}
-        return cls(
-            told,
-            tuple(
-                FetchedFile(folder / name, f"{place}/{name}", sizes[name], hashes[name], told["task"])
-                for name in hashes
-            ),
-        )
-
-
 def place_of(folder: Path) -> str:
     """Return the folder of a task in the store: its path from the name of the ledger's folder on."""
     return "/".join(folder.parts[-3:])
+
+
+def files_of(folder: Path, content: bytes) -> tuple[FetchedFile, ...]:
+    """Return the files of the task that belong into `folder`, from the content of its record, which is the last one.
+
+    Raises:
+        ValueError, TypeError or KeyError: the content is not that of a record.
+    """
+    told, place = json.loads(content), place_of(folder)
+    sizes = {**told["bytes"], RECORD: len(content)}
+    hashes = {**told["sha256"], RECORD: sha256(content).hexdigest()}
+    return tuple(
+        FetchedFile(folder / name, f"{place}/{name}", sizes[name], hashes[name], told["task"]) for name in hashes
+    )
 
 
 def put_by_hash(path: Path, place: str, store: SharedStore) -> FetchedFile:
@@ -287,10 +265,15 @@ def record_in(folder: Path) -> FinishedTask | None:
     return FinishedTask(folder.name, folder, told["facts"], is_found=True) if is_whole else None
 
 
-def _record_of(task: Path, store: SharedStore) -> FinishedTask | None:
+def _record_of(folder: Path, store: SharedStore) -> FinishedTask | None:
     """Return the record of the task whose files belong into a folder, from the store, as `record_in` does."""
-    found = StoredRecord.read(store, task)
-    return FinishedTask(task.name, task, found.told["facts"], is_found=True, stored=found.files) if found else None
+    content = store.read(f"{place_of(folder)}/{RECORD}") or b""
+    try:
+        told, files = json.loads(content), files_of(folder, content)
+        found = FinishedTask(folder.name, folder, told["facts"], is_found=True, stored=files)
+        return found if told["lasting"] else None
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def _made(task: _Task) -> FinishedTask:
@@ -329,7 +312,7 @@ def _stored(task: _Task, store: SharedStore) -> FinishedTask:
     for file in task.files:
         store.fetch(file)
     record = _made(task)
-    files = StoredRecord.of(task.path, (task.path / RECORD).read_bytes()).files
+    files = files_of(task.path, (task.path / RECORD).read_bytes())
     for file in files:
         store.put(file.path, file.place)
     return replace(record, stored=files)

@@ -1,24 +1,21 @@
 """Whole commands on the nodes of a Ray cluster. Ray chooses the node; a command whose node dies runs on another.
 
-A gang is one command on several nodes: an agent (`torchrun`) on each, which Ray places. An agent is a process of Ray
-that runs the command of its node and passes its output on.
+An agent is a process of Ray that runs the command of its node and passes its output on. A gang is one command
+(`torchrun`) on several nodes, with an agent on each.
 """
 
 import logging
 import os
 import select
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import ray
 from ray.exceptions import LocalRayletDiedError, RayError
@@ -41,7 +38,7 @@ from clozeline.cluster.nodes import (
     token_in,
     unchecked_connection,
 )
-from clozeline.system import processes, supervisor
+from clozeline.system import processes
 from clozeline.system.errors import ClusterError, TransientError
 from clozeline.system.machine import MOST, available_bytes, out_of_memory_kills
 
@@ -56,8 +53,6 @@ _OF_THE_NODE: Final = ("CUDA_VISIBLE_DEVICES", "HOME", "HOSTNAME", "LD_LIBRARY_P
 
 ENDS_WITHIN_SECONDS: Final = 15.0  # longer than the supervisor takes
 _READ_SECONDS: Final = 2.0
-_BELOW_A_SHELL: Final = ("/bin/sh", "-c", 'exec 3<&0; "$@" <&3 3<&- & wait $!', "sh")
-"""Ray kills (-9) the children of a process that it ends: here a shell, so that the supervisor can end the rest."""
 _AT_ONCE: Final = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
 """The supervisor ends its command last: here a shell, so that torchrun gets its signal before its processes have ended.
 Otherwise it would start them again, and other nodes would wait for them.
@@ -104,58 +99,91 @@ class _Room:
     gpus: float
 
 
-class _Process:
-    """A command on a node: an actor of Ray, which ends with the process that sent it."""
+@dataclass(frozen=True)
+class Heard:
+    """What an agent tells."""
+
+    node: str
+    """Its id."""
+    output: bytes
+    ended: JobEnded | None
+    """None while the command runs."""
+
+
+class Agent:
+    """A command on a node: an actor of Ray. If Ray ends this process, or it is killed, the supervisor ends the command.
+
+    Ray kills (-9) the children of a process that it ends: a shield keeps the supervisor from being one of them.
+    """
+
+    def __init__(self, *started: Any) -> None:
+        """`started`: what `start` takes, to start at once."""
+        self._patience_seconds = 0.0  # the first answer says that the command runs, and has to be ended
+        if started:
+            self.start(*started)
 
     def facts(self, token: Token) -> NodeFacts:
         return facts_of(named(this_node()), token)
 
-    def start(self, command: Sequence[str], folder: str, environment: Mapping[str, str]) -> None:
-        own = {name: os.environ[name] for name in _OF_THE_NODE if name in os.environ}
-        others = {name: value for name, value in environment.items() if name not in _OF_THE_NODE}
+    def start(
+        self, command: Sequence[str], folder: str, sent: Mapping[str, str], of_gang: Mapping[str, str] | None = None
+    ) -> None:
+        """Start `command` with the environment of its sender, but for what describes the machine.
+
+        In a gang the node keeps its own values of all variables but `of_gang`.
+        """
+        kept = _OF_THE_NODE if of_gang is None else os.environ.keys() - {"OMP_NUM_THREADS"}  # Ray sets it
+        environment = {name: value for name, value in sent.items() if name not in _OF_THE_NODE}
+        environment |= {name: os.environ[name] for name in kept if name in os.environ}
+        if of_gang is not None:
+            environment |= {"PET_LOCAL_ADDR": nodes()[this_node()], **of_gang}
         self._kills_before = out_of_memory_kills()
         self._output, given = os.pipe()
         self._process = processes.start(
-            command,
-            folder=Path(folder),
-            environment=others | own,
-            output=given,
-            errors=given,
-            is_shielded=True,  # Ray kills the children of its processes; the supervisor has to end the command first
+            command, folder=Path(folder), environment=environment, output=given, errors=given, is_shielded=True
         )
         os.close(given)
 
-    def read(self) -> bytes:
-        """Return what the command has written next; nothing at its end."""
-        return os.read(self._output, _READ_BYTES)
-
-    def ended(self) -> JobEnded:
-        exit_code, kills = self._process.wait(), out_of_memory_kills()
-        meanwhile = None if kills is None or self._kills_before is None else kills - self._kills_before
-        return JobEnded(named(this_node()), exit_code, meanwhile, available_bytes())
+    def read(self) -> Heard:
+        """Return what was written since the last call, after 2 s at most; the end comes when there is no more."""
+        has_more = select.select([self._output], [], [], self._patience_seconds)[0]
+        self._patience_seconds = _READ_SECONDS
+        written = os.read(self._output, _READ_BYTES) if has_more else b""
+        return Heard(this_node(), written, self._ended() if has_more and not written else None)
 
     def end(self) -> None:
         processes.end(self._process)
+
+    def _ended(self) -> JobEnded:
+        exit_code, kills = self._process.wait(), out_of_memory_kills()
+        meanwhile = None if kills is None or self._kills_before is None else kills - self._kills_before
+        return JobEnded(this_node(), exit_code, meanwhile, available_bytes())
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Note signals that end a command, instead of ending at once: the agents are ended first, and Ray would drop an
+    exception.
+
+    An ignored signal (`nohup`) stays ignored.
+    """
+    received: list[int] = []
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = [number for number in ends if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Watch:
     """What may end the wait for a node: a signal to this process, or the end of the head."""
 
-    def __init__(self) -> None:
-        self._number: int | None = None
+    def __init__(self, received: Sequence[int]) -> None:
+        self._received = received
         self._looked_at = time.monotonic()
-
-    @classmethod
-    @contextmanager
-    def open(cls) -> Iterator[Self]:
-        """Note SIGTERM and SIGINT during the block: the command has to end first, and Ray would drop an exception."""
-        watch = cls()
-        before = {number: signal.signal(number, watch._note) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield watch
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def wait(self, asked: Any) -> bool:
         """Wait for an answer a little; return whether it is there.
@@ -164,8 +192,8 @@ class _Watch:
             StoppedError: this process got a signal.
             TransientError: the head is gone.
         """
-        if self._number is not None:
-            raise StoppedError(self._number)
+        if self._received:
+            raise StoppedError(self._received[0])
         if time.monotonic() - self._looked_at > _LOOK_SECONDS:
             check_head()
             self._looked_at = time.monotonic()
@@ -175,9 +203,6 @@ class _Watch:
         while not self.wait(asked):
             pass
         return ray.get(asked)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._number = number
 
 
 class _Lines:
@@ -226,12 +251,12 @@ class _Job:
             environment = {**self.environment, MOST: f"{room.cpus:.0f}"}
             self.watch.answer(process.start.remote(self.command, str(Path.cwd()), environment))
             try:
-                chunk = None
-                while chunk != b"":
-                    chunk = self.watch.answer(process.read.remote())
-                    self.write(chunk)
-                ended: JobEnded = self.watch.answer(process.ended.remote())
-                return ended
+                while True:
+                    heard: Heard = self.watch.answer(process.read.remote())
+                    if heard.output or heard.ended:
+                        self.write(heard.output)
+                    if heard.ended:
+                        return replace(heard.ended, node=named(heard.node))
             finally:
                 with suppress(RayError):
                     ray.get(process.end.remote(), timeout=_END_SECONDS)
@@ -239,7 +264,7 @@ class _Job:
     @contextmanager
     def _process(self) -> Iterator[tuple[Any, _Room]]:
         """Yield a process of a checked node, once one has room; nodes may come and go meanwhile."""
-        kind = ray.remote(max_restarts=0, max_concurrency=2)(_Process)  # one reads, the other may end
+        kind = ray.remote(max_restarts=0, max_concurrency=2)(Agent)  # one reads, the other may end
         while True:
             room = _room()
             options = {"num_cpus": room.cpus, "num_gpus": room.gpus, "scheduling_strategy": "SPREAD"}
@@ -282,7 +307,8 @@ def run_jobs(
         TransientError: the cluster is gone, or none of its nodes runs commands.
         StoppedError: this process got SIGTERM or SIGINT.
     """
-    with unchecked_connection(address), _Watch.open() as watch, ThreadPoolExecutor(len(commands)) as threads:
+    with unchecked_connection(address), _signals() as received, ThreadPoolExecutor(len(commands)) as threads:
+        watch = _Watch(received)
         jobs = [
             _Job(command, environment, shared, write if len(commands) == 1 else _Lines(write), watch)
             for command in commands
@@ -312,48 +338,6 @@ def _workers() -> list[dict[str, Any]]:
             do="start one with cores: `ray start --address=HEAD:6379` (docs/cluster.md)",
         )
     return found
-
-
-@dataclass(frozen=True)
-class Heard:
-    node: str
-    output: bytes
-    exit_code: int | None
-    """None while the agent runs."""
-
-
-class Agent:
-    """The agent of one node. If Ray ends this process, or it is killed, the supervisor ends the agent."""
-
-    def __init__(
-        self, folder: str, command: Sequence[str], theirs: Mapping[str, str], for_all: Mapping[str, str]
-    ) -> None:
-        own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}  # Ray sets it
-        self._process = subprocess.Popen(
-            [*_BELOW_A_SHELL, sys.executable, supervisor.__file__, *_AT_ONCE, *command],
-            cwd=folder,
-            env={**theirs, **own, "PET_LOCAL_ADDR": nodes()[this_node()], **for_all},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        self._patience_seconds = 0.0  # the first answer says that this agent runs, and has to be ended
-
-    def read(self) -> Heard:
-        """Return what was written since the last call, after 2 s at most; the exit code comes when there is no more."""
-        assert self._process.stdout
-        output = self._process.stdout.fileno()
-        has_more = select.select([output], [], [], self._patience_seconds)[0]
-        self._patience_seconds = _READ_SECONDS
-        if not has_more:
-            return Heard(this_node(), b"", None)
-        written = os.read(output, 1 << 16)
-        return Heard(this_node(), written, None if written else self._process.wait())
-
-    def end(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait(ENDS_WITHIN_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -391,6 +375,8 @@ class Gang:
         self._places = [_Place(number) for number in range(group.bundle_count)]
         self._reading: dict[Any, _Place] = {}
         self._exit_codes: list[int] = []
+        self._started: tuple[object, ...] = ()
+        """What each agent starts."""
 
     @property
     def num_nodes(self) -> int:
@@ -415,19 +401,19 @@ class Gang:
             TransientError: too few nodes are left, or the head is gone.
             ClusterError: the command does not start on a node.
         """
-        what = (str(Path.cwd()), list(command), dict(os.environ), dict(environment))
+        self._started = ([*_AT_ONCE, *command], str(Path.cwd()), dict(os.environ), dict(environment))
         looked_at = ended_at = time.monotonic()
         with _signals() as received:
             try:
                 for place in self._places:
-                    self._start(place, what)
+                    self._start(place)
                 while self._is_running(ended_at) and not received:
                     for done in ray.wait(list(self._reading), num_returns=1, timeout=_POLL_SECONDS)[0]:
-                        self._take(done, what, hear)
+                        self._take(done, hear)
                     if not any(self._exit_codes):
                         ended_at = time.monotonic()
                     if time.monotonic() - looked_at > _LOOK_SECONDS:
-                        self._look(what)
+                        self._look()
                         looked_at = time.monotonic()
             finally:
                 self._end()
@@ -442,49 +428,47 @@ class Gang:
             return False
         return not self._exit_codes or any(place.node for place in self._reading.values())
 
-    def _start(self, place: _Place, what: tuple[object, ...]) -> None:
+    def _start(self, place: _Place) -> None:
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=place.number)
         bundle = self._group.bundle_specs[place.number]
         agents = ray.remote(num_cpus=bundle["CPU"], num_gpus=bundle.get("GPU", 0), max_concurrency=2)(Agent)
-        place.agent = agents.options(scheduling_strategy=strategy).remote(*what)
+        place.agent = agents.options(scheduling_strategy=strategy).remote(*self._started)
         place.node = ""
         place.num_starts += 1
         place.started_at = time.monotonic()
         self._reading[place.agent.read.remote()] = place
 
-    def _take(self, done: Any, what: tuple[object, ...], hear: Callable[[bytes], object]) -> None:
+    def _take(self, done: Any, hear: Callable[[bytes], object]) -> None:
         place = self._reading.pop(done)
         try:
             heard: Heard = ray.get(done)
         except LocalRayletDiedError as error:
             raise gone(error) from error
         except RayError as error:
-            self._lose(place, error)
-            self._start(place, what)
+            self._start_again(place, first_line(error))
             return
         place.node = place.node or named(heard.node)
         hear(heard.output)
-        if heard.exit_code is None:
-            self._reading[place.agent.read.remote()] = place
+        if heard.ended:
+            self._exit_codes.append(heard.ended.exit_code)
         else:
-            self._exit_codes.append(heard.exit_code)
+            self._reading[place.agent.read.remote()] = place
 
-    def _lose(self, place: _Place, error: RayError) -> None:
-        self._count(place, first_line(error))
-        node = place.node or "(not started)"
-        _LOG.warning("node %s is lost; the others go on from the newest checkpoint (%s)", node, first_line(error))
-
-    def _count(self, place: _Place, reason: str) -> None:
+    def _start_again(self, place: _Place, reason: str) -> None:
         """Raises:
         ClusterError: the agent of this place was started often enough.
         """
+        node = place.node or "(not started)"
         if place.num_starts == _MOST_STARTS:
             raise ClusterError(
-                f"the training's agent on node {place.node or '(not started)'} ended {_MOST_STARTS} times: {reason}",
+                f"the training's agent on node {node} ended {_MOST_STARTS} times: {reason}",
                 do="see the logs of that node's raylet (/tmp/ray/session_latest/logs), then run the same command again",
             )
+        where = f"place {place.number + 1} of {len(self._places)}"
+        _LOG.warning("%s: %s; it is started again, and the others go on from the newest checkpoint", where, reason)
+        self._start(place)
 
-    def _look(self, what: tuple[object, ...]) -> None:
+    def _look(self) -> None:
         """Start agents again that do not answer, although each place has a node.
 
         Raises:
@@ -503,15 +487,9 @@ class Gang:
         if num_fitting >= len(self._places):
             for reading, place in silent.items():
                 if time.monotonic() - place.started_at > _AGENT_ANSWERS_WITHIN_SECONDS:
-                    self._start_again(reading, place, what)
-
-    def _start_again(self, reading: Any, place: _Place, what: tuple[object, ...]) -> None:
-        silence = f"no answer within {_AGENT_ANSWERS_WITHIN_SECONDS:.0f} s"
-        self._count(place, silence)
-        _LOG.warning("place %d of %d: %s; it is started again", place.number + 1, len(self._places), silence)
-        del self._reading[reading]
-        ray.kill(place.agent)
-        self._start(place, what)
+                    del self._reading[reading]
+                    ray.kill(place.agent)
+                    self._start_again(place, f"no answer within {_AGENT_ANSWERS_WITHIN_SECONDS:.0f} s")
 
     def _end(self) -> None:
         """End the agents that run, with all their processes."""
@@ -564,20 +542,3 @@ def _in_words() -> str:
         cpus, gpus = (int(node["Resources"].get(name, 0)) for name in ("CPU", "GPU"))
         told.append(f"{named(node['NodeID'])}: {cpus} CPUs" + (f", {gpus} GPUs" if gpus else ""))
     return "; ".join(told)
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Note signals that end a command, instead of ending at once: the agents are ended first.
-
-    An ignored signal (`nohup`) stays ignored.
-    """
-    received: list[int] = []
-    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    numbers = [number for number in ends if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -130,7 +130,7 @@ def make_examples(
 def _example(
     model: LanguageModel, split: Split, tokenizer: Tokenizer, tokens: RowTokens, seed: int, num_folds: int
 ) -> ClozeExample:
-    batch = OBJECTIVES[models.head_of(model)].judging(split, tokens, seed, 0, num_folds)
+    batch = OBJECTIVES[models.head_of(model)].evaluation_batch(split, tokens, seed, 0, num_folds)
     probabilities_TV = models.target_logits(model, batch).softmax(dim=1)
     best_TK = probabilities_TV.topk(min(_TOP, probabilities_TV.shape[1]), dim=1)
     original_T = probabilities_TV.gather(1, batch.labels_T[:, None])[:, 0]

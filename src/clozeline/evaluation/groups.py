@@ -135,7 +135,7 @@ def in_folds(
     for index in filter(group.has, range(plan.num_batches)):
         tokens = split.read(plan.rows_of(index))
         for fold in range(folds):
-            batch = OBJECTIVES[head].judging(split, tokens, seed, fold, folds)
+            batch = OBJECTIVES[head].evaluation_batch(split, tokens, seed, fold, folds)
             yield Asked(batch, tokens, np.flatnonzero(in_fold(split, tokens, seed, fold, folds)))
 
 

@@ -44,7 +44,7 @@ UNKNOWN = -1
 Reader = Callable[[int, Rows], npt.NDArray[np.int64]]
 """Function from the index of a text in an exam and the graph's output for it to its answers."""
 
-_NORMAL_QUANTILE_95 = 1.959963984540054
+NORMAL_QUANTILE_95 = 1.959963984540054
 
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
@@ -131,13 +131,6 @@ def beginnings(text: TokenizedText, special_ids: Sequence[int]) -> list[tuple[To
     return [(TokenizedText(text.ids_L[: places[step]], ()), int(text.ids_L[places[step]])) for step in steps]
 
 
-def as_asked(model: OpenModel, texts: Sequence[str]) -> Sequence[TokenizedText]:
-    """Return `texts` as the input of a model of this task: with hidden tokens if it fills masks."""
-    if isinstance(model, OpenEncoder):
-        return [hide(text, model).text for text in model.tokenize(texts, truncate=True)]
-    return model.usual(texts).texts
-
-
 def halves(texts: Sequence[TokenizedText], special_ids: Sequence[int]) -> list[TokenizedText]:
     """Return the first and the second half of each text of at least two tokens, alternating.
 
@@ -215,10 +208,8 @@ def read_sample(texts: Path, num_texts: int, label_field: str | None = None) -> 
             do="give preprocess more text, or raise `validation_fraction`",
         )
     chosen = heapq.nsmallest(num_texts, distinct)
-    only = [labels[digest] for digest in chosen]
-    return Sample(
-        [distinct[digest] for digest in chosen], [next(iter(names)) if len(names) == 1 else None for names in only]
-    )
+    only = [next(iter(names)) if len(names := labels[digest]) == 1 else None for digest in chosen]
+    return Sample([distinct[digest] for digest in chosen], only)
 
 
 @dataclass(frozen=True)
@@ -230,33 +221,18 @@ class Counts:
 
     part_T: Numbers
     whole_T: Numbers
+    num_right: int | None = None
+    """Number of right answers; None: `whole_T` counts them."""
+
+    @property
+    def num_items(self) -> int:
+        return int(self.whole_T.sum()) if self.num_right is None else self.num_right
 
     @property
     def value(self) -> float:
         """The figure; 0 if `whole_T` is all 0."""
         whole = float(self.whole_T.sum())
         return float(self.part_T.sum()) / whole if whole else 0.0
-
-
-def ratio_of_figures(ours: Counts, theirs: Counts, num_items: int) -> Measured:
-    """Return our figure / their figure on the same texts, with a 95 % interval as in `ratio`.
-
-    If the wholes differ too, as for an F1, both figures are linearized (ratio of two ratios, same section of Cochran).
-    The result is 0 if either figure is 0.
-    """
-    if (ours.whole_T == theirs.whole_T).all():
-        return ratio(ours.part_T, theirs.part_T, num_items)
-    num_counted = int(np.count_nonzero(ours.whole_T + theirs.whole_T))
-    if not ours.value or not theirs.value:
-        return Measured(value=0.0, low=0.0, high=0.0, num_items=num_items, num_texts=num_counted)
-    value = ours.value / theirs.value
-    moved_T = (ours.part_T - ours.value * ours.whole_T) / ours.part_T.sum()
-    moved_T = moved_T - (theirs.part_T - theirs.value * theirs.whole_T) / theirs.part_T.sum()
-    squares = max(float(np.square(moved_T).sum()), float(theirs.part_T.sum()) ** -2)
-    num_texts = len(moved_T)
-    half = _NORMAL_QUANTILE_95 * value * math.sqrt(squares * num_texts / max(num_texts - 1, 1))
-    low, high = max(value - half, 0.0), value + half
-    return Measured(value=value, low=low, high=high, num_items=num_items, num_texts=num_counted)
 
 
 def ratio(parts_T: Numbers, wholes_T: Numbers, num_items: int) -> Measured:
@@ -268,19 +244,23 @@ def ratio(parts_T: Numbers, wholes_T: Numbers, num_items: int) -> Measured:
     """
     whole, num_counted = float(wholes_T.sum()), int(np.count_nonzero(wholes_T))
     if whole == 0:
-        return Measured(value=0.0, low=0.0, high=0.0, num_items=num_items, num_texts=num_counted)
+        return measured(0.0, 0.0, num_items, num_counted)
     value = float(parts_T.sum()) / whole
     squares = max(float(np.square(parts_T - value * wholes_T).sum()), 1.0)
     num_texts = len(parts_T)
-    half = _NORMAL_QUANTILE_95 * math.sqrt(squares * num_texts / max(num_texts - 1, 1)) / whole
-    low, high = max(value - half, 0.0), value + half
-    return Measured(value=value, low=low, high=high, num_items=num_items, num_texts=num_counted)
+    half = NORMAL_QUANTILE_95 * math.sqrt(squares * num_texts / max(num_texts - 1, 1)) / whole
+    return measured(value, half, num_items, num_counted)
+
+
+def measured(value: float, half_width: float, num_items: int, num_texts: int) -> Measured:
+    low, high = max(value - half_width, 0.0), value + half_width
+    return Measured(value=value, low=low, high=high, num_items=num_items, num_texts=num_texts)
 
 
 def share(holds_A: npt.NDArray[np.bool_], text_A: npt.NDArray[np.int64]) -> Measured:
     """Return the share of answers with `holds_A`; `text_A` is the text of each answer."""
-    measured = ratio(per_text(holds_A, text_A), np.bincount(text_A), len(holds_A))
-    return measured.model_copy(update={"high": min(measured.high, 1.0)})
+    found = ratio(per_text(holds_A, text_A), np.bincount(text_A), len(holds_A))
+    return found.model_copy(update={"high": min(found.high, 1.0)})
 
 
 def per_text(holds_A: npt.NDArray[np.bool_], text_A: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -305,15 +285,6 @@ class Exam:
         """Number of texts, pairs or questions; each may have several answers."""
         return len(np.unique(self.text_A))
 
-    def num_items(self, fp32: Answers) -> int:
-        """Return the number of items in the metric: labelled answers, or all if fp32 is the reference."""
-        return int(self._is_counted.sum())
-
-    @property
-    def _is_counted(self) -> Holds:
-        is_counted: Holds = (self.true_A != UNKNOWN) | self.is_agreement
-        return is_counted
-
     @property
     def is_agreement(self) -> bool:
         """Whether fp32's answers serve as the reference, because there are no labels."""
@@ -328,9 +299,10 @@ class Exam:
         return likeliest(position, rows)
 
     def counts(self, given: Answers, fp32: Answers) -> Counts:
-        """Return the metric of `given` as two sums over texts."""
-        is_right = self._is_counted & (given.top1_A == (fp32.top1_A if self.is_agreement else self.true_A))
-        return Counts(per_text(is_right, self.text_A), per_text(self._is_counted, self.text_A))
+        """Return the metric of `given` as two sums over texts: of labelled answers, or all if fp32 is the reference."""
+        is_counted = (self.true_A != UNKNOWN) | self.is_agreement
+        is_right = is_counted & (given.top1_A == (fp32.top1_A if self.is_agreement else self.true_A))
+        return Counts(per_text(is_right, self.text_A), per_text(is_counted, self.text_A))
 
     def quality(self, model: OpenModel, given: Answers) -> Mapping[str, Measured]:
         """Return figures of `model`, whose answers are `given`, by name; none if its own stage has measured them."""
@@ -378,8 +350,12 @@ def nothing_to_ask(given: str) -> DataError:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class TokensExam(Exam):
     """Exam of predicted tokens. Its answers are the tokens that the graph serves as `TOP`, not the argmax of logits."""
+
+    asked_T: Sequence[Places]
+    """Answers that each of `texts` gives: its hidden tokens, or the one after a beginning of a text."""
 
     def answers(self, model: OpenModel, grouped: Iterable[TextBatch]) -> Answers:
         """Return the answers as in serving: a request for tokens alone computes fewer positions than for embeddings."""
@@ -397,7 +373,7 @@ class TokensExam(Exam):
         output = model.main_output
         for batch, (values,) in model.run_batches(model.batches(self.texts), output):
             for position, logits in zip(batch.positions, model.split(batch, output, values), strict=True):
-                asked = self.asked(position)
+                asked = self.asked_T[position]
                 scores_PV = np.atleast_2d(logits).astype(np.float64)
                 highest_P = scores_PV.max(axis=1)
                 total_P = highest_P + np.log(np.exp(scores_PV - highest_P[:, None]).sum(axis=1))
@@ -408,17 +384,6 @@ class TokensExam(Exam):
         loss = ratio(loss_T, num_T, int(num_T.sum()))
         ends = {name: float(np.exp(getattr(loss, name))) for name in ("value", "low", "high")}
         return loss.model_copy(update=ends)
-
-    def asked(self, position: int) -> Places:
-        """Return the answers that `texts[position]` gives."""
-        return np.flatnonzero(self.text_A == position)
-
-
-class NextTokensExam(TokensExam):
-    """Exam of the tokens after several beginnings of each text: `texts` are the beginnings, with one answer each."""
-
-    def asked(self, position: int) -> Places:
-        return np.array([position])
 
 
 class HalvesExam(Exam):
@@ -439,10 +404,15 @@ def masks_exam(model: OpenEncoder, sample: Sample) -> Exam:
     hidden = [hide(read[place], model) for place in different(read, sample)]
     text_A = np.repeat(np.arange(len(hidden)), [len(text.true_ids_M) for text in hidden])
     if len(text_A) == 0:
-        given = f"{len(read)} texts without a token that can be masked, such as {sample.texts[0][:60]!r}"
-        raise nothing_to_ask(given)
+        raise nothing_to_ask(f"{len(read)} texts without a token to mask, such as {sample.texts[0][:60]!r}")
     true_A = np.concatenate([text.true_ids_M for text in hidden])
-    return TokensExam(texts=[it.text for it in hidden], text_A=text_A, true_A=true_A, metric="masked-LM accuracy")
+    return TokensExam(
+        texts=[it.text for it in hidden],
+        text_A=text_A,
+        true_A=true_A,
+        metric="masked-LM accuracy",
+        asked_T=[np.flatnonzero(text_A == number) for number in range(len(hidden))],
+    )
 
 
 def next_tokens_exam(model: Completer, sample: Sample) -> Exam:
@@ -457,11 +427,12 @@ def next_tokens_exam(model: Completer, sample: Sample) -> Exam:
     asked = [one for of_text in begun for one in of_text]
     if not asked:
         raise nothing_to_ask(f"{len(read)} texts without a token, such as {sample.texts[0][:60]!r}")
-    return NextTokensExam(
+    return TokensExam(
         texts=[text for text, _ in asked],
         text_A=np.repeat(np.arange(len(begun)), [len(of_text) for of_text in begun]),
         true_A=np.array([token_id for _, token_id in asked], dtype=np.int64),
         metric="next-token accuracy",
+        asked_T=[np.array([number]) for number in range(len(asked))],
     )
 
 

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto
 
-from clozeline.exporting.exams import as_asked, logits
+from clozeline.exporting.exams import logits
 from clozeline.exporting.graph import remove_graph, write_graph
 from clozeline.exporting.proof import Proof, lacking
 from clozeline.exporting.quantization import FULL_LIMIT, Quantized, Scheme, products_by_constants, quantize
-from clozeline.exporting.ranges import Seen, measured, range_of
+from clozeline.exporting.ranges import Seen, as_asked, measured, range_of
 from clozeline.exporting.smoothing import SMOOTHED, matrices, smoothable, smoothed, smoothed_at_no_cost, smoothing_of
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import open_graph
@@ -164,7 +164,7 @@ class Ladder:
         """Quantize with fixed scales for activations whose ratio is at most `limit`; smooth those that need it, and
         those where it is free.
         """
-        scheme, products = self._scheme(params), [name for name in self._names if name not in exact]
+        scheme, products = scheme_of(params), [name for name in self._names if name not in exact]
         ranges = {name: reach for name, it in seen.items() if (reach := range_of(it)).ratio <= limit}
         as_they_are = ranges.keys() - smoothed_at_no_cost(self._graph.graph, products)
         smoothings = {
@@ -183,24 +183,20 @@ class Ladder:
 
     def _dynamic(self, params: RungParams, calibration: Sequence[str]) -> Quantized:
         num_exact = math.ceil(params.exact_share * len(self._names))
-        worst = self._worst_of(self._scheme(params), calibration)[:num_exact] if num_exact else []
-        return quantize(self._graph, self._scheme(params), exact=(*self._head, *worst))
+        worst = self._worst_of(scheme_of(params), calibration)[:num_exact] if num_exact else []
+        return quantize(self._graph, scheme_of(params), exact=(*self._head, *worst))
 
     def _worst_of(self, scheme: Scheme, calibration: Sequence[str]) -> list[str]:
         """Return the products, worst first, measured once for each kind of weights and with exact embeddings."""
         measured_as = replace(scheme, embeddings=False)
         if measured_as not in self._worst:
             few = calibration[:_SENSITIVITY_TEXTS]
-            self._worst[measured_as] = worst_first(
-                self._graph, self._path, self._manifest, measured_as, self._head, few
-            )
+            given = self._graph, self._path, self._manifest
+            self._worst[measured_as] = worst_first(*given, measured_as, self._head, few)
         return self._worst[measured_as]
 
-    def _scheme(self, params: RungParams) -> Scheme:
-        return scheme_of(params)
-
     def _described(self, params: RungParams, quantized: Quantized) -> QuantizationScheme:
-        storage = self._scheme(params).storage
+        storage = scheme_of(params).storage
         return QuantizationScheme.model_validate(
             {
                 "activations": "uint8 per token, dynamic",
@@ -220,10 +216,7 @@ class Ladder:
 
 def scheme_of(rung: RungParams) -> Scheme:
     """Return the scheme of one rung of the ladder."""
-    return Scheme(
-        weights=rung.weights,
-        embeddings=rung.quantize_embeddings,
-    )
+    return Scheme(weights=rung.weights, embeddings=rung.quantize_embeddings)
 
 
 def describe(rung: Rung) -> str:

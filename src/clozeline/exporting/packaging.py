@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import ModelCard
-from onnx import ModelProto
 from tokenizers import Tokenizer
 
 from clozeline.exporting.exams import Sample
@@ -30,19 +30,8 @@ from clozeline.inference.latency import Latency, measure
 from clozeline.inference.open_model import MASKS_ONLY
 from clozeline.inference.tokenization import NotANumberError
 from clozeline.params.delivery import ExportParams
-from clozeline.records.package import (
-    CARD,
-    CONFIG,
-    FILES,
-    ExportMetrics,
-    Manifest,
-    Measured,
-    Rung,
-    SpecialTokens,
-    TensorSpec,
-    record_of,
-    write_manifest,
-)
+from clozeline.records import package
+from clozeline.records.package import CARD, CONFIG, FILES, ExportMetrics, Manifest, Measured, Rung, SpecialTokens
 from clozeline.system import files
 from clozeline.system.errors import ArtifactError, GateError
 
@@ -53,22 +42,15 @@ _OF_WEIGHTS = frozenset({"auto_map", "dtype", "quantization_config", "torch_dtyp
 
 _MADE_WITH = ("clozeline", "onnx", "onnxruntime", "onnxscript", "optimum", "tokenizers", "torch", "transformers")
 _INPUTS = {
-    spec.name: spec
-    for spec in (
-        *(
-            TensorSpec(name=name, dtype="int64", shape=("batch", "length"), meaning=meaning)
-            for name, meaning in (
-                ("input_ids", "token ids; shorter texts are padded at their end with the pad id"),
-                ("attention_mask", "1 for a token, 0 for padding"),
-                ("token_type_ids", "0 for every token of a text; 1 for those of the second text of a pair"),
-            )
+    name: package.TensorSpec.model_validate({"name": name, "dtype": dtype, "shape": shape, "meaning": meaning})
+    for name, dtype, shape, meaning in (
+        ("input_ids", "int64", ("batch", "length"), "token ids; shorter texts are padded at their end with the pad id"),
+        ("attention_mask", "int64", ("batch", "length"), "1 for a token, 0 for padding"),
+        (
+            *("token_type_ids", "int64", ("batch", "length")),
+            "0 for every token of a text; 1 for those of the second text of a pair",
         ),
-        TensorSpec(
-            name=MASKS_ONLY,
-            dtype="bool",
-            shape=(1,),
-            meaning="true: no embeddings, which is faster; false: every output",
-        ),
+        (MASKS_ONLY, "bool", (1,), "true: no embeddings, which is faster; false: every output"),
     )
 }
 
@@ -78,12 +60,9 @@ def write_client_config(trained: TrainedModel, folder: Path) -> None:
     kind = trained.kind
     # Other graphs answer at masks alone or with one vector, which optimum's classes do not expect.
     if kind.labels != "none" or kind.is_per_token:
-        (folder / CONFIG).write_text(json.dumps(_facts(trained), indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _facts(trained: TrainedModel) -> Mapping[str, object]:
-    config: Mapping[str, object] = json.loads((trained.folder / CONFIG).read_text(encoding="utf-8"))
-    return {name: fact for name, fact in config.items() if not name.startswith("_") and name not in _OF_WEIGHTS}
+        config: Mapping[str, object] = json.loads((trained.folder / CONFIG).read_text(encoding="utf-8"))
+        facts = {name: fact for name, fact in config.items() if not name.startswith("_") and name not in _OF_WEIGHTS}
+        (folder / CONFIG).write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def write_tokenizer(model: Path, folder: Path, *, max_length: int, special_tokens: SpecialTokens) -> None:
@@ -208,7 +187,9 @@ def write_package(
     """
     with files.replacing_folder(out) as folder:
         inputs = export_onnx(trained, params.opset, folder / FILES.fp32)
-        graph = _declared(trained, folder / FILES.fp32)
+        graph = absorb_graph(folder / FILES.fp32)
+        declare(graph, outputs_of(trained))
+        write_graph(graph, folder / FILES.fp32)
         difference = _proven_parity(trained, folder / FILES.fp32, tuple(inputs), params.max_parity_difference)
         draft = _draft(trained, inputs, params, lock)
         write_tokenizer(trained.folder, folder, max_length=draft.max_length, special_tokens=draft.special_tokens)
@@ -221,15 +202,23 @@ def write_package(
         write_card(trained.folder, folder, draft, climbed, proof.quality, base_model=base_model)
         write_sbom(folder, out.name, draft)
         manifest = _manifest(folder, draft, climbed)
-        write_manifest(folder, manifest)
-        record = _record(folder, proof.num_texts, difference, climbed, manifest)
+        manifest.write(folder / FILES.manifest)
+        figures = ExportMetrics(
+            served=manifest.served,
+            fp32_size_bytes=size_of(folder / FILES.fp32),
+            parity_max_abs_difference=difference,
+            last_layer=manifest.last_layer,
+            num_agreement_texts=proof.num_texts,
+            ladder=climbed.rungs,
+            **(_of_int8(climbed.served) if climbed.served else {}),
+        )
         if climbed.served is None:
             _LOG.warning("%s: no INT8 scheme of the ladder passed its gates: fp32 is served", out)
             warn_of_few_items(climbed.rungs)
         elif not climbed.served.quantized.num_matmuls:
             _LOG.warning("%s: the served graph has no product in INT8: %s", out, climbed.served.rung.scheme.kind)
         _LOG.info("%s answers %s", out, _latency(folder, trained.folder))
-    record.write(metrics)
+    figures.write(metrics)
 
 
 def _latency(folder: Path, model: Path) -> Latency:
@@ -251,14 +240,6 @@ def _proven_parity(trained: TrainedModel, graph: Path, inputs: tuple[str, ...], 
             do="try another `opset`; if that fails too, the export of this family is faulty: do not use it",
         )
     return difference
-
-
-def _declared(trained: TrainedModel, path: Path) -> ModelProto:
-    """Declare the graph's outputs as in the manifest, rewrite the file at `path`, and return the graph."""
-    graph = absorb_graph(path)
-    declare(graph, outputs_of(trained))
-    write_graph(graph, path)
-    return graph
 
 
 def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, lock: Path) -> Manifest:
@@ -294,36 +275,23 @@ def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, l
         quantization=None,
         ladder=(),
         opset=params.opset,
-        versions={package: version(package) for package in _MADE_WITH},
-        lock_sha256=record_of(lock).sha256,
+        versions={name: version(name) for name in _MADE_WITH},
+        lock_sha256=package.record_of(lock).sha256,
         files={},
     )
 
 
 def _manifest(folder: Path, draft: Manifest, climbed: Climbed) -> Manifest:
-    names = sorted(file.name for file in folder.iterdir())
     known = {
         "served": "int8" if climbed.served else "fp32",
         "quantization": climbed.served.rung.scheme if climbed.served else None,
         "ladder": climbed.rungs,
-        "files": {name: record_of(folder / name) for name in names},
+        "files": {file.name: package.record_of(file) for file in sorted(folder.iterdir())},
     }
     return Manifest.model_validate(dict(draft) | known)
 
 
-def _record(folder: Path, num_texts: int, difference: float, climbed: Climbed, manifest: Manifest) -> ExportMetrics:
-    known = {
-        "served": manifest.served,
-        "fp32_size_bytes": size_of(folder / FILES.fp32),
-        "parity_max_abs_difference": difference,
-        "last_layer": manifest.last_layer,
-        "num_agreement_texts": num_texts,
-        "ladder": climbed.rungs,
-    }
-    return ExportMetrics.model_validate(known | (_of_int8(climbed.served) if climbed.served else {}))
-
-
-def _of_int8(served: Passed) -> dict[str, object]:
+def _of_int8(served: Passed) -> dict[str, Any]:
     passed, quantized = served.rung, served.quantized
     is_encoder = passed.metric == "masked-LM accuracy"
     return {
@@ -332,10 +300,7 @@ def _of_int8(served: Passed) -> dict[str, object]:
         "num_agreement_items": passed.agreement.num_items,
         "fp32_top1": passed.fp32_metric if is_encoder else None,
         "int8_top1": passed.int8_metric if is_encoder else None,
-        "embedding_cosine_mean": passed.embedding_cosine_mean,
-        "embedding_cosine_min": passed.embedding_cosine_min,
-        "token_cosine_mean": passed.token_cosine_mean,
-        "token_cosine_min": passed.token_cosine_min,
+        **{name: figure for name, figure in passed if "_cosine_m" in name and name in ExportMetrics.model_fields},
         "quantized_matmuls": quantized.num_matmuls,
         "quantized_embeddings": quantized.num_embeddings,
         "quantized_activations": quantized.num_activations,

@@ -3,21 +3,32 @@
 Shapes: A answers, H hidden, L tokens of a text, N tokens of several texts, T texts.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.exporting.exams import Answers, Counts, Sample, exam_of, logits, ratio_of_figures, share
+from clozeline.exporting.exams import (
+    NORMAL_QUANTILE_95,
+    Answers,
+    Counts,
+    Sample,
+    exam_of,
+    logits,
+    measured,
+    ratio,
+    share,
+)
 from clozeline.exporting.graph import size_of
 from clozeline.inference.language import HIDDEN, Embedder
 from clozeline.inference.open_model import OpenModel, Question, Rows, TextBatch, padded
 from clozeline.inference.package import open_graph
 from clozeline.inference.tokenization import TokenizedText
 from clozeline.params.delivery import ExportGates
-from clozeline.records.package import Check, Manifest, Measured, QuantizationScheme, Rung
+from clozeline.records.limits import Limit
+from clozeline.records.package import Manifest, Measured, QuantizationScheme, Rung
 
 MIN_AGREEMENT_TEXTS = 100
 """Number of texts for the agreement. 98 texts all agree by chance once in 20 times: -3 / ln(0.97) = 98."""
@@ -46,29 +57,6 @@ _ROUNDS = 3
 _SATURATION_TEXTS = 16
 _NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT = "agreement_texts", "metric_items", "different_answers"
 """Names of the checks of sample sizes."""
-
-
-@dataclass(frozen=True)
-class _Beside:
-    """Answers of a graph, compared with those of fp32."""
-
-    agreement: Measured
-    given: Counts
-    fp32: Counts
-    ratio: Measured
-    cosines_T: npt.NDArray[np.float32] | None
-    """Cosines between the embeddings of both graphs."""
-    cosines_N: npt.NDArray[np.float32] | None
-    """Cosines between the vectors of both graphs for the tokens of some texts."""
-
-    @property
-    def cosines(self) -> dict[str, float | None]:
-        """Return the fields of `GraphEvidence` about vectors."""
-        return {
-            f"{name}_cosine_{end}": None if cosines is None else float(pick(cosines))
-            for name, cosines in (("embedding", self.cosines_T), ("token", self.cosines_N))
-            for end, pick in (("mean", np.mean), ("min", np.min))
-        }
 
 
 class Proof:
@@ -105,40 +93,35 @@ class Proof:
             scheme: how the graph was quantized.
             reference: rung that the graph has to match, as in `no_worse_than`.
         """
-        model = open_graph(graph, self._manifest)
-        beside = self._beside(model)
+        model, exam, fp32 = open_graph(graph, self._manifest), self._exam, self._fp32
+        given = exam.answers(model, model.batches(exam.texts))
+        counts, fp32_counts, matters_A = exam.counts(given, fp32), exam.counts(fp32, fp32), exam.matters(fp32, given)
+        vectors = {
+            "embedding": _cosines(fp32, given),
+            "token": _token_cosines(self._token_vectors, _token_vectors(model, exam.texts)),
+        }
         flips, batch_cosines = self._by_neighbours(model)
         rung = Rung(
             scheme=scheme,
             size_bytes=size_of(graph),
-            agreement=beside.agreement,
+            agreement=share((fp32.top1_A == given.top1_A)[matters_A], exam.text_A[matters_A]),
             different_answers=self._num_different,
-            metric=self._exam.metric,
-            fp32_metric=beside.fp32.value,
-            int8_metric=beside.given.value,
-            metric_ratio=beside.ratio,
-            **beside.cosines,
+            metric=exam.metric,
+            fp32_metric=fp32_counts.value,
+            int8_metric=counts.value,
+            metric_ratio=ratio_of_figures(counts, fp32_counts),
+            **{
+                f"{name}_cosine_{end}": None if cosines is None else float(pick(cosines))
+                for name, cosines in vectors.items()
+                for end, pick in (("mean", np.mean), ("min", np.min))
+            },
             batch_flips=flips,
-            batch_cosine_min=float(np.min(batch_cosines)) if batch_cosines else None,
+            batch_cosine_min=min(batch_cosines, default=None),
             saturation=self._saturation(model, graph),
             checks=(),
         )
         gates = no_worse_than(reference, self._gates) if reference else self._gates
         return rung.model_copy(update={"checks": checks(rung, gates)})
-
-    def _beside(self, model: OpenModel) -> _Beside:
-        exam = self._exam
-        given = exam.answers(model, model.batches(exam.texts))
-        counts, fp32_counts = exam.counts(given, self._fp32), exam.counts(self._fp32, self._fp32)
-        matters_A = exam.matters(self._fp32, given)
-        return _Beside(
-            agreement=share((self._fp32.top1_A == given.top1_A)[matters_A], exam.text_A[matters_A]),
-            given=counts,
-            fp32=fp32_counts,
-            ratio=ratio_of_figures(counts, fp32_counts, num_items=exam.num_items(self._fp32)),
-            cosines_T=_cosines(self._fp32, given),
-            cosines_N=_token_cosines(self._token_vectors, _token_vectors(model, exam.texts)),
-        )
 
     def _by_neighbours(self, model: OpenModel) -> tuple[Measured, list[float]]:
         """Return the share of answers that change in mixed batches, and the smallest cosine of each mixture."""
@@ -159,6 +142,26 @@ class Proof:
         return float(np.max([np.abs(ours - right).max(initial=0.0) for ours, right in pairs]))
 
 
+def ratio_of_figures(ours: Counts, theirs: Counts) -> Measured:
+    """Return our figure / their figure on the same texts, of the items that they count, with an interval as in `ratio`.
+
+    If the wholes differ too, as for an F1, both figures are linearized (ratio of two ratios, same section of Cochran).
+    The result is 0 if either figure is 0.
+    """
+    if (ours.whole_T == theirs.whole_T).all():
+        return ratio(ours.part_T, theirs.part_T, theirs.num_items)
+    num_items, num_counted = theirs.num_items, int(np.count_nonzero(ours.whole_T + theirs.whole_T))
+    if not ours.value or not theirs.value:
+        return measured(0.0, 0.0, num_items, num_counted)
+    value = ours.value / theirs.value
+    moved_T = (ours.part_T - ours.value * ours.whole_T) / ours.part_T.sum()
+    moved_T = moved_T - (theirs.part_T - theirs.value * theirs.whole_T) / theirs.part_T.sum()
+    squares = max(float(np.square(moved_T).sum()), float(theirs.part_T.sum()) ** -2)
+    num_texts = len(moved_T)
+    half = NORMAL_QUANTILE_95 * value * math.sqrt(squares * num_texts / max(num_texts - 1, 1))
+    return measured(value, half, num_items, num_counted)
+
+
 def no_worse_than(rung: Rung, gates: ExportGates) -> ExportGates:
     """Return `gates` with both limits raised to the lower ends of `rung`'s 95 % intervals."""
     raised = {
@@ -169,50 +172,30 @@ def no_worse_than(rung: Rung, gates: ExportGates) -> ExportGates:
     return gates.model_copy(update=raised)
 
 
-def checks(rung: Rung, gates: ExportGates) -> tuple[Check, ...]:
+def checks(rung: Rung, gates: ExportGates) -> tuple[Limit, ...]:
     """Return every figure that has a limit, checked."""
-    cosines = {"embedding_cosine_mean": rung.embedding_cosine_mean, "token_cosine_mean": rung.token_cosine_mean}
-    low = _beside_fp32(rung.agreement, rung.metric_ratio, cosines, rung.different_answers, gates)
-    low |= {"batch_cosine_min": (rung.batch_cosine_min, MIN_BATCH_COSINE)}
-    high = {"batch_flips": (rung.batch_flips.value, MAX_BATCH_FLIPS), "saturation": (rung.saturation, 0.0)}
+    least = {
+        "agreement": (rung.agreement.value, gates.min_agreement),
+        "metric_ratio": (rung.metric_ratio.value, gates.min_metric_ratio),
+        "embedding_cosine_mean": (rung.embedding_cosine_mean, MIN_EMBEDDING_COSINE),
+        "token_cosine_mean": (rung.token_cosine_mean, MIN_TOKEN_COSINE),
+        _NUM_TEXTS: (rung.agreement.num_texts, MIN_AGREEMENT_TEXTS),
+        _NUM_ITEMS: (rung.metric_ratio.num_items, MIN_METRIC_ITEMS),
+        _NUM_DIFFERENT: (rung.different_answers, MIN_DIFFERENT_ANSWERS),
+        "batch_cosine_min": (rung.batch_cosine_min, MIN_BATCH_COSINE),
+    }
+    most = {"batch_flips": (rung.batch_flips.value, MAX_BATCH_FLIPS), "saturation": (rung.saturation, 0.0)}
     # A figure is None where the kind of model has none.
     return (
-        *(_at_least(name, given, limit) for name, (given, limit) in low.items() if given is not None),
-        *(_at_most(name, given, limit) for name, (given, limit) in high.items()),
+        *(Limit.at_least(name, given, limit) for name, (given, limit) in least.items() if given is not None),
+        *(Limit.at_most(name, given, limit) for name, (given, limit) in most.items()),
     )
 
 
-def _beside_fp32(
-    agreement: Measured,
-    metric_ratio: Measured,
-    cosines: Mapping[str, float | None],
-    num_different: int | None,
-    gates: ExportGates,
-) -> dict[str, tuple[float | None, float]]:
-    """Return the figures common to every graph that is compared with fp32, with their limits."""
-    return {
-        "agreement": (agreement.value, gates.min_agreement),
-        "metric_ratio": (metric_ratio.value, gates.min_metric_ratio),
-        "embedding_cosine_mean": (cosines["embedding_cosine_mean"], MIN_EMBEDDING_COSINE),
-        "token_cosine_mean": (cosines["token_cosine_mean"], MIN_TOKEN_COSINE),
-        _NUM_TEXTS: (agreement.num_texts, MIN_AGREEMENT_TEXTS),
-        _NUM_ITEMS: (metric_ratio.num_items, MIN_METRIC_ITEMS),
-        _NUM_DIFFERENT: (num_different, MIN_DIFFERENT_ANSWERS),
-    }
-
-
-def lacking(rung: Rung) -> tuple[Check, ...]:
+def lacking(rung: Rung) -> tuple[Limit, ...]:
     """Return the failed checks of sample sizes, which any other scheme would fail too."""
     counts = (_NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT)
     return tuple(check for check in rung.checks if check.name in counts and not check.is_passed)
-
-
-def _at_least(name: str, given: float, limit: float) -> Check:
-    return Check(name=name, given=given, must_be="at least", limit=limit, is_passed=given >= limit)
-
-
-def _at_most(name: str, given: float, limit: float) -> Check:
-    return Check(name=name, given=given, must_be="at most", limit=limit, is_passed=given <= limit)
 
 
 def _mixed(texts: Sequence[TokenizedText], pad_id: int, number: int) -> Iterator[TextBatch]:

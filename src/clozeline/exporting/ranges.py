@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from clozeline.exporting.exams import as_asked
+from clozeline.exporting.exams import hide
 from clozeline.exporting.graph import write_graph
-from clozeline.inference.open_model import padded
+from clozeline.inference.language import OpenEncoder
+from clozeline.inference.open_model import OpenModel, padded
 from clozeline.inference.package import open_graph
+from clozeline.inference.tokenization import TokenizedText
 from clozeline.records.package import Manifest
 
 _HEADROOM = 1.05
@@ -86,6 +88,13 @@ def measured(
     ran = [values[: len(extremes)] for _, values in model.run_batches(alone, *extremes, *outputs)]
     of_texts = iter(zip(*ran, strict=True))
     return {name: _seen(*(next(of_texts) for _ in (*_OF_TOKENS, *_OF_CHANNELS))) for name in names}
+
+
+def as_asked(model: OpenModel, texts: Sequence[str]) -> Sequence[TokenizedText]:
+    """Return `texts` as the input of a model of this task: with hidden tokens if it fills masks."""
+    if isinstance(model, OpenEncoder):
+        return [hide(text, model).text for text in model.tokenize(texts, truncate=True)]
+    return model.usual(texts).texts
 
 
 def range_of(seen: Seen) -> ActivationRange:

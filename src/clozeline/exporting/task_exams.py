@@ -15,37 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.exporting.exams import (
-    UNKNOWN,
-    Answers,
-    Counts,
-    Exam,
-    Holds,
-    Places,
-    Sample,
-    different,
-    either,
-    embeddings,
-    halves_exam,
-    nothing_to_ask,
-    per_text,
-)
+from clozeline.exporting import exams
+from clozeline.exporting.exams import UNKNOWN, Answers, Counts, Exam, Holds, Places, Sample
 from clozeline.inference.answerer import Answerer, context_of, spans_in
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.fields import OUTSIDE, AnswerSearch
 from clozeline.inference.open_model import OpenModel, Rows, TextBatch
 from clozeline.inference.tagger import Extent, Tagger, extents
 from clozeline.inference.tokenization import Given, TokenizedText, Window
-from clozeline.records.finetune.scored_items import (
-    EntitySpan,
-    Floats,
-    HeldOut,
-    Values,
-    by_vectors,
-    f1,
-    ranked,
-    spearman,
-)
+from clozeline.records.finetune import scored_items
+from clozeline.records.finetune.scored_items import EntitySpan, Floats, HeldOut, Values
 
 _DECIMALS = 5
 """Decimals of cosines. Smaller differences are rounding and must not order pairs that are equally similar."""
@@ -64,26 +43,19 @@ class LabelSetExam(Exam):
     least_logit: float
     """Logit above which a label is given."""
 
-    def num_items(self, fp32: Answers) -> int:
-        """Return the number of true labels; labels that a text does not have are not counted."""
-        return int(self._right(fp32).sum())
-
     def read(self, position: int, rows: Rows) -> Places:
         return (rows > self.least_logit).astype(np.int64)
 
     def counts(self, given: Answers, fp32: Answers) -> Counts:
-        """Return the sums of the micro-averaged F1."""
-        is_given_A, is_right_A = given.top1_A == 1, self._right(fp32)
-        right_T = per_text(is_given_A & is_right_A, self.text_A)
-        return Counts(2 * right_T, per_text(is_given_A, self.text_A) + per_text(is_right_A, self.text_A))
+        """Return the sums of the micro-averaged F1; labels that a text does not have are no items."""
+        is_given_A, is_right_A = given.top1_A == 1, (fp32.top1_A if self.is_agreement else self.true_A) == 1
+        both_T = 2 * exams.per_text(is_given_A & is_right_A, self.text_A)
+        whole_T = exams.per_text(is_given_A, self.text_A) + exams.per_text(is_right_A, self.text_A)
+        return Counts(both_T, whole_T, num_right=int(is_right_A.sum()))
 
     def matters(self, one: Answers, other: Answers) -> Holds:
         """Return the labels that at least one graph gives; on most labels both agree trivially."""
-        return either(one.top1_A == 1, other.top1_A == 1)
-
-    def _right(self, fp32: Answers) -> Holds:
-        is_right_A: Holds = (fp32.top1_A if self.is_agreement else self.true_A) == 1
-        return is_right_A
+        return exams.either(one.top1_A == 1, other.top1_A == 1)
 
 
 class OrderExam(Exam):
@@ -104,7 +76,7 @@ def labels_exam(model: Classifier, sample: Sample) -> Exam:
     manifest = model.manifest
     asked, labels_T = _items(model, sample)
     every = model.tokenize(asked, truncate=True)
-    places = different(every, sample)
+    places = exams.different(every, sample)
     read, labels_T = [every[place] for place in places], [labels_T[place] for place in places]
     if len(manifest.labels) == 1:
         return _order(read, [sample.held_out[place].score for place in places] if sample.held_out else [])
@@ -174,11 +146,8 @@ class CosinesExam(Exam):
 
     score_A: Values
 
-    def num_items(self, fp32: Answers) -> int:
-        return len(self.score_A)
-
     def answers(self, model: OpenModel, grouped: Iterable[TextBatch]) -> Answers:
-        embeddings_TH = embeddings(model, grouped)
+        embeddings_TH = exams.embeddings(model, grouped)
         cosine_A = _cosines(embeddings_TH)
         return Answers((cosine_A > np.roll(cosine_A, 1)).astype(np.int64), embeddings_TH)
 
@@ -200,17 +169,14 @@ class SearchExam(Exam):
     """For each first text, the indices of its matches among the second texts."""
     recall_at: int
 
-    def num_items(self, fp32: Answers) -> int:
-        return len(self.belonging)
-
     def answers(self, model: OpenModel, grouped: Iterable[TextBatch]) -> Answers:
-        embeddings_TH = embeddings(model, grouped)
+        embeddings_TH = exams.embeddings(model, grouped)
         firsts_AH, seconds_DH = self._parted(embeddings_TH)
         return Answers((firsts_AH @ seconds_DH.T).argmax(axis=1), embeddings_TH)
 
     def counts(self, given: Answers, fp32: Answers) -> Counts:
         """Return the sums of the recall, computed as for the task."""
-        found = ranked(by_vectors(*self._parted(_embeddings(given))), self.belonging)
+        found = scored_items.ranked(scored_items.by_vectors(*self._parted(_embeddings(given))), self.belonging)
         return Counts(found.recall_at(self.recall_at), np.ones(len(self.belonging)))
 
     def _parted(self, embeddings_TH: Floats) -> tuple[Floats, Floats]:
@@ -230,7 +196,7 @@ def similarity_exam(model: OpenModel, sample: Sample) -> Exam:
     if len({item.score for item in scored}) > 1:
         return _cosines_exam(model, scored)
     search = _search_exam(model, [item for item in sample.held_out if item.recall_at and item.right])
-    return halves_exam(model, sample) if search is None else search
+    return exams.halves_exam(model, sample) if search is None else search
 
 
 def _cosines_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam:
@@ -263,7 +229,9 @@ def _search_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam | None:
         is_first_T += [True, *(False for _ in new)]
     if len(place) < 2:
         return None
-    recall_at = _telling(items[0].recall_at or 1, len(place))
+    recall_at = items[0].recall_at or 1
+    if recall_at >= len(place):  # recall over all second texts would always be 1
+        recall_at = 1
     return SearchExam(
         texts=texts,
         text_A=np.arange(len(items)),
@@ -273,11 +241,6 @@ def _search_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam | None:
         belonging=belonging,
         recall_at=recall_at,
     )
-
-
-def _telling(recall_at: int, num_seconds: int) -> int:
-    """Return `recall_at`, or 1 if it covers all second texts, because recall would then always be 1."""
-    return recall_at if recall_at < num_seconds else 1
 
 
 def _embeddings(given: Answers) -> Floats:
@@ -296,10 +259,12 @@ def _shares_of_correlation(score_A: Values, cosine_A: Values) -> npt.NDArray[np.
 
     They are needed because a rank correlation is not a sum over pairs. All are 0 if the correlation is not positive.
     """
-    correlation, num_pairs = spearman(score_A, cosine_A), len(score_A)
+    correlation, num_pairs = scored_items.spearman(score_A, cosine_A), len(score_A)
     if not correlation > 0:
         return np.zeros(num_pairs)
-    without_A = np.array([spearman(np.delete(score_A, n), np.delete(cosine_A, n)) for n in range(num_pairs)])
+    without_A = np.array(
+        [scored_items.spearman(np.delete(score_A, n), np.delete(cosine_A, n)) for n in range(num_pairs)]
+    )
     without_A = np.nan_to_num(without_A)  # NaN if all remaining values are equal
     shares_A: npt.NDArray[np.float64] = correlation + (num_pairs - 1) * (without_A.mean() - without_A)
     return shares_A
@@ -313,30 +278,25 @@ class TagsExam(Exam):
     first_TW: Sequence[Places]
     true_T: Sequence[frozenset[Extent]]
 
-    def num_items(self, fp32: Answers) -> int:
-        """Return the number of true entities; words outside of entities do not count."""
-        return sum(map(len, self._right(fp32)))
-
     def read(self, position: int, rows: Rows) -> Places:
         said_W: Places = rows[self.first_TW[position]].argmax(axis=1)
         return said_W
 
     def counts(self, given: Answers, fp32: Answers) -> Counts:
-        """Return the sums of the entity F1, against fp32's entities if there are no labels."""
-        found_T, true_T = self._entities(given), self._right(fp32)
-        right = [2 * len(found & true) for found, true in zip(found_T, true_T, strict=True)]
-        return Counts(
-            np.array(right, dtype=np.int64),
-            np.array([len(found) + len(true) for found, true in zip(found_T, true_T, strict=True)], dtype=np.int64),
-        )
+        """Return the sums of the entity F1, against fp32's entities if there are no labels.
+
+        Words outside of entities are no items.
+        """
+        true_T = self._entities(fp32) if self.is_agreement else self.true_T
+        pairs = list(zip(self._entities(given), true_T, strict=True))
+        both_T = np.array([2 * len(found & true) for found, true in pairs], dtype=np.int64)
+        whole_T = np.array([len(found) + len(true) for found, true in pairs], dtype=np.int64)
+        return Counts(both_T, whole_T, num_right=sum(map(len, true_T)))
 
     def matters(self, one: Answers, other: Answers) -> Holds:
         """Return the words that at least one graph puts into an entity; on most words both agree trivially."""
         outside = self.tags.index(OUTSIDE) if OUTSIDE in self.tags else UNKNOWN
-        return either(one.top1_A != outside, other.top1_A != outside)
-
-    def _right(self, fp32: Answers) -> Sequence[frozenset[Extent]]:
-        return self._entities(fp32) if self.is_agreement else self.true_T
+        return exams.either(one.top1_A != outside, other.top1_A != outside)
 
     def _entities(self, given: Answers) -> list[frozenset[Extent]]:
         ends = np.cumsum([len(first_W) for first_W in self.first_TW])[:-1]
@@ -363,7 +323,7 @@ def tags_exam(model: Tagger, sample: Sample) -> Exam:
     ]
     text_A = np.repeat(np.arange(len(texts)), [len(first_W) for first_W, _ in placed])
     if len(text_A) == 0:
-        raise nothing_to_ask(f"{len(texts)} texts without a word, such as {texts[0][:60]!r}")
+        raise exams.nothing_to_ask(f"{len(texts)} texts without a word, such as {texts[0][:60]!r}")
     return TagsExam(
         texts=[window.read for window in windows],
         text_A=text_A,
@@ -378,7 +338,7 @@ def tags_exam(model: Tagger, sample: Sample) -> Exam:
 def _first_windows(windows: Sequence[Window], sample: Sample) -> list[Window]:
     """Return the first window of each text, without windows whose tokens repeat those of another."""
     first = [window for window in windows if window.place == 0]
-    return [first[place] for place in different([window.read for window in first], sample)]
+    return [first[place] for place in exams.different([window.read for window in first], sample)]
 
 
 def _first_tokens(window: Window, words: Sequence[tuple[int, int]]) -> tuple[Places, list[int]]:
@@ -416,9 +376,6 @@ class AnswersExam(Exam):
     right_T: Sequence[Sequence[str]]
     no_answer_margin: float | None
 
-    def num_items(self, fp32: Answers) -> int:
-        return len(self.texts)
-
     def read(self, position: int, rows: Rows) -> Places:
         found = spans_in(self.windows[position], rows, 1, _SEARCH)
         margin = self.no_answer_margin
@@ -430,7 +387,7 @@ class AnswersExam(Exam):
     def counts(self, given: Answers, fp32: Answers) -> Counts:
         """Return the sums of the word F1 of SQuAD's script, against fp32's answers if there are no labels."""
         right_T = [[text] for text in self._texts(fp32)] if self.is_agreement else self.right_T
-        parts = [f1(right, answer) for right, answer in zip(right_T, self._texts(given), strict=True)]
+        parts = [scored_items.f1(right, answer) for right, answer in zip(right_T, self._texts(given), strict=True)]
         return Counts(np.array(parts), np.ones(len(parts)))
 
     def _texts(self, given: Answers) -> list[str]:

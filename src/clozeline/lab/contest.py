@@ -47,7 +47,7 @@ from clozeline.params.text import SourceParams
 from clozeline.records import clean_text
 from clozeline.records.finetune.statistics import Floats, ratio_intervals, sign_flip_p_value
 from clozeline.records.published import inspect_model, pinned
-from clozeline.records.reading.tokens import TokensInfo
+from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.system.files import replacing_file
 from clozeline.system.progress import ProgressBar
@@ -124,7 +124,7 @@ def shards_of(texts: Path, opened: OpenTokenizer, folder: Path) -> TokenShards:
         tokenizer_sha256=opened.sha256,
         special_ids=opened.special_ids,
         splits={_SPLIT: pack(partitions_of(texts), opened, folder, _SPLIT, _SHARD_TOKENS).info},
-    ).write(folder)
+    ).write(folder / INFO_NAME)
     return TokenShards.open(folder, _SPLIT)
 
 

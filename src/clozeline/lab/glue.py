@@ -29,7 +29,7 @@ from clozeline.params.reading import default_tree, params_in, read_tree
 from clozeline.params.tasks import FinetuneParams
 from clozeline.records.clean_text import SCHEMA
 from clozeline.records.finetune.scored_items import pearson, spearman
-from clozeline.records.finetune.statistics import Interval, bootstrap_interval
+from clozeline.records.finetune.statistics import Interval, bootstrap_interval, mean_interval
 from clozeline.records.record import MetricFile, Record
 from clozeline.stages.finetune import watched
 from clozeline.system.content import code_of, fingerprint
@@ -37,7 +37,8 @@ from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.tasks.classification.scores import accuracy, f1_of, matthews
 from clozeline.tasks.heads import folder_of
 from clozeline.tasks.kinds import train_each
-from clozeline.tasks.task import TaskInputs, TaskReport
+from clozeline.tasks.report import TaskReport
+from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.training import CODE, files_of, use_threads
 
 Values = npt.NDArray[np.float64]
@@ -161,7 +162,7 @@ def figures_of(task: GlueTask, of_seeds: Sequence[Trained]) -> TaskFigures:
         metrics={name: statistics.fmean(of_seed[name] for of_seed in found) for name in found[0]},
         score=statistics.fmean(score_of_seeds),
         score_of_seeds=score_of_seeds,
-        over_seeds=_over_seeds(score_of_seeds),
+        over_seeds=mean_interval(score_of_seeds),
         over_rows=Interval(low=low, high=high),
         num_train=first.num_train,
         num_dev=len(part_N),
@@ -195,19 +196,9 @@ def average_of(tasks: Sequence[TaskFigures]) -> Average:
     return Average(
         tasks=tuple(it.task for it in tasks),
         score=score,
-        over_seeds=_over_seeds(of_seeds),
+        over_seeds=mean_interval(of_seeds),
         over_rows=Interval(low=score - half, high=score + half),
     )
-
-
-def _over_seeds(scores: Sequence[float]) -> Interval | None:
-    if len(scores) < 2:
-        return None
-    from scipy.stats import t
-
-    half = float(t.ppf(0.975, len(scores) - 1)) * statistics.stdev(scores) / math.sqrt(len(scores))
-    mean = statistics.fmean(scores)
-    return Interval(low=mean - half, high=mean + half)
 
 
 def _or_0(value: float) -> float:

@@ -7,7 +7,7 @@ context.
 Shapes: B rows, L longest row, N content tokens, T targets, V vocabulary.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -223,22 +223,6 @@ def _attention_mask(tokens: RowTokens) -> Tensor | None:
     return torch.from_numpy((np.arange(tokens.longest) < tokens.length_B[:, None]).astype(np.int64))
 
 
-def _masked_for_training(split: Split, masker: Masker, tokens: RowTokens, epoch: int, progress: float) -> TargetBatch:
-    return hidden_batch(split, tokens, _masked(masker, tokens, epoch, progress))
-
-
-def _next_for_training(split: Split, masker: Masker, tokens: RowTokens, epoch: int, progress: float) -> TargetBatch:
-    return next_token_batch(split, tokens, ~masker.is_special_V[tokens.input_ids_N], with_end=True)
-
-
-def _replaced_for_training(split: Split, masker: Masker, tokens: RowTokens, epoch: int, progress: float) -> TargetBatch:
-    return detection_batch(split, tokens, _masked(masker, tokens, epoch, progress), masker.seed, epoch)
-
-
-def _masked(masker: Masker, tokens: RowTokens, epoch: int, progress: float) -> Masked:
-    return masker.mask(epoch, tokens.input_ids_N, tokens.document_N, tokens.position_N, progress, tokens.row_N)
-
-
 def detection_batch(split: Split, tokens: RowTokens, masked: Masked, seed: int, epoch: int) -> DetectionBatch:
     """Return the rows with the targets of `masked`; random numbers are a function of (seed, epoch, token)."""
     hidden = hidden_batch(split, tokens, masked)
@@ -263,18 +247,6 @@ def _fold_hidden(split: Split, tokens: RowTokens, seed: int, fold: int, num_fold
     return Masked(np.where(is_target_N, split.vocabulary.mask_id, tokens.input_ids_N), is_target_N)
 
 
-def _masked_for_judging(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> TargetBatch:
-    return hidden_batch(split, tokens, _fold_hidden(split, tokens, seed, fold, num_folds))
-
-
-def _replaced_for_judging(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> TargetBatch:
-    return detection_batch(split, tokens, _fold_hidden(split, tokens, seed, fold, num_folds), seed, epoch=0)
-
-
-def _next_for_judging(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> TargetBatch:
-    return next_token_batch(split, tokens, in_fold(split, tokens, seed, fold, num_folds), with_end=False)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Objective:
     """A way to train a language model."""
@@ -284,43 +256,41 @@ class Objective:
     """Head that the model predicts with. The saved model, its evaluation and its export depend on the head alone."""
     pipeline_tag: str
     """The hub's name for what the model does."""
-    target_share: Callable[[MaskingParams], float]
-    """Returns targets / tokens, 0-1, as the mean over the budget."""
     masks: bool = True
-    """Whether `masking` decides what is hidden."""
-    training: Callable[[Split, Masker, RowTokens, int, float], TargetBatch]
-    """Makes a training batch of the rows of a step, given the epoch and the progress through the budget (0-1)."""
-    judging: Callable[[Split, RowTokens, int, int, int], TargetBatch]
-    """Makes the evaluation batch of one fold. `seed` assigns each ordinary token to one of `num_folds` folds."""
+    """Whether `masking` decides what is hidden. If not, every ordinary token is a target."""
+
+    def target_share(self, masking: MaskingParams) -> float:
+        """Return targets / tokens, 0-1, as the mean over the budget."""
+        return mean_rate(masking) if self.masks else 1.0
+
+    def training_batch(
+        self, split: Split, masker: Masker, tokens: RowTokens, epoch: int, progress: float
+    ) -> TargetBatch:
+        """Return the batch of the rows of a step. `progress`: through the budget, 0-1."""
+        if not self.masks:
+            return next_token_batch(split, tokens, ~masker.is_special_V[tokens.input_ids_N], with_end=True)
+        masked = masker.mask(epoch, tokens.input_ids_N, tokens.document_N, tokens.position_N, progress, tokens.row_N)
+        return self._hidden(split, tokens, masked, masker.seed, epoch)
+
+    def evaluation_batch(self, split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> TargetBatch:
+        """Return the batch of one fold. `seed` assigns each ordinary token to one of `num_folds` folds."""
+        is_target_N = in_fold(split, tokens, seed, fold, num_folds)
+        if not self.masks:
+            return next_token_batch(split, tokens, is_target_N, with_end=False)
+        hidden_N = np.where(is_target_N, split.vocabulary.mask_id, tokens.input_ids_N)
+        return self._hidden(split, tokens, Masked(hidden_N, is_target_N), seed, epoch=0)
+
+    def _hidden(self, split: Split, tokens: RowTokens, masked: Masked, seed: int, epoch: int) -> TargetBatch:
+        if self.head == "rtd":
+            return detection_batch(split, tokens, masked, seed, epoch)
+        return hidden_batch(split, tokens, masked)
 
 
 OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
     {
-        "mlm": Objective(
-            title="masked language modelling",
-            head="mlm",
-            pipeline_tag="fill-mask",
-            target_share=mean_rate,
-            training=_masked_for_training,
-            judging=_masked_for_judging,
-        ),
-        "clm": Objective(
-            title="causal language modelling",
-            head="clm",
-            pipeline_tag="text-generation",
-            target_share=lambda masking: 1.0,
-            masks=False,
-            training=_next_for_training,
-            judging=_next_for_judging,
-        ),
-        "rtd": Objective(
-            title="replaced-token detection",
-            head="rtd",
-            pipeline_tag="feature-extraction",
-            target_share=mean_rate,
-            training=_replaced_for_training,
-            judging=_replaced_for_judging,
-        ),
+        "mlm": Objective(title="masked language modelling", head="mlm", pipeline_tag="fill-mask"),
+        "clm": Objective(title="causal language modelling", head="clm", pipeline_tag="text-generation", masks=False),
+        "rtd": Objective(title="replaced-token detection", head="rtd", pipeline_tag="feature-extraction"),
     }
 )
 """The values of `pretrain.objective`. A head has the objective of its name, which judges every model with this head."""

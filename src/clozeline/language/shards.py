@@ -64,7 +64,7 @@ class TokenShards:
         Raises:
             ArtifactError: a file is missing, truncated or does not fit its neighbours; or the split does not exist.
         """
-        info = TokensInfo.read(folder)
+        info = TokensInfo.of_folder(folder)
         if split not in info.splits:
             raise ArtifactError(f"{folder} has no split `{split}`, only {', '.join(info.splits)}", do=REBUILD)
         return cls(folder, split, info)

@@ -8,10 +8,10 @@ of the workspace, by which runs and locks of several people and machines are tol
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 from prefect import get_run_logger
@@ -23,7 +23,7 @@ from clozeline.params.reading import read_tree
 from clozeline.params.tasks import LabelledParams
 from clozeline.records.clean_text import SOURCE
 from clozeline.records.reading.tokens import documents_path
-from clozeline.records.record import Lock, Record
+from clozeline.records.record import Lock, Record, leaves
 from clozeline.registry.lineage import ancestry
 from clozeline.registry.models import model_name
 from clozeline.registry.publishing import LOCK
@@ -31,6 +31,7 @@ from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_loc
 from clozeline.registry.trained import TrainedEncoder, check_still_registered, fetch_trained, locked_champion
 from clozeline.system.errors import DataError, ParamsError, StorageError, TransientError
 from clozeline.system.files import replacing_file
+from clozeline.system.sweep import files_in
 from clozeline.system.workspace import Workspace
 from clozeline.tasks.formats import require_readable
 from clozeline.versions.graph import StageNode
@@ -116,21 +117,11 @@ def warn_of_missing_labels(params: Params) -> None:
 
 
 def _missing(root: Path, node: StageNode, path: str) -> DataError:
-    keys = [key for key, value in _leaves(read_tree(root / "params.yaml")) if value == path]
+    keys = [key for key, value in leaves(read_tree(root / "params.yaml")) if value == path]
     return DataError(
-        f"{path} does not exist, and stage `{node.name}` reads it",
-        given=f"{' and '.join(keys)}: {path} in params.yaml" if keys else f"deps of `{node.name}` in dvc.yaml: {path}",
-        expected=f"an existing file or folder, with a path relative to {root}",
+        f"{path} does not exist in {root}, and stage `{node.name}` reads it ({' and '.join(keys) or 'dvc.yaml'})",
         do=f"correct {keys[0] if keys else 'dvc.yaml'}, or restore the file (`dvc pull`, if DVC tracks it)",
     )
-
-
-def _leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for name, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def needed_bytes(root: Path, graph: Sequence[StageNode], params: Params) -> int:
@@ -159,12 +150,11 @@ def require_disk_space(root: Path, graph: Sequence[StageNode], params: Params) -
     needed, free = needed_bytes(root, graph, params), shutil.disk_usage(root).free
     if free < needed:
         raise StorageError(
-            f"the disk of {root} has too little room for this run",
-            given=f"{free / _GB:.2f} GB are free",
-            expected=f"about {needed / _GB:.2f} GB for the outputs and checkpoints of the stages that have to run",
-            do="free space on that disk (`clozeline gc` lists data that is no longer needed; delete nothing in"
-            " .dvc/cache by hand, which the lineage of released models needs), or put the cache on another disk:"
-            " move .dvc/cache there, then `dvc cache dir --local FOLDER`",
+            f"the disk of {root} has too little room for this run: {free / _GB:.2f} GB are free, and the stages that"
+            f" have to run write about {needed / _GB:.2f} GB",
+            do="free space there (`clozeline gc` lists data that is no longer needed; delete nothing in .dvc/cache by"
+            " hand, which the lineage of released models needs), or move .dvc/cache to another disk, then `dvc cache"
+            " dir --local FOLDER`",
         )
     if free < 2 * needed:
         get_run_logger().warning(
@@ -196,13 +186,9 @@ def _first_bytes(root: Path, node: StageNode, out: str, encoder: int) -> int:
     if out.startswith(("models/", "dist/")):
         return encoder * (2 if out.startswith("dist/") else 1)  # a package has an fp32 and an INT8 graph
     if out.startswith("data/"):
-        return _TEXT_PER_SOURCE * sum(_size_of(root / path) for path in node.deps if not path.startswith("src/"))
+        sources = [root / path for path in node.deps if not path.startswith("src/")]
+        return _TEXT_PER_SOURCE * sum(file.stat().st_size for source in sources for file in files_in(source))
     return 0
-
-
-def _size_of(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def require_own_encoder(workspace: Workspace, graph: Sequence[StageNode], params: Params) -> None:
@@ -237,9 +223,7 @@ def _require_deps(root: Path, node: StageNode, sources: Sequence[Path]) -> None:
         path = file.relative_to(root)
         if not any(path.is_relative_to(dep) for dep in node.deps):
             raise ParamsError(
-                f"stage `{_PRETRAIN}` would not run again after an edit of your own encoder",
-                given=f"{path} outside the deps of `{_PRETRAIN}` in dvc.yaml",
-                expected="the file, or its folder, among the deps",
+                f"stage `{_PRETRAIN}` would not run again after an edit of {path}: it is outside its deps in dvc.yaml",
                 do=f"add the line `- {path}` below `deps:` of `{_PRETRAIN}` in dvc.yaml",
             )
 
@@ -265,7 +249,7 @@ def settle_start(workspace: Workspace, graph: Sequence[StageNode], params: Param
         return _continue(workspace, params)
     champion = _champion(workspace, params, _NO_TEXT)
     fetch_trained(champion, workspace)
-    locked = StartLock.read(workspace.root / START_LOCK)
+    locked = StartLock.of_yaml(workspace.root / START_LOCK)
     if locked is not None and locked.architecture == champion.architecture:
         return False
     return _replace(workspace, champion)
@@ -279,7 +263,7 @@ def require_start(workspace: Workspace, graph: Sequence[StageNode], params: Para
         ParamsError: it is another model than `params` asks for.
         TransientError: the registry does not answer, and the files are not here yet.
     """
-    locked = StartLock.read(workspace.root / START_LOCK)
+    locked = StartLock.of_yaml(workspace.root / START_LOCK)
     is_read = any(START_LOCK in node.deps and node.is_changed for node in graph)
     if locked is not None and is_read and not _is_new(graph):
         locked.check_architecture(params.pretrain)
@@ -301,7 +285,7 @@ def _is_new(graph: Sequence[StageNode]) -> bool:
 
 def _continue(workspace: Workspace, params: Params) -> bool:
     """Lock the champion if start.lock is of another snapshot than the last one; return whether it changed."""
-    locked, text = StartLock.read(workspace.root / START_LOCK), _text_hash(workspace)
+    locked, text = StartLock.of_yaml(workspace.root / START_LOCK), _text_hash(workspace)
     if text is None or (locked is not None and locked.text == text):
         return False
     wanted = _champion(workspace, params, text)
@@ -324,7 +308,7 @@ def _text_hash(workspace: Workspace) -> str | None:
 
 def _replace(workspace: Workspace, wanted: StartLock | None) -> bool:
     path = workspace.root / START_LOCK
-    if path.exists() and StartLock.read(path) == wanted:
+    if path.exists() and StartLock.of_yaml(path) == wanted:
         return False
     with Objects.open(workspace.root) as objects:
         if path.exists():

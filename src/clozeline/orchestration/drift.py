@@ -5,18 +5,20 @@ lets later traffic be compared with the first traffic of a version.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import reduce
 from http.client import HTTPException
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.request import Request, urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
 
 from clozeline.records.finetune.statistics import stability_index
+from clozeline.records.limits import Limit
 from clozeline.registry.sources import REGISTRY_SCHEME
 from clozeline.system.errors import ArtifactError, DataError, ParamsError, TransientError
 from clozeline.system.files import replacing_file
@@ -73,20 +75,15 @@ class Traffic(BaseModel):
     def since(self, earlier: "Traffic") -> "Traffic":
         """Return the traffic after `earlier`; all traffic if a count fell, because the server restarted."""
         later = self._with(earlier, -1)
-        counts = (
-            *(*later.texts_by_length.values(), *later.answers_by_confidence.values()),
-            *(later.tokens, later.unknown_tokens, later.right, later.wrong),
-        )
-        return self if min(counts) < 0 else later
+        by_bucket = (*later.texts_by_length.values(), *later.answers_by_confidence.values())
+        return self if min(*by_bucket, later.tokens, later.unknown_tokens, later.right, later.wrong) < 0 else later
 
     def _with(self, other: "Traffic", sign: int) -> "Traffic":
+        ours, theirs = dict(self), dict(other)
         return Traffic(
             texts_by_length=_sum(self.texts_by_length, other.texts_by_length, sign),
             answers_by_confidence=_sum(self.answers_by_confidence, other.answers_by_confidence, sign),
-            tokens=self.tokens + sign * other.tokens,
-            unknown_tokens=self.unknown_tokens + sign * other.unknown_tokens,
-            right=self.right + sign * other.right,
-            wrong=self.wrong + sign * other.wrong,
+            **{name: ours[name] + sign * theirs[name] for name in ("tokens", "unknown_tokens", "right", "wrong")},
         )
 
 
@@ -114,10 +111,8 @@ def ask(url: str, api_key: str | None = None) -> dict[str, Served]:
         with urlopen(Request(f"{url.rstrip('/')}/metrics", headers=headers), timeout=_TIMEOUT_SECONDS) as answer:
             text = answer.read().decode("utf-8", "replace")
     except (OSError, HTTPException) as error:
-        raise TransientError(
-            f"{url}/metrics does not return the counters of a `clozeline serve`: {error}",
-            do="start it, correct the URL, or set CLOZELINE_API_KEYS",
-        ) from error
+        problem = f"{url}/metrics does not return the counters of a `clozeline serve`: {error}"
+        raise TransientError(problem, do="start it, correct the URL, or set CLOZELINE_API_KEYS") from error
     return read(text, url)
 
 
@@ -134,12 +129,9 @@ def read(text: str, source: str) -> dict[str, Served]:
     models = {sample.labels["model"]: sample.labels for sample in samples if sample.name == _IDENTITY}
     if not models:
         raise _other_make(source, f"no {_IDENTITY}")
+    of_model = {name: [sample for sample in samples if sample.labels.get("model") == name] for name in models}
     return {
-        name: Served(
-            version=labels["version"],
-            sha256=labels["sha256"],
-            traffic=_traffic([sample for sample in samples if sample.labels.get("model") == name]),
-        )
+        name: Served(version=labels["version"], sha256=labels["sha256"], traffic=_traffic(of_model[name]))
         for name, labels in models.items()
     }
 
@@ -159,12 +151,9 @@ def _traffic(samples: list[Sample]) -> Traffic:
 
 def _buckets(samples: list[Sample], name: str) -> dict[str, int]:
     """Return counts per bucket; Prometheus gives cumulative counts."""
-    bounds = sorted(
-        (sample for sample in samples if sample.name == name), key=lambda sample: float(sample.labels["le"])
-    )
-    counts = [int(sample.value) for sample in bounds]
-    below = [0, *counts][: len(counts)]
-    return {sample.labels["le"]: count - less for sample, count, less in zip(bounds, counts, below, strict=True)}
+    bounds = sorted((one for one in samples if one.name == name), key=lambda one: float(one.labels["le"]))
+    counts = [0, *(int(sample.value) for sample in bounds)]
+    return {one.labels["le"]: count - below for one, (below, count) in zip(bounds, pairwise(counts), strict=True)}
 
 
 def _sum(ours: Mapping[str, int], theirs: Mapping[str, int], sign: int) -> dict[str, int]:
@@ -178,19 +167,20 @@ def _other_make(source: str, given: str) -> DataError:
     )
 
 
-@dataclass(frozen=True)
-class Limits:
+class DriftLimits(BaseModel):
     """Limits beyond which traffic counts as drifted."""
 
-    min_texts: int = 1_000
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    min_texts: NonNegativeFloat = 1_000
     """Smallest number of texts on each side. By chance alone the index is about 12 buckets * 2 / `min_texts`."""
-    max_index: float = 0.2
+    max_index: NonNegativeFloat = 0.2
     """Largest population stability index; 0.1 is usually called a small shift and 0.25 a large one."""
-    max_unknown_increase: float = 0.01
+    max_unknown_increase: NonNegativeFloat = 0.01
     """Largest increase of the share of unknown tokens, 0-1."""
-    min_scored: int = 200
+    min_scored: NonNegativeFloat = 200
     """Smallest number of answers on each side that feedback has scored."""
-    max_wrong_increase: float = 0.1
+    max_wrong_increase: NonNegativeFloat = 0.1
     """Largest increase of the share of scored answers that were wrong, 0-1. By chance alone an increase of 0.1 comes
     about once in 200 comparisons of 200 answers, 80 % of them right.
     """
@@ -202,57 +192,35 @@ class Limits:
         Raises:
             ParamsError: a name is unknown, or its value is not a number from 0 up.
         """
-        known = [field.name for field in fields(cls)]
-        wrong = {name: value for name, value in given.items() if name not in known or not _is_limit(value)}
-        if wrong:
+        try:
+            return cls.model_validate(dict(given))
+        except ValidationError as error:
+            wrong = ", ".join(f"{fault['loc'][0]}: {fault['input']!r}" for fault in error.errors())
             raise ParamsError(
-                f"limits of the drift flow must be numbers from 0 up for {', '.join(known)}",
-                given=", ".join(f"{name}: {value!r}" for name, value in wrong.items()),
+                f"limits of the drift flow are not numbers from 0 up for {', '.join(cls.model_fields)}: {wrong}",
                 do="correct `parameters.limits` of the deployment in infra/prefect.yaml, then `make deploy`",
-            )
-        return cls(**given)
+            ) from error
 
 
-def _is_limit(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-
-
-@dataclass(frozen=True)
-class Shift:
-    """One figure and its limit."""
-
-    name: str
-    given: float
-    limit: float
-
-    @property
-    def is_drift(self) -> bool:
-        return self.given > self.limit
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.given:.4f}, at most {self.limit:.4f}: {'DRIFT' if self.is_drift else 'as before'}"
-
-    def as_record(self) -> dict[str, object]:
-        return {**asdict(self), "is_drift": self.is_drift}
-
-
-def shifts(reference: Traffic, now: Traffic, limits: Limits) -> list[Shift]:
+def shifts(reference: Traffic, now: Traffic, limits: DriftLimits) -> list[Limit]:
     """Return the shifts in text length, in the share of unknown tokens and, given enough answers, in confidence."""
+    index = stability_index(reference.texts_by_length, now.texts_by_length)
+    unknown_increase = now.unknown_rate - reference.unknown_rate
     found = [
-        Shift("length_index", stability_index(reference.texts_by_length, now.texts_by_length), limits.max_index),
-        Shift("unknown_increase", now.unknown_rate - reference.unknown_rate, limits.max_unknown_increase),
+        Limit.at_most("length_index", index, limits.max_index),
+        Limit.at_most("unknown_increase", unknown_increase, limits.max_unknown_increase),
     ]
     if min(reference.num_answers, now.num_answers) >= limits.min_texts:
         index = stability_index(reference.answers_by_confidence, now.answers_by_confidence)
-        found.append(Shift("confidence_index", index, limits.max_index))
+        found.append(Limit.at_most("confidence_index", index, limits.max_index))
     return found
 
 
-def feedback_shift(reference: Traffic, now: Traffic, limits: Limits) -> Shift | None:
-    """Return the shift in the share of wrong answers; None if feedback has scored too few."""
+def feedback_shift(reference: Traffic, now: Traffic, limits: DriftLimits) -> list[Limit]:
+    """Return the shift in the share of wrong answers; nothing if feedback has scored too few."""
     if min(reference.num_scored, now.num_scored) < limits.min_scored:
-        return None
-    return Shift("wrong_increase", now.wrong_rate - reference.wrong_rate, limits.max_wrong_increase)
+        return []
+    return [Limit.at_most("wrong_increase", now.wrong_rate - reference.wrong_rate, limits.max_wrong_increase)]
 
 
 def urls_of(given: str) -> list[str]:
@@ -279,11 +247,11 @@ class Watched(BaseModel):
     seen: dict[str, Traffic] | Traffic
     """Counters at the last poll by the URL of the server; without a URL in states of one server that are older."""
     reference: Traffic = Traffic()
-    """First traffic of this version; grows until it holds at least `Limits.min_texts` texts."""
+    """First traffic of this version; grows until it holds at least `DriftLimits.min_texts` texts."""
     since: Traffic = Traffic()
     """Traffic after the reference that has not been compared yet."""
     scored_reference: Traffic = Traffic()
-    """First traffic of this version with at least `Limits.min_scored` answers that feedback has scored."""
+    """First traffic of this version with at least `DriftLimits.min_scored` answers that feedback has scored."""
     scored_since: Traffic = Traffic()
     """Traffic after that whose scored answers have not been compared yet."""
 
@@ -296,13 +264,13 @@ class Verdict:
     version: str
     num_texts: int
     """Number of texts that were compared; 0 if there are too few so far."""
-    shifts: tuple[Shift, ...]
+    shifts: tuple[Limit, ...]
     waits_for: str = ""
     """Why nothing was compared."""
 
     @property
     def is_drift(self) -> bool:
-        return any(shift.is_drift for shift in self.shifts)
+        return any(not shift.is_passed for shift in self.shifts)
 
     def __str__(self) -> str:
         outcome = "; ".join(map(str, self.shifts)) or self.waits_for
@@ -337,7 +305,7 @@ class Watch(BaseModel):
         with replacing_file(file) as beside:
             beside.write_text(self.model_dump_json(indent=2), encoding="utf-8")
 
-    def look(self, servers: Mapping[str, Mapping[str, Served]], limits: Limits) -> tuple["Watch", list[Verdict]]:
+    def look(self, servers: Mapping[str, Mapping[str, Served]], limits: DriftLimits) -> tuple["Watch", list[Verdict]]:
         """Return the new state, and a verdict for each model; `servers` has the models of each server by its URL.
 
         A model that the servers serve in several graphs, because they change now, keeps its state.
@@ -347,7 +315,10 @@ class Watch(BaseModel):
         mixed = {name: by_url for name, by_url in found.items() if len({one.sha256 for one in by_url.values()}) > 1}
         watched = {name: self._carried_on(name, by_url) for name, by_url in found.items() if name not in mixed}
         verdicts = [_verdict(name, model, limits) for name, model in watched.items()]
-        verdicts += [_between(name, by_url.values()) for name, by_url in mixed.items()]
+        for name, by_url in mixed.items():
+            versions = " and ".join(sorted({served.version for served in by_url.values()}))
+            waits_for = "the servers change from one version to another"
+            verdicts.append(Verdict(name, versions, num_texts=0, shifts=(), waits_for=waits_for))
         compared = {verdict.model for verdict in verdicts if verdict.num_texts}
         kept = {
             name: model.model_copy(update={"since": Traffic()}) if name in compared else model
@@ -381,12 +352,7 @@ def _total(parts: Iterable[Traffic]) -> Traffic:
     return reduce(Traffic.plus, parts, Traffic())
 
 
-def _between(name: str, servers: Iterable[Served]) -> Verdict:
-    versions = " and ".join(sorted({served.version for served in servers}))
-    return Verdict(name, versions, num_texts=0, shifts=(), waits_for="the servers change from one version to another")
-
-
-def _settled(watched: Watched, limits: Limits) -> Watched:
+def _settled(watched: Watched, limits: DriftLimits) -> Watched:
     """Add new traffic to the references until they are large enough; keep them fixed from then on."""
     if watched.reference.num_texts < limits.min_texts:
         watched = watched.model_copy(update={"reference": watched.reference.plus(watched.since), "since": Traffic()})
@@ -398,11 +364,11 @@ def _settled(watched: Watched, limits: Limits) -> Watched:
     return watched
 
 
-def _verdict(name: str, watched: Watched, limits: Limits) -> Verdict:
-    scored = tuple(filter(None, [feedback_shift(watched.scored_reference, watched.scored_since, limits)]))
+def _verdict(name: str, watched: Watched, limits: DriftLimits) -> Verdict:
+    scored = tuple(feedback_shift(watched.scored_reference, watched.scored_since, limits))
 
     def waiting(num_texts: int, what: str) -> Verdict:
-        reason = f"{num_texts:,} of {limits.min_texts:,} texts {what}"
+        reason = f"{num_texts:,} of {limits.min_texts:,.0f} texts {what}"
         return Verdict(model=name, version=watched.version, num_texts=0, shifts=scored, waits_for=reason)
 
     if watched.reference.num_texts < limits.min_texts:

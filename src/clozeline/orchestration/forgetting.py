@@ -21,7 +21,7 @@ from clozeline.orchestration.garbage import held_to_remove, lock_of, own_lock
 from clozeline.orchestration.items_file import FOLDER as ITEMS
 from clozeline.orchestration.items_file import items_files, without, write_items
 from clozeline.records import snapshot
-from clozeline.records.finetune.scored_items import read_items
+from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.reading.streams import Meter, decompressed
 from clozeline.records.record import Lock, LockedPath, Record
 from clozeline.records.snapshot import FORGOTTEN_LOCK, MIN_WORDS, Earlier, Forgotten, Snapshot, words_of
@@ -35,8 +35,8 @@ from clozeline.system.sweep import Removal, SweptStore, files_in, sweep
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import database_of
 from clozeline.tracking.stored_files import search_files
-from clozeline.versions.last_output import last_output
 from clozeline.versions.objects import Stored
+from clozeline.versions.project import last_output
 
 _PARQUET: Final = b"PAR1"
 _BLOCK_BYTES: Final = 1 << 22
@@ -113,13 +113,10 @@ def _blocks(path: Path, forms: Forgotten) -> Iterator[str]:
             if 0 in block[:4096]:
                 return
             text = block.decode("utf-8", errors="replace")
-            for form in dict.fromkeys((text, _ESCAPE.sub(_unescaped, text), html.unescape(text))):
+            unescaped = _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else " ", text)
+            for form in dict.fromkeys((text, unescaped, html.unescape(text))):
                 yield rest + form
             rest = text[forms.start_of_rest(text) :]
-
-
-def _unescaped(escape: re.Match[str]) -> str:
-    return chr(int(escape[1], 16)) if escape[1] else " "
 
 
 def hashes_of_quoting(root: Path, sought: Sought, lock: Lock) -> Iterator[str]:
@@ -137,7 +134,7 @@ def items_store(root: Path, sought: Sought) -> SweptStore:
     """
     num_kept, removals = 0, list[Removal]()
     for file in items_files(root):
-        items = read_items(file)
+        items = HeldOut.lines(file)
         kept = without(items, sought.is_quoted_by)
         num_kept += len(kept)
         if gone := [item for item in items if item not in kept]:
@@ -207,8 +204,12 @@ def forget(workspace: Workspace, text: str, max_characters: int, *, is_dry: bool
         ArtifactError: `forgotten.lock` or its key cannot be used, or a server refuses the caller.
         TransientError: the remote or MLflow does not answer, or a run is active.
     """
-    if len(words_of(text)) < MIN_WORDS:
-        raise _too_short(text)
+    if (num_words := len(words_of(text))) < MIN_WORDS:
+        raise DataError(
+            f"the text has {num_words} words, too few to be cut out of longer texts (at least {MIN_WORDS}):"
+            f" {text.strip()[:60]!r}",
+            do="give the whole document: `clozeline forget FILE`",
+        )
     with ExitStack() as stack:
         if not is_dry:
             stack.enter_context(held_to_remove(workspace))
@@ -239,14 +240,17 @@ class _Forgetting:
         versions = tuple(self._affected())
         runs = {version.run_id for version, _, _ in self._registered}
         in_runs = search_files(self._address, self._sought.is_quoted_in, runs) if self._has_mlflow else None
+        outs = {self._root / out.path: out.md5 in self._spread and name != _SNAPSHOT for name, out in self._outs()}
         stores = (
             *self._stored.without(self._spread),
-            self._outputs(),
+            SweptStore.of_paths("workspace: outputs", outs, lambda path: outs[path] and path.exists()),
             items_store(self._root, self._sought),
             *self._in_work(),
             *([in_runs.removable] if in_runs else []),
         )
-        left = (*self._in_sources(), *self._in_copies(), *(in_runs.of_versions if in_runs else ()))
+        copies = [file for file in files_in(self._workspace.work / "registry") if self._sought.is_in(file)]
+        of_copies = (f"{file.relative_to(self._root)}: a copy of a registered package" for file in copies)
+        left = (*self._in_sources(), *of_copies, *(in_runs.of_versions if in_runs else ()))
         held = tuple(self._held_of(self._present()))
         return Findings(self._num_words, self._is_known, held, versions, stores, left)
 
@@ -313,10 +317,6 @@ class _Forgetting:
             if out.md5 and not is_searched and any(map(self._sought.is_in, files_in(self._root / out.path))):
                 yield out.md5
 
-    def _outputs(self) -> SweptStore:
-        paths = {self._root / out.path: out.md5 in self._spread and name != _SNAPSHOT for name, out in self._outs()}
-        return SweptStore.of_paths("workspace: outputs", paths, lambda path: paths[path] and path.exists())
-
     def _in_work(self) -> Iterator[SweptStore]:
         """Yield what the next run makes again, and the files that quote the text."""
         work = self._workspace.work
@@ -342,11 +342,6 @@ class _Forgetting:
                 if self._sought.is_in(file):
                     yield f"{file.relative_to(self._root) if file.is_relative_to(self._root) else file}: a source"
 
-    def _in_copies(self) -> Iterator[str]:
-        for file in files_in(self._workspace.work / "registry"):
-            if self._sought.is_in(file):
-                yield f"{file.relative_to(self._root)}: a copy of a registered package"
-
     def _rewrite_snapshot(self) -> None:
         """Write the present snapshot without the text, and let dvc.lock name it, unless that was done before."""
         stage = self._lock.stages.get(_SNAPSHOT)
@@ -366,12 +361,3 @@ class _Forgetting:
     def _unfinished(self) -> _Unfinished:
         file = self._root / _UNFINISHED
         return _Unfinished.model_validate_json(file.read_bytes()) if file.is_file() else _Unfinished()
-
-
-def _too_short(text: str) -> DataError:
-    return DataError(
-        "the text is too short to be told from others",
-        given=f"{len(words_of(text))} words: {text.strip()[:60]!r}",
-        expected=f"at least {MIN_WORDS} words, because the text is cut out of every longer one that holds it",
-        do="give the whole document: `clozeline forget FILE`",
-    )

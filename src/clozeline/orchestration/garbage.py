@@ -53,7 +53,9 @@ def sweep_project(workspace: Workspace, kept: Kept, *, shared: bool, is_dry: boo
         if not is_dry:
             stack.enter_context(held_to_remove(workspace))
         publisher = Publisher(address)
-        versions = [*versions_in_use(address), *_start(workspace, publisher)]
+        versions = versions_in_use(address)
+        if start := StartLock.of_yaml(workspace.root / START_LOCK):  # its version may have no alias any more
+            versions.append(publisher.registry.version(start.model, start.version))
         nights = Nights.read(address, identity_of(workspace), kept.num_nights)
         if not nights.has_own:
             raise _nothing_known(address)
@@ -81,10 +83,9 @@ def held_to_remove(workspace: Workspace) -> Iterator[None]:
         address = tracking_uri(workspace)
         if reason := deliver_waiting(workspace.outbox, address):
             raise TransientError(
-                "MLflow did not take all records of earlier runs, which decide what is removed",
-                given=f"{address}; {workspace.outbox}: {reason}",
-                expected="a server that takes them, and the store of its files",
-                do="start that store, or try again later; nothing was removed",
+                f"MLflow at {address} did not take all records in {workspace.outbox}, which decide what is removed:"
+                f" {reason}",
+                do="start it and the store of its files, or try again later; nothing was removed",
             )
         yield
 
@@ -111,9 +112,7 @@ def own_lock(workspace: Workspace) -> Lock:
 
 def _nothing_known(address: str) -> ArtifactError:
     return ArtifactError(
-        "MLflow knows no run of this workspace, so it cannot say what is still needed",
-        given=address,
-        expected="the MLflow that the runs and releases of this project report to",
+        f"MLflow at {address} knows no run of this workspace, so it cannot say what is still needed",
         do="correct MLFLOW_TRACKING_URI, or run the pipeline here first (`clozeline run`); nothing was removed",
     )
 
@@ -121,18 +120,11 @@ def _nothing_known(address: str) -> ArtifactError:
 def _require_quiet(nights: Nights) -> None:
     if nights.running_elsewhere:
         raise TransientError(
-            "a run of another workspace is active, and may need what the shared stores hold",
-            given=", ".join(nights.running_elsewhere),
-            expected="no unfinished run in MLflow",
-            do="wait until it ends; if it was killed, the next run of its workspace closes it, or delete it in MLflow"
-            " (`clozeline ui`). Without `--shared` only this workspace's own stores are swept",
+            f"{', '.join(nights.running_elsewhere)} of another workspace is active, and may need what the shared"
+            " stores hold",
+            do="wait until it ends (if it was killed, the next run of its workspace closes it, or delete it in"
+            " MLflow: `clozeline ui`), or leave `--shared` out: then only this workspace's own stores are swept",
         )
-
-
-def _start(workspace: Workspace, publisher: Publisher) -> list[Registered]:
-    """Return the version that training continues from, which may have no alias any more."""
-    start = StartLock.read(workspace.root / START_LOCK)
-    return [publisher.registry.version(start.model, start.version)] if start else []
 
 
 def _in_work(

@@ -7,11 +7,13 @@ answerers an answer, and pairs that share some of the parts have a known similar
 import hashlib
 import heapq
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
+
+from ruamel.yaml import YAML
 
 from clozeline.corpus.cleaning.portions import texts_of
 from clozeline.inference.tagger import extents
@@ -22,36 +24,6 @@ from clozeline.tasks.files import LabelledRecord, read_records
 from clozeline.tasks.tagging.data import to_iob2
 
 _NUM_ITEMS: Final = 320
-_PEOPLE: Final = (
-    "Maria Lopez", "John Miller", "Aisha Khan", "Peter Novak", "Yuki Tanaka", "Emma Clark", "David Cohen",
-    "Chen Wei", "Olga Petrova", "Paul Dubois", "Sofia Rossi", "Ahmed Hassan", "Laura Schmidt", "James Wilson",
-)  # fmt: skip
-_PLACES: Final = (
-    "Berlin", "Paris", "Madrid", "Tokyo", "Boston", "Cairo", "Vienna", "Toronto", "Sydney", "Prague", "Lisbon",
-    "Chicago", "Dublin", "Mumbai", "Oslo", "Rome",
-)  # fmt: skip
-_FIRMS: Final = (
-    "Siemens", "Toyota", "Google", "Nokia", "Airbus", "Samsung", "Philips", "Boeing", "Ikea", "Microsoft", "Nestle",
-    "Unilever", "Intel", "Sony",
-)  # fmt: skip
-_DEEDS: Final = (
-    "repaired a printer for", "signed a contract with", "wrote a report about", "bought a car from",
-    "lost a court case against", "painted the offices of", "taught chemistry at a school of",
-    "sold an old bridge to", "studied the accounts of", "cooked a dinner for the guests of",
-)  # fmt: skip
-_TIMES: Final = (
-    "last spring", "in March 2019", "two weeks ago", "during the storm", "on a Monday morning", "after the election",
-    "in the summer of 1998", "before breakfast",
-)  # fmt: skip
-_OPINIONS: Final = (
-    "it was a wonderful success", "everybody was delighted with the result", "the food was excellent and cheap",
-    "it was the best day of the year", "the service was friendly and quick", "it was a terrible failure",
-    "the result was boring and useless", "everything broke and nobody helped", "the room was dirty and far too loud",
-    "it cost a lot of money for nothing", "the meeting ended at noon", "the documents are kept in a blue box",
-)  # fmt: skip
-_PARTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"person": _PEOPLE, "deed": _DEEDS, "firm": _FIRMS, "place": _PLACES, "time": _TIMES, "opinion": _OPINIONS}
-)
 MOST_ITEMS: Final = 576
 """As many as the default of `export.num_agreement_texts`, and the texts for calibration."""
 _MOST_FOR_VECTORS: Final = 256
@@ -71,31 +43,23 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 of a cross-encoder, which gives two texts one number."""
 
 
-@dataclass(frozen=True)
-class _Event:
-    """Parts of a sentence."""
+_Event = Mapping[str, str]
+"""The parts of a sentence, by their kinds."""
+_SENTENCE: Final = "{person} {deed} {firm} in {place} {time}, and {opinion}."
+_REORDERED: Final = "In {place}, {time}: {person} {deed} {firm}; {opinion}."
 
-    person: str
-    deed: str
-    firm: str
-    place: str
-    time: str
-    opinion: str
 
-    @property
-    def sentence(self) -> str:
-        return f"{self.person} {self.deed} {self.firm} in {self.place} {self.time}, and {self.opinion}."
-
-    @property
-    def reordered(self) -> str:
-        return f"In {self.place}, {self.time}: {self.person} {self.deed} {self.firm}; {self.opinion}."
+@cache
+def _parts() -> Mapping[str, Sequence[str]]:
+    parts: Mapping[str, Sequence[str]] = YAML(typ="safe").load(Path(__file__).with_name("built_in_items.yaml"))
+    return parts
 
 
 def built_in_items(task: str, *, reads_pairs: bool) -> list[HeldOut]:
     """Return the same items each time, for a model of this kind."""
     draw = random.Random(0)
     make = _pair_without_score if reads_pairs else _MADE.get(task, _text)
-    events = [_Event(**{part: draw.choice(values) for part, values in _PARTS.items()}) for _ in range(_NUM_ITEMS)]
+    events = [{part: draw.choice(values) for part, values in _parts().items()} for _ in range(_NUM_ITEMS)]
     return [make(event, number, draw) for number, event in enumerate(events)]
 
 
@@ -105,42 +69,40 @@ def are_built_in(items: Iterable[HeldOut], task: str, *, reads_pairs: bool) -> b
 
 
 def _text(event: _Event, number: int, draw: random.Random) -> HeldOut:
-    return HeldOut(text=event.sentence)
+    return HeldOut(text=_SENTENCE.format(**event))
 
 
 def _question(event: _Event, number: int, draw: random.Random) -> HeldOut:
     asked, answer = (
-        (f"Who {event.deed} {event.firm}?", event.person),
-        (f"Where was {event.person}?", event.place),
-        (f"When did that happen in {event.place}?", event.time),
+        ("Who {deed} {firm}?", "person"),
+        ("Where was {person}?", "place"),
+        ("When did that happen in {place}?", "time"),
     )[number % 3]
-    return HeldOut(text=asked, second=event.sentence, right=(answer,))
+    return HeldOut(text=asked.format(**event), second=_SENTENCE.format(**event), right=(event[answer],))
 
 
 def _scored_pair(event: _Event, number: int, draw: random.Random) -> HeldOut:
     """Pair a sentence with one of which some parts are other ones; the score is the share of equal parts."""
-    return HeldOut(
-        text=event.sentence,
-        second=(changed := _changed(event, number % (len(_PARTS) + 1), draw)).reordered,
-        score=sum(getattr(changed, part) == getattr(event, part) for part in _PARTS) / len(_PARTS),
-    )
+    changed = _changed(event, number % (len(event) + 1), draw)
+    score = sum(changed[part] == event[part] for part in event) / len(event)
+    return HeldOut(text=_SENTENCE.format(**event), second=_REORDERED.format(**changed), score=score)
 
 
 def _pair_without_score(event: _Event, number: int, draw: random.Random) -> HeldOut:
     second = (
-        f"{event.person} was in {event.place}.",
-        f"{event.person} was never in {event.place}.",
-        f"{draw.choice(_PEOPLE)} likes music.",
-        _changed(event, number % 4, draw).reordered,
+        "{person} was in {place}.".format(**event),
+        "{person} was never in {place}.".format(**event),
+        f"{draw.choice(_parts()['person'])} likes music.",
+        _REORDERED.format(**_changed(event, number % 4, draw)),
     )[number % 4]
-    return HeldOut(text=event.sentence, second=second)
+    return HeldOut(text=_SENTENCE.format(**event), second=second)
 
 
 def _changed(event: _Event, num_parts: int, draw: random.Random) -> _Event:
-    changed = dict(vars(event))
-    for part in draw.sample(list(_PARTS), num_parts):
-        changed[part] = draw.choice([value for value in _PARTS[part] if value != changed[part]])
-    return _Event(**changed)
+    changed = dict(event)
+    for part in draw.sample(list(event), num_parts):
+        changed[part] = draw.choice([value for value in _parts()[part] if value != changed[part]])
+    return changed
 
 
 _MADE: Final[Mapping[str, Callable[[_Event, int, random.Random], HeldOut]]] = MappingProxyType(
@@ -199,14 +161,6 @@ def _chosen(items: Iterable[HeldOut], most: int, path: Path) -> list[HeldOut]:
     return [distinct[line] for line in lowest]
 
 
-def _labelled(record: LabelledRecord) -> HeldOut:
-    return HeldOut(text=record.text("text"), right=_right(record))
-
-
-def _labelled_pair(record: LabelledRecord) -> HeldOut:
-    return HeldOut(text=record.text("text"), second=record.text("second"), right=_right(record))
-
-
 def _right(record: LabelledRecord) -> tuple[str, ...]:
     if isinstance(record.values["label"], list):
         return tuple(record.strings("label"))
@@ -245,8 +199,8 @@ def _spans(words: list[str], tags: list[str]) -> Iterator[EntitySpan]:
 _READ: Final[Mapping[str, Callable[[LabelledRecord], HeldOut]]] = MappingProxyType(
     {
         "feature-extraction": _read_scored_pair,
-        "text-classification": _labelled,
-        "pairs": _labelled_pair,
+        "text-classification": lambda record: HeldOut(text=record.text("text"), right=_right(record)),
+        "pairs": lambda it: HeldOut(text=it.text("text"), second=it.text("second"), right=_right(it)),
         "scored pairs": _read_scored_pair,
         "token-classification": _tagged,
         "question-answering": _read_question,

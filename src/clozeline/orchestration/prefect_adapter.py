@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
@@ -21,14 +21,9 @@ from uuid import UUID
 from prefect import State, runtime
 from prefect.blocks.notifications import SlackWebhook
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterId,
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
+from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import refresh_global_settings_context
 from prefect.events.schemas.automations import AutomationCore as AutomationCore
@@ -47,6 +42,8 @@ from clozeline.system.errors import ClozelineError, TransientError
 
 HEALTH: Final = "/api/health"
 """Path of the endpoint that answers when a server is ready."""
+OWNED_TAG: Final = "clozeline"
+"""Tag of the deployments that belong to the file."""
 LOGGERS: Final = ("prefect.flow_runs", "prefect.task_runs")
 _MOST_AT_ONCE: Final = 16
 _RETRY_DELAYS_SECONDS: Final = [5.0, 30.0, 120.0, 600.0]
@@ -65,6 +62,7 @@ SERVER_WITHOUT_SCHEDULES: Final = {
     "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
 }
+_ENDED: Final = (StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED)
 _MOST_CRASHES: Final = 3
 _WITHIN: Final = timedelta(hours=6)
 _FLOW_RUN: Final = re.compile(r"flow run ([0-9a-f-]{36})")
@@ -240,30 +238,36 @@ def require_no_crash_loop() -> None:
     if runtime.deployment.id is None:
         return
     with get_client(sync_client=True) as client:
-        crashes = _last_crashes(client, UUID(str(runtime.deployment.id)))
+        crashes = last_crashes(client, UUID(str(runtime.deployment.id)))
     if crashes >= _MOST_CRASHES:
         raise ClozelineError(
-            f"the last {crashes} runs crashed, so this one would too",
-            given=f"{crashes} crashes in a row within {_WITHIN.total_seconds() / 3600:.0f} hours",
-            expected="runs that end by themselves",
+            f"the last {crashes} runs crashed within {_WITHIN.total_seconds() / 3600:.0f} hours, so this one would too",
             do="read work/logs and the worker's log, remove the cause (memory, disk, a machine that restarts), then"
             " start a run by hand: `clozeline run`",
         )
 
 
-def _last_crashes(client: SyncPrefectClient, deployment: UUID) -> int:
+def last_crashes(client: SyncPrefectClient, deployment: UUID) -> int:
     """Return the number of recent runs that crashed since the last one that ended in another way."""
-    ended = FlowRunFilterStateType(any_=[StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED])
-    runs = client.read_flow_runs(
-        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
-        flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=ended)),
-        sort=FlowRunSort.START_TIME_DESC,
-        limit=_MOST_CRASHES,
-    )
+    runs = runs_of(client, deployment, _ENDED, FlowRunSort.START_TIME_DESC, limit=_MOST_CRASHES)
     since = datetime.now(UTC) - _WITHIN
-    return len(list(takewhile(lambda run: _is_recent_crash(run, since), runs)))
+    crashed = [run.state is not None and run.state.type == StateType.CRASHED and run.start_time for run in runs]
+    return len(list(takewhile(lambda started: started and started >= since, crashed)))
 
 
-def _is_recent_crash(run: FlowRun, since: datetime) -> bool:
-    has_crashed = run.state is not None and run.state.type == StateType.CRASHED
-    return has_crashed and run.start_time is not None and run.start_time >= since
+def deployments_of(client: SyncPrefectClient) -> list[DeploymentResponse]:
+    """Return our deployments: those with `OWNED_TAG`."""
+    owned = DeploymentFilter.model_validate({"tags": {"all_": [OWNED_TAG]}})
+    return client.read_deployments(deployment_filter=owned)
+
+
+def runs_of(
+    client: SyncPrefectClient, deployment: UUID, states: Collection[StateType], sort: FlowRunSort, *, limit: int
+) -> list[FlowRun]:
+    """Return the first runs of a deployment that are in one of `states`."""
+    return client.read_flow_runs(
+        deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [deployment]}}),
+        flow_run_filter=FlowRunFilter.model_validate({"state": {"type": {"any_": list(states)}}}),
+        sort=sort,
+        limit=limit,
+    )

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final, Self
 
@@ -14,17 +14,16 @@ from clozeline.orchestration.checks import git_tags, identity_of
 from clozeline.orchestration.trials import PackageTrials, Tried
 from clozeline.params.delivery import ReleaseParams
 from clozeline.params.project import Params
-from clozeline.records.limits import PairedFigures
 from clozeline.records.package import Manifest, Precision, read_manifest
 from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.records.record import Lock
+from clozeline.registry.changes import ChampionChangedError
 from clozeline.registry.decisions import Decision, Gate, Outcome, forgetting, gates
 from clozeline.registry.lineage import release_section
 from clozeline.registry.models import CANDIDATE, SIGNATURE, Registered, model_name
 from clozeline.registry.publishing import LOCK, METRICS, Evidence, Publisher, example_texts
 from clozeline.registry.signature import sign, signing_key
 from clozeline.registry.trained import TrainedEncoder
-from clozeline.registry.versions import ChampionChangedError
 from clozeline.system.errors import ArtifactError, GateError, TransientError
 from clozeline.system.machine import processor
 from clozeline.system.workspace import Workspace, tracking_uri
@@ -37,49 +36,24 @@ _MOST_DECISIONS: Final = 5
 _BETTER: Final = "train longer or better (or import another model or commit), or change the limit"
 
 
-@dataclass(frozen=True)
-class Release:
-    """Result of the release of one package."""
+class Release(Decision):
+    """The decision about one package, with what was measured on this machine."""
 
     package: str
-    name: str
-    """Name of the registered model."""
-    version: str
-    outcome: Outcome
-    """`unchanged`: it was already the champion. `held`: a person has to decide. `kept`: the champion stays."""
-    gates: tuple[Gate, ...]
     latency: Latency
-    """Latency on this machine."""
-    reason: str = ""
-    """Why it is held, and what to do about it; or why the champion is kept."""
-    trial: PairedFigures | None = None
-    """Its figures beside the champion's."""
-    is_a_short_trial: bool = False
-    precision: Precision = "int8"
-    """Precision that is served by default."""
     why_fp32: str = ""
 
     @classmethod
     def of(cls, package: str, version: Registered, decision: Decision, manifest: Manifest, measured: Latency) -> Self:
         precision = version.served or manifest.served
-        return cls(
-            package=package,
-            name=version.name,
-            version=version.version,
-            outcome=decision.outcome,
-            gates=decision.gates,
-            latency=measured,
-            reason=decision.reason,
-            is_a_short_trial=decision.is_a_short_trial,
-            trial=decision.trial,
-            precision=precision,
-            why_fp32=f"{version}: {_why_fp32(manifest, version)}" if precision == "fp32" else "",
-        )
+        why_fp32 = f"{version}: {_why_fp32(manifest, version)}" if precision == "fp32" else ""
+        told = dict(decision) | {"served": precision}
+        return cls.model_construct(package=package, latency=measured, why_fp32=why_fp32, **told)
 
     @property
-    def lines(self) -> list[str]:
+    def log_lines(self) -> list[str]:
         """Lines for the log of the flow."""
-        headline = f"{self.name} version {self.version}: {self.outcome}"
+        headline = f"{self.model} version {self.version}: {self.outcome}"
         evidence = [str(self.trial)] if self.trial else []
         speed = f"measured now: {self.latency}"
         return [headline, *evidence, *map(str, self.gates), *filter(None, [self.reason, self.why_fp32]), speed]
@@ -96,10 +70,9 @@ class ReleaseRefusedError(GateError):
         refused = [made for made in releases if made.outcome == "refused"]
         failed = [(made, gate) for made in refused for gate in made.gates if not gate.is_passed]
         refusal = cls(
-            f"not good enough to be released: {', '.join(made.name for made in refused)}",
-            given="; ".join(f"{made.name} version {made.version}: {gate}" for made, gate in failed),
-            expected="every gate of `release` in params.yaml passed",
-            do=f"{_BETTER}; until then it is models:/{refused[0].name}@{CANDIDATE}",
+            f"not good enough to be released: {', '.join(made.model for made in refused)}",
+            given="; ".join(f"{made.model} version {made.version}: {gate}" for made, gate in failed),
+            do=f"{_BETTER}; until then it is models:/{refused[0].model}@{CANDIDATE}",
         )
         refusal.releases = tuple(releases)
         return refusal
@@ -111,9 +84,8 @@ class HeldError(GateError):
     @classmethod
     def of(cls, held: Sequence[Release]) -> Self:
         return cls(
-            f"a person has to decide about {', '.join(made.name for made in held)}",
+            f"a person has to decide about {', '.join(made.model for made in held)}",
             given="; ".join(made.reason for made in held),
-            expected="versions that the gates decide about",
             do="look at the evidence in the report, then `clozeline release --accept`, or leave the champion as it is",
         )
 
@@ -134,7 +106,6 @@ def require_registry(workspace: Workspace, params: Params) -> None:
         raise TransientError(
             f"MLflow at {address} does not answer, so nothing was released",
             given=f"waiting for it: {packages}{records}",
-            expected=error.expected,
             do="start it, or correct MLFLOW_TRACKING_URI; then finish with `clozeline release`",
         ) from error
 
@@ -152,9 +123,7 @@ def require_locked(workspace: Workspace, package: str) -> None:
         given = objects.md5_of(workspace.root / path)
     if given != locked:
         raise ArtifactError(
-            f"{path} differs from its hash in {LOCK}",
-            given=f"md5 {given}",
-            expected=f"md5 {locked}" if locked else f"an output of a stage in {LOCK}",
+            f"{path} differs from its hash in {LOCK}: md5 {given}, not {locked or 'listed'}",
             do="run `clozeline run` (or `dvc repro`), which updates both",
         )
 
@@ -247,7 +216,8 @@ def _decide(
     tried = trials.against(champion) if champion else Tried()
     on_old = trials.on_old_text(champion) if champion else Tried()
     checked = [*gates(params, figures, tried.figures), *forgetting(params, on_old.figures)]
-    doubts = _doubts(params, champion, tried, on_old)
+    never = ["release.promote is `never`"] if champion and params.promote == "never" else []
+    doubts = [*never, *(one.why_not for one in (tried, on_old) if one.why_not)]
     outcome, reason = _outcome(version, checked, doubts, trials.accept_held)
     decision = Decision(
         outcome=outcome,
@@ -270,12 +240,6 @@ def _decide(
         why = f"accepted by hand (--accept): {'; '.join(overruled)}" if overruled else "every gate passed"
         registry.promote(version, replacing=champion.version if champion else None, why=why, evidence=record)
     return decision
-
-
-def _doubts(params: ReleaseParams, champion: Registered | None, *trials: Tried) -> list[str]:
-    """Return the reasons to hold a version other than its gates."""
-    never = ["release.promote is `never`"] if champion and params.promote == "never" else []
-    return [*never, *(tried.why_not for tried in trials if tried.why_not)]
 
 
 def _outcome(

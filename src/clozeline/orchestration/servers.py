@@ -26,16 +26,8 @@ from urllib.request import urlopen
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import PrefectHTTPStatusError
 
-from clozeline.orchestration.prefect_adapter import (
-    HEALTH,
-    SERVER_WITHOUT_SCHEDULES,
-    api_url,
-    has_server_password,
-    page_settings,
-    server_command,
-    server_password,
-    use_temporary_server,
-)
+from clozeline.orchestration import prefect_adapter
+from clozeline.orchestration.prefect_adapter import HEALTH, api_url, has_server_password
 from clozeline.orchestration.stage_process import stage_environment
 from clozeline.system import processes
 from clozeline.system.errors import ParamsError, TransientError
@@ -98,9 +90,9 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], workspace
         time.sleep(0.2)
     exit_code = process.poll()
     raise TransientError(
-        f"{server.name} did not start",
-        given="it runs, but does not answer" if exit_code is None else f"it ended with exit code {exit_code}",
-        expected=f"an answer at {server.url}{server.health} within {_READY_WITHIN_SECONDS:.0f} s",
+        f"{server.name} did not start:"
+        f" {'it runs, but gives no answer' if exit_code is None else f'it ended with exit code {exit_code}'} at"
+        f" {server.url}{server.health}",
         do=f"read {_log_of(server, workspace)}",
     )
 
@@ -110,9 +102,7 @@ def require_running(server: Server, process: subprocess.Popen[bytes], workspace:
     exit_code = process.poll()
     if exit_code is not None:
         raise TransientError(
-            f"{server.name} ended",
-            given=f"exit code {exit_code}",
-            expected="a server that runs until Ctrl-C",
+            f"{server.name} ended with exit code {exit_code}",
             do=f"read {_log_of(server, workspace)}, then start it again",
         )
 
@@ -134,7 +124,7 @@ def protection(workspace: Workspace, port: int) -> dict[str, str]:
     Raises:
         ParamsError: the folder `work` belongs to another user.
     """
-    return {} if has_server_password() else server_password(_kept_password(workspace, port))
+    return {} if has_server_password() else prefect_adapter.server_password(_kept_password(workspace, port))
 
 
 def sign_in(workspace: Workspace, port: int) -> str:
@@ -165,9 +155,8 @@ def _close(folder: Path) -> None:
             folder.chmod(0o700)
         except PermissionError as error:
             raise ParamsError(
-                f"{folder} has to be closed to other users, because it holds the password of Prefect's server",
-                given="a folder of another user",
-                expected="a folder of yours",
+                f"{folder}, which holds the password of Prefect's server, belongs to another user and is open to"
+                " others",
                 do="start the server as its owner, or set PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD",
             ) from error
 
@@ -218,7 +207,7 @@ def _mlflow(port: int, address: str) -> Server:
 
 def _prefect(port: int, password: Mapping[str, str]) -> Server:
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
-    environment = {**page_settings(_api(port)), **password}
+    environment = {**prefect_adapter.page_settings(_api(port)), **password}
     return Server(name="Prefect", command=command, port=port, health=HEALTH, environment=environment)
 
 
@@ -232,12 +221,9 @@ def _require_free(server: Server) -> None:
         try:
             probe.bind((HOST, server.port))
         except OSError as error:
-            option = f"--{server.name.lower()}-port"
             raise ParamsError(
-                f"{server.name} cannot listen on port {server.port}",
-                given=str(error),
-                expected="a free port",
-                do=f"choose another one: clozeline ui {option} {server.port + 1}",
+                f"{server.name} cannot listen on port {server.port}: {error}",
+                do=f"choose another one: clozeline ui --{server.name.lower()}-port {server.port + 1}",
             ) from error
 
 
@@ -252,12 +238,16 @@ def ensure_prefect_server(workspace: Workspace) -> None:
         with answering_server():
             return
     password = new_password()
-    server = _server_on(_free_port(), password)
+    with socket.create_server((HOST, 0)) as listener:
+        port = int(listener.getsockname()[1])
+    # Schedules need a permanent server.
+    environment = {**prefect_adapter.SERVER_WITHOUT_SCHEDULES, **prefect_adapter.server_password(password)}
+    server = Server("Prefect", prefect_adapter.server_command(HOST, port), port, HEALTH, environment)
     lifetime = ExitStack()
     process = lifetime.enter_context(running(server, workspace))
     atexit.register(lifetime.close)  # not earlier, because Prefect's threads send their last logs until then
     wait_until_ready(server, process, workspace)
-    use_temporary_server(f"{server.url}/api", password)
+    prefect_adapter.use_temporary_server(f"{server.url}/api", password)
 
 
 @contextmanager
@@ -272,17 +262,13 @@ def answering_server() -> Iterator[SyncPrefectClient]:
     """
     if api_url() is None:
         raise ParamsError(
-            "no Prefect server is known",
-            given="PREFECT_API_URL is not set",
-            expected="the address of a running server, such as http://127.0.0.1:4200/api",
+            "no Prefect server is known: PREFECT_API_URL is not set",
             do="start one with `python infra/prefect/start_server.py`, then set PREFECT_API_URL",
         )
     with get_client(sync_client=True) as client:
         if (failure := client.api_healthcheck()) is not None:
             raise TransientError(
-                "the Prefect server does not answer",
-                given=f"PREFECT_API_URL={client.api_url}: {failure}",
-                expected="a Prefect server at that address",
+                f"the Prefect server at PREFECT_API_URL={client.api_url} does not answer: {failure}",
                 do="start it (`python infra/prefect/start_server.py`) or correct PREFECT_API_URL",
             )
         _require_access(client)
@@ -297,24 +283,8 @@ def _require_access(client: SyncPrefectClient) -> None:
         if error.response.status_code != 401:
             raise
         raise ParamsError(
-            "the Prefect server refuses the password",
-            given=f"PREFECT_API_URL={client.api_url}, which is no server of this project, or has another password",
-            expected="its password in PREFECT_API_AUTH_STRING",
+            f"the Prefect server refuses the password: {client.api_url} (PREFECT_API_URL) is no server of this"
+            " project, or has another one",
             do="`export PREFECT_API_AUTH_STRING=$(cat FILE)`; FILE is work/prefect-PORT.password of the project in"
             " whose folder it was started",
         ) from error
-
-
-def _server_on(port: int, password: str) -> Server:
-    return Server(
-        name="Prefect",
-        command=server_command(HOST, port),
-        port=port,
-        health=HEALTH,
-        environment={**SERVER_WITHOUT_SCHEDULES, **server_password(password)},  # schedules need a permanent server
-    )
-
-
-def _free_port() -> int:
-    with socket.create_server((HOST, 0)) as listener:
-        return int(listener.getsockname()[1])

@@ -67,15 +67,6 @@ _BY_EXIT_CODE: Final[dict[int, type[ClozelineError]]] = {
 NUM_KEPT: Final = 50
 
 
-@dataclass(frozen=True)
-class OutputStream:
-    """One file descriptor that a process writes to."""
-
-    descriptor: int
-    is_terminal: bool
-    """Whether the output is copied to our terminal as it arrives, including progress bars."""
-
-
 class Transcript:
     """Lines of a process: `log` gets all, `hear` those that no terminal shows, `tail` holds the last ones."""
 
@@ -92,11 +83,14 @@ class Transcript:
             self._hear(line)
 
 
-def read_all(streams: Sequence[OutputStream], transcript: Transcript) -> None:
-    """Read until every stream has ended."""
+def read_all(streams: Mapping[int, bool], transcript: Transcript) -> None:
+    """Read until every stream has ended.
+
+    `streams`: file descriptor → whether the output is copied to our terminal as it arrives, including progress bars.
+    """
     with selectors.DefaultSelector() as selector:
-        for stream in streams:
-            selector.register(stream.descriptor, selectors.EVENT_READ, _Reader(stream, transcript))
+        for descriptor, is_terminal in streams.items():
+            selector.register(descriptor, selectors.EVENT_READ, _Reader(descriptor, is_terminal, transcript))
         while selector.get_map():
             for key, _ in selector.select():
                 if not key.data.read():
@@ -106,23 +100,23 @@ def read_all(streams: Sequence[OutputStream], transcript: Transcript) -> None:
 class _Reader:
     """Cuts one stream into lines; of a redrawn line (a progress bar) it keeps the last drawing."""
 
-    def __init__(self, stream: OutputStream, transcript: Transcript) -> None:
-        self._stream = stream
-        self._transcript = transcript
+    def __init__(self, descriptor: int, is_terminal: bool, transcript: Transcript) -> None:
+        self._descriptor, self._is_terminal, self._transcript = descriptor, is_terminal, transcript
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._rest = ""
 
     def read(self) -> bool:
         """Read the available bytes; return False at the end of the stream."""
-        content = _read(self._stream.descriptor)
-        if self._stream.is_terminal and content:
+        content = _read(self._descriptor)
+        if self._is_terminal and content:
             sys.stderr.buffer.write(content)
             sys.stderr.flush()
         *lines, self._rest = (self._rest + self._decoder.decode(content)).split("\n")
         if not content and self._rest:
             lines.append(self._rest)
         for line in lines:
-            self._transcript.add(_last_drawing(line), is_shown=self._stream.is_terminal)
+            drawing = line.rstrip("\r").rpartition("\r")[2]
+            self._transcript.add(_ESCAPES.sub("", drawing), is_shown=self._is_terminal)
         return bool(content)
 
 
@@ -133,36 +127,14 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
-def _last_drawing(line: str) -> str:
-    return _ESCAPES.sub("", line.rstrip("\r").rpartition("\r")[2])
-
-
-@dataclass(frozen=True)
-class StandardError:
-    """Standard error of a stage process: its write end and its read end."""
-
-    given: int
-    """File descriptor for the stage."""
-    read: int | None
-    """File descriptor for the flow; None if standard error goes to standard output."""
-
-    def close_given(self) -> None:
-        if self.read is not None:
-            os.close(self.given)
-
-    def close_read(self) -> None:
-        if self.read is not None:
-            os.close(self.read)
-
-
-def terminal_or(output: int) -> StandardError:
-    """Return a pseudo-terminal of the size of ours if our standard error is a terminal; otherwise `output`."""
+def _terminal() -> tuple[int, int] | None:
+    """Return our end and the stage's end of a pseudo-terminal of the size of ours; None if standard error is none."""
     if not sys.stderr.isatty():
-        return StandardError(given=output, read=None)
+        return None
     ours, theirs = os.openpty()
     size = fcntl.ioctl(sys.stderr.fileno(), termios.TIOCGWINSZ, b"\0" * 8)
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
-    return StandardError(given=theirs, read=ours)
+    return ours, theirs
 
 
 @dataclass(frozen=True)
@@ -235,30 +207,29 @@ class StageProcesses:
     @contextmanager
     def _started(
         self, command: Sequence[str], root: Path, environment: Mapping[str, str]
-    ) -> Iterator[tuple[subprocess.Popen[bytes], list[OutputStream]]]:
+    ) -> Iterator[tuple[subprocess.Popen[bytes], Mapping[int, bool]]]:
         output_read, output_given = os.pipe()
-        errors = terminal_or(output_given)
+        errors_read, errors_given = _terminal() or (output_read, output_given)
         process = processes.start(
             command,
             folder=root,
             environment=environment,
             output=output_given,
-            errors=errors.given,
+            errors=errors_given,
             kept_open=self._kept_open,
         )
-        os.close(output_given)
-        errors.close_given()
+        for given in {output_given, errors_given}:
+            os.close(given)
         self._running.add(process)
         try:
             if self._is_ending.is_set():
                 processes.end(process)
-            shown = [] if errors.read is None else [OutputStream(errors.read, is_terminal=True)]
-            yield process, [OutputStream(output_read, is_terminal=False), *shown]
+            yield process, {output_read: False} | ({errors_read: True} if errors_read != output_read else {})
         finally:
             processes.end(process)
             self._running.discard(process)
-            os.close(output_read)
-            errors.close_read()
+            for read in {output_read, errors_read}:
+                os.close(read)
 
 
 def is_killed(exit_code: int) -> bool:
@@ -276,8 +247,6 @@ def failure_of_killed(
     if out_of_memory_kills == 0:
         return ClozelineError(
             f"stage `{name}` was killed (signal 9) by a person or a program: memory did not run out",
-            given=f"exit code {exit_code}; meanwhile the kernel killed no process for lack of memory",
-            expected="a stage that runs to its end",
             do=f"{_BY_HAND}; its output is in {log}",
         )
     cause = "memory ran out" if out_of_memory_kills else "by hand, or because memory ran out"
@@ -286,9 +255,7 @@ def failure_of_killed(
     advice = _MORE_MEMORY if setting is None else f"{_MORE_MEMORY}; or {setting.format(task=task)}"
     gib = (memory_bytes or available_bytes()) / _GIB
     return ClozelineError(
-        f"stage `{name}` was killed (signal 9): {cause}",
-        given=f"exit code {exit_code}; all programs together may use {gib:.1f} GiB",
-        expected="enough memory for the stage",
+        f"stage `{name}` was killed (signal 9): {cause}; all programs together may use {gib:.1f} GiB",
         do=f"{advice}. The output of the stage is in {log}",
     )
 
@@ -308,17 +275,11 @@ def failure_of(ended: Ended) -> ClozelineError:
         return failure
     if is_killed(ended.exit_code):
         return failure_of_killed(ended.name, ended.exit_code, ended.log, ended.out_of_memory_kills)
+    last_line = next((line for line in reversed(ended.text.splitlines()) if line.strip()), "(none)")
     return _BY_EXIT_CODE.get(ended.exit_code, ClozelineError)(
-        f"stage `{ended.name}` failed",
-        given=f"exit code {ended.exit_code}; its last line: {_last_line(ended.text)}",
-        expected="exit code 0",
+        f"stage `{ended.name}` failed with exit code {ended.exit_code}; its last line: {last_line}",
         do=f"read {ended.log}",
     )
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "(none)"
 
 
 def stage_environment(workspace: Workspace, extra: Mapping[str, str]) -> dict[str, str]:

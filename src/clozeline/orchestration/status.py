@@ -2,29 +2,21 @@
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final, TypeVar
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterId,
-    DeploymentFilterTags,
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
 from pydantic import BaseModel, ConfigDict
 
-from clozeline.orchestration.deployments import OWNED_TAG
+from clozeline.orchestration.prefect_adapter import deployments_of, runs_of
 from clozeline.orchestration.servers import answering_server
 from clozeline.registry.decisions import newest_decision_about
-from clozeline.registry.models import CANDIDATE, CHAMPION, MODEL_PREFIX, Registered
+from clozeline.registry.models import CANDIDATE, CHAMPION, MODEL_PREFIX
 from clozeline.registry.versions import Registry
 from clozeline.system.errors import ClozelineError
 from clozeline.system.workspace import Workspace, tracking_uri
@@ -48,10 +40,12 @@ _LATE: Final = "Late"
 T = TypeVar("T")
 
 
-class ScheduledRun(BaseModel):
-    """The last run of a deployment, and when the next one is due."""
-
+class _Record(BaseModel):
     model_config = ConfigDict(frozen=True)
+
+
+class ScheduledRun(_Record):
+    """The last run of a deployment, and when the next one is due."""
 
     deployment: str
     state: str = ""
@@ -72,15 +66,14 @@ def scheduled_runs() -> list[ScheduledRun]:
         ParamsError: PREFECT_API_URL is not set, or the server refuses the password.
         TransientError: the server does not answer.
     """
-    owned = DeploymentFilter(tags=DeploymentFilterTags(all_=[OWNED_TAG]))
     with answering_server() as client:
-        found = client.read_deployments(deployment_filter=owned)
-        return [_of(client, deployment) for deployment in sorted(found, key=lambda deployment: deployment.name)]
+        return [_of(client, deployment) for deployment in sorted(deployments_of(client), key=lambda it: it.name)]
 
 
 def _of(client: SyncPrefectClient, deployment: DeploymentResponse) -> ScheduledRun:
-    last = _first(client, deployment, _STARTED, FlowRunSort.START_TIME_DESC)
-    planned = _first(client, deployment, _PLANNED, FlowRunSort.EXPECTED_START_TIME_ASC)
+    last = next(iter(runs_of(client, deployment.id, _STARTED, FlowRunSort.START_TIME_DESC, limit=1)), None)
+    due_first = FlowRunSort.EXPECTED_START_TIME_ASC
+    planned = next(iter(runs_of(client, deployment.id, _PLANNED, due_first, limit=1)), None)
     due = planned.expected_start_time if planned else None
     message, do = "", ""
     is_waiting = last is not None and last.state is not None and last.state.type not in _ENDED
@@ -101,22 +94,6 @@ def _of(client: SyncPrefectClient, deployment: DeploymentResponse) -> ScheduledR
         do=do,
         next=due,
     )
-
-
-def _first(
-    client: SyncPrefectClient, deployment: DeploymentResponse, states: Sequence[StateType], sort: FlowRunSort
-) -> FlowRun | None:
-    found = client.read_flow_runs(
-        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id])),
-        flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(states)))),
-        sort=sort,
-        limit=1,
-    )
-    return found[0] if found else None
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
 
 
 class ModelStatus(_Record):
@@ -208,6 +185,7 @@ def _model(registry: Registry, address: str, name: str) -> ModelStatus:
     champion, candidate = registry.at(name, CHAMPION), registry.at(name, CANDIDATE)
     last = next(iter(registry.changes(name)[-1:]), None)
     decision = newest_decision_about(candidate, address) if candidate else None
+    serves_from = champion.announcement.serve_from_seconds if champion and champion.announcement else 0.0
     return ModelStatus(
         name=name,
         champion=champion.version if champion else None,
@@ -219,13 +197,8 @@ def _model(registry: Registry, address: str, name: str) -> ModelStatus:
         reason=(decision.reason or "; ".join(str(gate) for gate in decision.gates if not gate.is_passed))
         if decision
         else "",
-        serve_from=_serve_from(champion),
+        serve_from=datetime.fromtimestamp(serves_from, UTC) if serves_from > time.time() else None,
     )
-
-
-def _serve_from(champion: Registered | None) -> datetime | None:
-    seconds = champion.announcement.serve_from_seconds if champion and champion.announcement else 0.0
-    return datetime.fromtimestamp(seconds, UTC) if seconds > time.time() else None
 
 
 def _remote(workspace: Workspace) -> Remote | None:

@@ -27,7 +27,7 @@ from clozeline.params.delivery import ImportParams
 from clozeline.params.pretraining import FROM_CHAMPION
 from clozeline.params.project import Params
 from clozeline.records.evaluation import NATS_PER_UNKNOWN_BYTE
-from clozeline.records.finetune.scored_items import TEST_FILE, HeldOut, read_items
+from clozeline.records.finetune.scored_items import TEST_FILE, HeldOut
 from clozeline.records.finetune.statistics import difference_interval
 from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
 from clozeline.records.package import read_manifest
@@ -206,17 +206,17 @@ def _on_text(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
     )
     if not ours.num_targets or not theirs.num_targets:
         raise incomparable("a text without a token that both models know")
-    counts, bytes_per_token = [_as_counts(ours), _as_counts(theirs)], float(theirs.bytes_T.sum()) / theirs.num_tokens
-    return _paired(NATS_PER_BYTE, counts, items.validation_text, path, bytes_per_token)
+    counts = [Counts(losses.nats_T, losses.bytes_T) for losses in (ours, theirs)]
+    return _paired(NATS_PER_BYTE, counts, items.validation_text, path, float(theirs.bytes_T.sum()) / theirs.num_tokens)
 
 
 def _on_test_items(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
     place = items.test_items
-    held_out = read_items(items.root / place)[: items.most]
+    held_out = HeldOut.lines(items.root / place)[: items.most]
     if not held_out:
         raise incomparable(f"no {place}")
     unknown = f"{place} has no right answer that both know; `clozeline import --labelled FILE` takes some"
-    if not any(map(_has_answer, held_out)):
+    if not any(item.right or item.entities or item.score is not None for item in held_out):
         raise incomparable(unknown)
     sample = Sample(texts=(), labels=(), held_out=held_out, keeps_copies=True)
     (metric, ours), (other_metric, theirs) = (counts_on(model, sample) for model in opened)
@@ -227,10 +227,6 @@ def _on_test_items(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigu
             f"{metric} of {len(ours.part_T)} items, the champion's {other_metric} of {len(theirs.part_T)}"
         )
     return _paired(metric, [ours, theirs], place, items.root / place)
-
-
-def _has_answer(item: HeldOut) -> bool:
-    return bool(item.right or item.entities) or item.score is not None
 
 
 def _paired(
@@ -250,10 +246,6 @@ def _paired(
         items_sha256=sha256_of(path),
         champion_bytes_per_token=bytes_per_token,
     )
-
-
-def _as_counts(losses: TextLosses) -> Counts:
-    return Counts(losses.nats_T, losses.bytes_T)
 
 
 @dataclass(frozen=True)
@@ -320,7 +312,7 @@ class PackageTrials:
         Raises:
             IncomparableError: they are built in.
         """
-        items = read_items(self.workspace.root / imported.items)
+        items = HeldOut.lines(self.workspace.root / imported.items)
         if are_built_in(items, imported.task, reads_pairs=imported.reads_pairs):
             raise incomparable(
                 f"{imported.items} holds the built-in items, which cannot tell the better model;"

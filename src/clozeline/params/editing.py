@@ -11,14 +11,16 @@ from copy import deepcopy
 from io import StringIO
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node
 
-from clozeline.params.pretraining import BUDGETS, laid_over, where_written
-from clozeline.params.project import Params, with_layers
+from clozeline.params.delivery import ExportParams, ImportParams, ReleaseParams
+from clozeline.params.layers import with_layers
+from clozeline.params.pretraining import BUDGETS, EvaluateParams, PretrainParams, laid_over, where_written
+from clozeline.params.project import Params
 from clozeline.params.reading import (
     check_key,
     default_tree,
@@ -30,15 +32,10 @@ from clozeline.params.reading import (
     write_yaml,
 )
 from clozeline.params.schema import section_in
+from clozeline.params.tasks import FinetuneParams
+from clozeline.params.text import ContractParams, PreprocessParams, TokenizeParams
 from clozeline.system.errors import ParamsError
 from clozeline.system.files import replacing_file
-
-if TYPE_CHECKING:
-    from clozeline.params.delivery import ExportParams, ImportParams, ReleaseParams
-    from clozeline.params.pretraining import EvaluateParams, PretrainParams
-    from clozeline.params.tasks import FinetuneParams
-    from clozeline.params.text import ContractParams, PreprocessParams, TokenizeParams
-
 
 Change = tuple[str, Any]
 """Dotted key, and its new value."""
@@ -270,11 +267,12 @@ class Knobs(MutableMapping[str, Any]):
         del _at(self._tree, self._place)[name]
 
     def __getattr__(self, name: str) -> Any:
-        try:
+        if name.startswith("_"):  # `copy` and `pickle` ask for methods before there is a tree
+            raise AttributeError(name)
+        if name in self:
             return self[name]
-        except KeyError:
-            section = ".".join(self._place) or str(_NAME)
-            raise AttributeError(f"`{section}` has no key `{name}`", name=name, obj=self) from None
+        section = ".".join(self._place) or str(_NAME)
+        raise AttributeError(f"`{section}` has no key `{name}`", name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
@@ -293,19 +291,6 @@ class Knobs(MutableMapping[str, Any]):
         write_yaml(_at(with_layers(self._tree)[1], self._place), text)
         return text.getvalue()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Knobs":
-        return Knobs(deepcopy(self._tree), self._place)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), self._tree, self._place)
-
-
-def _restored(kind: type[Knobs], tree: dict[str, Any], place: Place) -> Knobs:
-    """Return params that another process has sent."""
-    made = kind.__new__(kind)
-    Knobs.__init__(made, tree, place)
-    return made
-
 
 class Config(Knobs):
     """All params of a run, as in params.yaml; `config.pretrain.steps = 500` sets one.
@@ -314,19 +299,18 @@ class Config(Knobs):
     section. A key that the chosen recipe sets is set there.
     """
 
-    if TYPE_CHECKING:
-        seed: int
-        preprocess: PreprocessParams
-        tokenize: TokenizeParams
-        contract: ContractParams
-        recipes: dict[str, dict[str, Any]]
-        pretrain: PretrainParams
-        evaluate: EvaluateParams
-        finetune_defaults: dict[str, dict[str, Any]]
-        finetune: dict[str, FinetuneParams]
-        export: ExportParams
-        imports: dict[str, ImportParams]
-        release: ReleaseParams
+    seed: int
+    preprocess: PreprocessParams
+    tokenize: TokenizeParams
+    contract: ContractParams
+    recipes: dict[str, dict[str, Any]]
+    pretrain: PretrainParams
+    evaluate: EvaluateParams
+    finetune_defaults: dict[str, dict[str, Any]]
+    finetune: dict[str, FinetuneParams]
+    export: ExportParams
+    imports: dict[str, ImportParams]
+    release: ReleaseParams
 
     def __init__(self, path: str | PathLike[str] | None = None) -> None:
         """Take the defaults, or the params in the file `path`.
@@ -334,11 +318,9 @@ class Config(Knobs):
         Raises:
             ParamsError: the file has faults.
         """
-        if path is None:
-            super().__init__(default_tree(), ())
-            return
-        read_params(Path(path))
-        super().__init__(read_tree(Path(path)), ())
+        if path is not None:
+            read_params(Path(path))
+        super().__init__(default_tree() if path is None else read_tree(Path(path)), ())
 
     @property
     def checked(self) -> Params:
@@ -351,9 +333,7 @@ class Config(Knobs):
 
     def copy(self) -> Self:
         """Return a copy that can be changed without a change of this one."""
-        made = type(self).__new__(type(self))
-        Knobs.__init__(made, deepcopy(self._tree), ())
-        return made
+        return deepcopy(self)
 
     def write(self, path: str | PathLike[str]) -> None:
         """Write the params as a params.yaml, for `clozeline run` and `dvc repro`.

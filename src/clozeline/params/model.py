@@ -36,10 +36,6 @@ def _size_excludes_numbers(size: str | None, *numbers: int | None) -> bool:
     return all((number is None) == (size is not None) for number in numbers)
 
 
-def _is_family(name: str) -> bool:
-    return name in FAMILY_NAMES or is_own(name)
-
-
 def may_be_causal(family: str) -> bool:
     """Return False for the families without a form for the objective `clm`."""
     return family in CAUSAL_FAMILIES or family not in FAMILY_NAMES
@@ -85,11 +81,7 @@ class ModelParams(Section):
     1/2). The number of layers is the same.
     """
     rules = (
-        (
-            "family",
-            _is_family,
-            _FAMILY_EXPECTED,
-        ),
+        ("family", lambda family: family in FAMILY_NAMES or is_own(family), _FAMILY_EXPECTED),
         (f"size {_SHAPE}", _size_excludes_numbers, "a `size`, or null and the four numbers"),
         (
             "hidden_size num_attention_heads",

@@ -1,11 +1,11 @@
 """Sections `pretrain` and `evaluate`; and recipes, named sets of values that are laid over `pretrain`."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from operator import ge, le
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from clozeline.params.model import CAUSAL_FAMILIES, ModelParams, OptimizerParams, ScheduleParams, may_be_causal
 from clozeline.params.schema import (
@@ -15,8 +15,8 @@ from clozeline.params.schema import (
     Positive,
     Section,
     Share,
-    UnknownKeyError,
-    section_in,
+    at_least,
+    only_with,
     set_for,
 )
 
@@ -76,13 +76,7 @@ class ValidationParams(Section):
     """Validation passes without a lower loss before training stops; the weights with the lowest loss are kept. Null:
     train to the end.
     """
-    rules = (
-        (
-            "every_steps patience",
-            lambda every_steps, patience: patience is None or every_steps is not None,
-            "`patience` counts validation passes: set `every_steps` too",
-        ),
-    )
+    rules = (("patience every_steps", only_with, "`patience` counts validation passes: set `every_steps` too"),)
 
 
 class PretrainParams(Section):
@@ -145,11 +139,7 @@ class PretrainParams(Section):
         ),
         ("max_length model.max_position_embeddings", le, "`max_length` is not above `model.max_position_embeddings`"),
         ("batch_tokens max_length", ge, "`batch_tokens` is not below `max_length`: a row must fit"),
-        (
-            "micro_batch_tokens max_length",
-            lambda most, length: most is None or most >= length,
-            "`micro_batch_tokens` is not below `max_length`: a row must fit",
-        ),
+        ("micro_batch_tokens max_length", at_least, "`micro_batch_tokens` is not below `max_length`: a row must fit"),
         (
             "start start_revision",
             lambda start, revision: revision is None or start not in (None, FROM_CHAMPION),
@@ -184,37 +174,19 @@ def laid_over(base: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, A
     return result
 
 
-def faults_of_recipes(recipes: Mapping[str, Any], chosen: Any) -> Iterator[ValueError]:
-    """Yield a fault if the chosen recipe is missing, and one for each part of a recipe that `pretrain` cannot take."""
-    if chosen not in recipes:
-        yield ValueError(f"a key of `recipes`: {', '.join(recipes)}", {"pretrain.recipe": chosen})
-    for name, recipe in recipes.items():
-        yield from faults_of_keys(f"recipes.{name}", recipe, PretrainParams, without={"recipe"})
-
-
-def faults_of_keys(
-    place: str, values: Any, section: type[BaseModel], without: Collection[str] = ()
-) -> Iterator[ValueError]:
-    """Yield a fault if `values`, to be laid over or under `section`, is not a section, and one for each unknown key."""
-    if not isinstance(values, Mapping):
-        yield ValueError("keys of the section, with their values", {place: values})
-        return
-    known = {key: field.annotation for key, field in section.model_fields.items() if key not in without}
-    for key, value in values.items():
-        if key not in known:
-            yield UnknownKeyError(f"{place}.{key}", str(key), value, sorted(known))
-        elif (inner := section_in(known[key])) is not None and value is not None:
-            yield from faults_of_keys(f"{place}.{key}", value, inner)
-
-
 def where_written(key: str, tree: Any) -> str:
     """Return `pretrain.a.b`, or `recipes.NAME.a.b` if the chosen recipe sets it."""
-    section, _, rest = key.partition(".")
-    try:
-        name = tree["pretrain"]["recipe"]
-        inner = tree["recipes"][name]
-        for part in rest.split("."):
-            inner = inner[part]
-    except (KeyError, TypeError):
-        return key
-    return f"recipes.{name}.{rest}" if section == "pretrain" else key
+    match tree:
+        case {"recipes": Mapping() as recipes, "pretrain": {"recipe": str() as name}} if key.startswith("pretrain."):
+            inner = key.removeprefix("pretrain.")
+            return f"recipes.{name}.{inner}" if is_written(inner, recipes.get(name)) else key
+    return key
+
+
+def is_written(key: str, tree: Any) -> bool:
+    """Return whether `tree` has a value, be it null, at the dotted `key`."""
+    for part in key.split("."):
+        if not isinstance(tree, Mapping) or part not in tree:
+            return False
+        tree = tree[part]
+    return True

@@ -1,15 +1,16 @@
 """The whole of params.yaml."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from clozeline.params.delivery import ExportParams, ImportParams, ReleaseParams
+from clozeline.params.layers import with_layers
 from clozeline.params.model import is_exportable
-from clozeline.params.pretraining import FROM_CHAMPION, EvaluateParams, PretrainParams, faults_of_recipes, laid_over
+from clozeline.params.pretraining import FROM_CHAMPION, EvaluateParams, PretrainParams
 from clozeline.params.schema import FaultsError, Section
-from clozeline.params.tasks import AnyTask, faults_of_defaults, faults_of_task, whole_task
+from clozeline.params.tasks import AnyTask
 from clozeline.params.text import ContractParams, PreprocessParams, TokenizeParams
 
 _GENERATOR = "encoder/generator"
@@ -133,24 +134,3 @@ class Params(Section):
     def encoder_package(self) -> str | None:
         """Name in `export.models` of the pre-trained encoder, or of its generator; None if it is not exported."""
         return next((name for name, folder in self.export.models.items() if folder in ("encoder", _GENERATOR)), None)
-
-
-def with_layers(tree: Any) -> tuple[list[ValueError], Any]:
-    """Return the faults of recipes and defaults, and the tree with as many layers as can be laid."""
-    faults: list[ValueError] = []
-    match tree:
-        case {"recipes": Mapping() as recipes, "pretrain": Mapping() as pretrain}:
-            chosen = pretrain.get("recipe")
-            faults.extend(faults_of_recipes(recipes, chosen))
-            if isinstance(recipe := recipes.get(chosen), Mapping):
-                tree = {**tree, "pretrain": laid_over(pretrain, recipe)}
-    match tree:
-        case {"finetune_defaults": Mapping() as defaults, "finetune": Mapping() as tasks}:
-            faults.extend(faults_of_defaults(defaults))
-            presets = found if isinstance(found := tree.get("presets"), Mapping) else {}
-            sections = {name: task for name, task in tasks.items() if isinstance(task, Mapping)}
-            for name, task in sections.items():
-                faults.extend(faults_of_task(name, task, defaults, presets))
-            whole = {name: whole_task(task, defaults, presets) for name, task in sections.items()}
-            tree = {**tree, "finetune": {**tasks, **whole}}
-    return faults, tree

@@ -12,7 +12,6 @@ from copy import deepcopy
 from functools import cache
 from io import StringIO
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, TextIO, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -22,7 +21,6 @@ from ruamel.yaml.reader import ReaderError
 
 from clozeline.params.pretraining import BUDGETS, laid_over, where_written
 from clozeline.params.project import Params
-from clozeline.params.removed import REMOVED
 from clozeline.params.schema import FaultsError, IdleKeyError, UnknownKeyError, section_in
 from clozeline.params.tasks import SECTIONS, FinetuneParams, where_laid
 from clozeline.system.errors import ClozelineError, ParamsError
@@ -37,21 +35,13 @@ _LAID_OVER: Final = ("recipes", "finetune_defaults")
 
 _EXPECTED: Final = {
     "missing": "a value for this key",
-    "dict_type": "a section: indented lines of `key: value`",
-    "model_type": "a section: indented lines of `key: value`",
-    "model_attributes_type": "a section: indented lines of `key: value`",
-    "union_tag_not_found": f"a kind of task: {', '.join(SECTIONS)}",
-    "union_tag_invalid": f"a kind of task: {', '.join(SECTIONS)}",
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "bool_parsing": "true or false",
-    "bool_type": "true or false",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a section: indented lines of `key: value`"),
+    **dict.fromkeys(("union_tag_not_found", "union_tag_invalid"), f"a kind of task: {', '.join(SECTIONS)}"),
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "a number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
     "string_type": "text",
-    "tuple_type": "a list: [one, two]",
-    "list_type": "a list: [one, two]",
+    **dict.fromkeys(("tuple_type", "list_type"), "a list: [one, two]"),
 }
 """Replacements for pydantic messages that mention its internals."""
 _SHOWN_CHARACTERS: Final = 160
@@ -64,18 +54,14 @@ _LAYERS: Final = {"recipes", "presets", "finetune_defaults"}
 Error = TypeVar("Error", bound=ClozelineError)
 _QUOTED_KEY = re.compile(r"`([a-z]\w*(?:\.\w+)*)(: [^`]*)?`")
 """Pattern of a key in back quotes, alone or with its value."""
-_ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "algorithm": "tokenize.algorithm",
-        "existing": "tokenize.existing",
-        "vocab_size": "tokenize.vocab_size",
-        "family": "pretrain.model.family",
-        "max_position_embeddings": "pretrain.model.max_position_embeddings",
-        "objective": "pretrain.objective",
-        "models": "export.models",
-        "opset": "export.opset",
-    }
-)
+_ELSEWHERE: Final = {
+    key.rpartition(".")[2]: key
+    for key in (
+        *("tokenize.algorithm", "tokenize.existing", "tokenize.vocab_size"),
+        *("pretrain.model.family", "pretrain.model.max_position_embeddings", "pretrain.objective"),
+        *("export.models", "export.opset"),
+    )
+}
 """Keys that rooms advise to change although they belong to another stage's section."""
 
 
@@ -94,27 +80,29 @@ def with_defaults(tree: Any) -> Any:
     """
     if not isinstance(tree, Mapping):
         return tree
-    whole = _completed(tree, default_tree(), Params)
-    for name in _LAID_OVER:
-        if isinstance(own := tree.get(name), Mapping):
-            whole[name] = laid_over(_defaults()[name], own)
+    defaults = default_tree()
+    whole = _completed(tree, defaults, Params)
+    whole |= {name: laid_over(defaults[name], own) for name in _LAID_OVER if isinstance(own := tree.get(name), Mapping)}
     if isinstance(own := tree.get("presets"), Mapping):
-        whole["presets"] = _with_presets(_defaults()["presets"], own)
+        known = defaults["presets"]
+        laid = {name: {**known[name], **row} for name, row in own.items() if name in known and isinstance(row, Mapping)}
+        whole["presets"] = {**known, **own, **laid}
     if isinstance(own := tree.get("pretrain"), Mapping) and any(name in own for name in BUDGETS):
         whole["pretrain"] |= {name: None for name in BUDGETS if name not in own}
     return whole
 
 
-def _with_presets(known: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    laid = {name: {**known[name], **row} for name, row in own.items() if name in known and isinstance(row, Mapping)}
-    return {**known, **own, **laid}
-
-
 @cache
 def _defaults() -> dict[str, Any]:
     yaml = YAML(typ="safe")
-    tree: dict[str, Any] = yaml.load(FILE)
-    return tree | {name: yaml.load(_HERE / f"{name}.yaml") for name in _FILES_BESIDE}
+    return {**yaml.load(FILE), **{name: yaml.load(_HERE / f"{name}.yaml") for name in _FILES_BESIDE}}
+
+
+@cache
+def _removed() -> dict[str, str]:
+    """Return the keys of earlier versions: what became of each, as the message says it."""
+    removed: dict[str, str] = YAML(typ="safe").load(_HERE / "removed.yaml")
+    return removed
 
 
 def _completed(own: Mapping[str, Any], default: dict[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
@@ -202,12 +190,8 @@ def _is_about(fault: Any, key: str, tree: Any) -> bool:
     return all(place == key or place.startswith(f"{key}.") for place in places)
 
 
-def where_set(path: Path, key: str) -> str:
-    """Return the key at which `path`, a readable file, sets `key`: itself, in a recipe, or in the defaults of tasks."""
-    return _where_set(key, read_tree(path))
-
-
-def _where_set(key: str, tree: Any) -> str:
+def where_set(key: str, tree: Any) -> str:
+    """Return the key at which `tree` sets `key`: itself, in a recipe or preset, or in the defaults of tasks."""
     return where_laid(where_written(key, tree), tree)
 
 
@@ -258,7 +242,7 @@ def _unknown(fault: Any, tree: Any) -> UnknownKeyError | None:
     """Return the unknown key of this fault, with the place where it is written; None: it is a fault of another sort."""
     cause = fault.get("ctx", {}).get("error")
     if fault["type"] == "extra_forbidden":
-        place, location = _where_set(_key(fault), tree), fault["loc"]
+        place, location = where_set(_key(fault), tree), fault["loc"]
         return UnknownKeyError(place, str(location[-1]), fault["input"], _keys_beside(location))
     return cause if isinstance(cause, UnknownKeyError) else None
 
@@ -274,7 +258,9 @@ def _follows(fault: Any, unknown: Sequence[UnknownKeyError]) -> bool:
 def _error_of(path: Path, tree: Any, fault: Any) -> ParamsError:
     """Return the error about one fault; its problem does not name `path`."""
     if unknown := _unknown(fault, tree):
-        if became := _became(unknown.place):
+        section, _, rest = unknown.place.partition(".")  # a recipe has the keys of `pretrain`
+        place = f"pretrain.{rest.partition('.')[2]}" if section == "recipes" else unknown.place
+        if became := _removed().get(place):
             return ParamsError(
                 f"`{unknown.place}` {became}",
                 given=f"{unknown.name}: {_short(unknown.value)}",
@@ -288,24 +274,24 @@ def _error_of(path: Path, tree: Any, fault: Any) -> ParamsError:
             expected=f"one of: {', '.join(unknown.known)}",
             do=f"rename it to `{near}`" if near else "remove it, or correct its name",
         )
-    expected, given = _expected(fault), {_key(fault): _given(fault)}
+    expected = _EXPECTED.get(fault["type"], fault["msg"]).removeprefix("Input should be ")
+    given = {_key(fault): fault["ctx"]["tag"] if fault["type"] == "union_tag_invalid" else fault["input"]}
     if fault["type"] == "value_error":  # raised by our own checks, with the values of some keys of the section
         expected, values = fault["ctx"]["error"].args
         given = {".".join([*map(str, _location(fault)), inner]): value for inner, value in values.items()}
-    given = {_where_set(name, tree): value for name, value in given.items()}
+    given = {where_set(name, tree): value for name, value in given.items()}
     names = [f"`{name}`" for name in given]
+    remedy = f"set {' or '.join(names)} in {path}"
+    if isinstance(fault.get("ctx", {}).get("error"), IdleKeyError):
+        remedy = f"remove it from {path}"
+    elif fault["type"] == "string_type" and isinstance(fault["input"], int | float):  # such as a label
+        remedy = f"write it in quotes in {path}: '{_short(fault['input'])}'"
     return ParamsError(
         f"{' and '.join(names)} cannot be used{' together' if len(names) > 1 else ''}",
         given="nothing" if fault["type"] in _NOTHING else ", ".join(f"{k}: {_short(v)}" for k, v in given.items()),
         expected=expected,
-        do=_remedy_of_fault(path, fault, " or ".join(names)),
+        do=remedy,
     )
-
-
-def _became(place: str) -> str | None:
-    """Return what became of a key of an earlier version; a recipe has the keys of `pretrain`."""
-    section, _, rest = place.partition(".")
-    return REMOVED.get(f"pretrain.{rest.partition('.')[2]}" if section == "recipes" else place)
 
 
 def _near(unknown: UnknownKeyError) -> str | None:
@@ -314,15 +300,6 @@ def _near(unknown: UnknownKeyError) -> str | None:
 
 def _numbered(parts: Sequence[object]) -> str:
     return ("\n" + " " * 12).join(f"{number}. {part}" for number, part in enumerate(parts, start=1))
-
-
-def _remedy_of_fault(path: Path, fault: Any, names: str) -> str:
-    if isinstance(fault.get("ctx", {}).get("error"), IdleKeyError):
-        return f"remove it from {path}"
-    given = fault["input"]
-    if fault["type"] == "string_type" and isinstance(given, int | float):  # a label that is a number or a boolean
-        return f"write it in quotes in {path}: '{_short(given)}'"
-    return f"set {names} in {path}"
 
 
 def _key(fault: Any) -> str:
@@ -335,16 +312,6 @@ def _location(fault: Any) -> tuple[int | str, ...]:
     if fault["type"].startswith("union_tag"):
         return (*keys, "kind")
     return keys[:2] + keys[3:] if keys[:1] == ("finetune",) and len(keys) > 2 else keys
-
-
-def _given(fault: Any) -> object:
-    return fault["ctx"]["tag"] if fault["type"] == "union_tag_invalid" else fault["input"]
-
-
-def _expected(fault: Any) -> str:
-    """Return pydantic's message without its phrasing."""
-    expected: str = _EXPECTED.get(fault["type"], fault["msg"])
-    return expected.removeprefix("Input should be ")
 
 
 def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
@@ -460,13 +427,12 @@ def _keys_of(path: Path, place: str, section: BaseModel) -> Callable[[str], str 
     The field belongs to the section, or to its only subsection with such a field, because some rooms get only a
     subsection.
     """
-    parts = {name: part for name, part in section if isinstance(part, BaseModel)}
 
     def key_of(name: str) -> str | None:
-        inside = [part for part, fields in parts.items() if _has(fields, name)]
-        if _has(section, name):
-            return where_set(path, f"{place}.{name}")
-        return where_set(path, f"{place}.{inside[0]}.{name}") if len(inside) == 1 else None
+        inside = [f"{inner}." for inner, part in section if isinstance(part, BaseModel) and _has(part, name)]
+        if (is_own := _has(section, name)) or len(inside) == 1:
+            return where_set(f"{place}.{'' if is_own else inside[0]}{name}", read_tree(path))
+        return None
 
     return key_of
 

@@ -1,6 +1,6 @@
 """Base class of every section of params.yaml: frozen fields, no unknown keys, rules between keys."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Annotated, Any, ClassVar, Self, get_args
 
@@ -83,8 +83,39 @@ def _kinds(annotation: Any) -> set[type]:
     return own.union(*map(_kinds, get_args(annotation)))
 
 
+# Conditions of rules. Null and false count as not set.
 def set_for(kind: str) -> Callable[..., bool]:
     return lambda given, name: (given == kind) == (name is not None)
+
+
+def at_most(value: float | None, limit: float | None) -> bool:
+    return value is None or limit is None or value <= limit
+
+
+def at_least(value: float | None, limit: float | None) -> bool:
+    return at_most(limit, value)
+
+
+def only_with(value: object, condition: object) -> bool:
+    return never(value) or not never(condition)
+
+
+def never_with(value: object, other: object) -> bool:
+    return never(value) or never(other)
+
+
+def never(value: object) -> bool:
+    return value is None or value is False
+
+
+def sum_below_one(*shares: float) -> bool:
+    return sum(shares) < 1
+
+
+def mapping_at(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the mapping under `name`; an empty one if there is something else, which is a fault of its own."""
+    found = tree.get(name)
+    return found if isinstance(found, Mapping) else {}
 
 
 def section_in(annotation: Any) -> type[BaseModel] | None:

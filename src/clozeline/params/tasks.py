@@ -4,26 +4,31 @@ The behaviour of the kinds is in clozeline/tasks/kinds.py. The layers of a task 
 of its kind, by its preset, and by its own values.
 """
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
+from operator import lt
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, GetCoreSchemaHandler
+from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from clozeline.params.model import OptimizerParams
-from clozeline.params.pretraining import faults_of_keys, laid_over
+from clozeline.params.pretraining import is_written, laid_over
 from clozeline.params.schema import (
     BelowOne,
     Count,
     Fraction,
-    IdleKeyError,
     Positive,
     Rule,
     Section,
     Share,
-    UnknownKeyError,
+    at_least,
+    at_most,
+    mapping_at,
+    never,
+    never_with,
+    only_with,
+    sum_below_one,
 )
 
 _METRICS = {False: ("accuracy", "macro_f1", "matthews", "f1"), True: ("micro_f1", "macro_f1")}
@@ -35,12 +40,10 @@ BLANK = "[MASK]"
 SHARED = "shared"
 PRESET = "preset"
 """Key of a task for the name of a row of `presets`."""
-_DATA = "data"
+DATA = "data"
 """Key that DVC reads from the task itself, before any layers are merged."""
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
-_WATCHED = ("corpus.lock", "requirements.lock")
-"""Files that DVC may watch for a task with records on the hub, which has no file of its own; the first is proposed."""
 
 
 class HubParams(Section):
@@ -113,17 +116,9 @@ class FinetuneParams(Section):
     """Number of test items shown with the right answer and the model's."""
     num_threads: Count | None
     rules: ClassVar[tuple[Rule, ...]] = (
-        ("validation_fraction test_fraction", lambda a, b: a + b < 1, "a sum below 1: the rest is the training split"),
-        (
-            "lora frozen_layers",
-            lambda lora, frozen: lora is None or frozen is None,
-            "`frozen_layers: null` beside `lora`, which trains adapters and head alone",
-        ),
-        (
-            "micro_batch_tokens max_length",
-            lambda most, length: most is None or most >= length,
-            "`micro_batch_tokens` is not below `max_length`: a row must fit",
-        ),
+        ("validation_fraction test_fraction", sum_below_one, "a sum below 1: the rest is the training split"),
+        ("lora frozen_layers", never_with, "`frozen_layers: null` beside `lora`, which trains adapters and head alone"),
+        ("micro_batch_tokens max_length", at_least, "`micro_batch_tokens` is not below `max_length`: a row must fit"),
         ("rate_factors", lambda factors: len(set(factors)) == len(factors), "factors that all differ"),
     )
     idle: ClassVar[tuple[str, ...]] = ()
@@ -185,36 +180,20 @@ class LabelledParams(FinetuneParams):
             lambda metric, positive_label: metric != "f1" or positive_label is not None,
             "`positive_label` beside `metric: f1`: the label whose F1 it is",
         ),
-        (
-            "multi_label positive_label",
-            lambda multi_label, positive_label: not multi_label or positive_label is None,
-            "`positive_label: null` for a multi-label task",
-        ),
+        ("multi_label positive_label", never_with, "`positive_label: null` for a multi-label task"),
         (
             "multi_label max_per_class",
-            lambda multi_label, most: not multi_label or most is None,
+            never_with,
             "`max_per_class: null` for a multi-label task, whose texts belong to several classes",
         ),
-        (
-            "second_field label_files",
-            lambda second, files: second is None or files is None,
-            "`second_field: null` beside `label_files`, which hold no pairs",
-        ),
-        (
-            "train_length max_length",
-            lambda window, longest: window is None or window <= longest,
-            "`train_length` at most `max_length`, or null",
-        ),
+        ("second_field label_files", never_with, "`second_field: null` beside `label_files`, which hold no pairs"),
+        ("train_length max_length", at_most, "`train_length` at most `max_length`, or null"),
         (
             "train_length second_field",
-            lambda window, second: window is None or second is None,
+            never_with,
             "`train_length: null` for pairs of texts, of which a window would hold one alone",
         ),
-        (
-            "hub label_files",
-            lambda hub, files: hub is None or files is None,
-            "`label_files: null` beside `hub`: the records are on the hub",
-        ),
+        ("hub label_files", never_with, "`label_files: null` beside `hub`: the records are on the hub"),
     )
 
     @property
@@ -293,31 +272,15 @@ class SimilarityParams(FinetuneParams):
     """Headline metric of matching pairs: share of first texts with a match among this many nearest texts."""
     rules: ClassVar[tuple[Rule, ...]] = (
         *FinetuneParams.rules,
-        (
-            "lowest_score highest_score",
-            lambda low, high: low < high,
-            "`lowest_score` below `highest_score`",
-        ),
-        (
-            "train_length max_length",
-            lambda train, longest: train is None or train <= longest,
-            "`train_length` at most `max_length`, or null",
-        ),
-        (
-            "read_together score_field",
-            lambda together, score: not together or score is not None,
-            "`score_field` beside `read_together: true`, which learns scores",
-        ),
+        ("lowest_score highest_score", lt, "`lowest_score` below `highest_score`"),
+        ("train_length max_length", at_most, "`train_length` at most `max_length`, or null"),
+        ("read_together score_field", only_with, "`score_field` beside `read_together: true`, which learns scores"),
         (
             "docstring_field score_field",
-            lambda docstring, score: docstring is None or score is None,
+            never_with,
             "`score_field: null` beside `docstring_field`, whose two parts always match",
         ),
-        (
-            "docstring_field title_field",
-            lambda docstring, title: docstring is not None or title is None,
-            "`title_field: null`, or a `docstring_field` beside it",
-        ),
+        ("title_field docstring_field", only_with, "`title_field: null`, or a `docstring_field` beside it"),
     )
 
 
@@ -369,12 +332,12 @@ class ZeroShotParams(LabelledParams):
     rules: ClassVar[tuple[Rule, ...]] = (
         *LabelledParams.rules,
         ("prompt", lambda prompt: prompt.count(BLANK) == 1, f"a sentence with one {BLANK}"),
-        ("multi_label", lambda several: not several, "`multi_label: false`: one word is filled in"),
-        ("second_field", lambda second: second is None, "`second_field: null`: one text, with the prompt after it"),
+        ("multi_label", never, "`multi_label: false`: one word is filled in"),
+        ("second_field", never, "`second_field: null`: one text, with the prompt after it"),
         ("num_seeds", lambda num: num == 1, "`num_seeds: 1`: nothing is random"),
         ("class_weights", lambda weights: weights == "none", "`class_weights: none`: nothing is trained"),
-        ("train_length", lambda length: length is None, "`train_length: null`: nothing is trained"),
-        ("lora", lambda lora: lora is None, "`lora: null`: nothing is trained"),
+        ("train_length", never, "`train_length: null`: nothing is trained"),
+        ("lora", never, "`lora: null`: nothing is trained"),
     )
     idle: ClassVar[tuple[str, ...]] = (
         "micro_batch_tokens",
@@ -419,22 +382,6 @@ class _ByKind:
 AnyTask = Annotated[FinetuneParams, _ByKind()]
 
 
-__all__ = [
-    "SECTIONS",
-    "AnyTask",
-    "ClassificationParams",
-    "FinetuneParams",
-    "HubParams",
-    "LabelledParams",
-    "LoraParams",
-    "QuestionAnsweringParams",
-    "SimilarityParams",
-    "SplitsParams",
-    "TaggingParams",
-    "ZeroShotParams",
-]
-
-
 _INHERITED = {
     "zero_shot": (
         "classification",
@@ -451,84 +398,40 @@ _INHERITED = {
 def whole_task(
     task: Mapping[str, Any], defaults: Mapping[str, Any], presets: Mapping[str, Any] = _NONE
 ) -> dict[str, Any]:
-    """Return `task` completed by the layers under it. A key of the task replaces that of its preset whole."""
-    own = {**_preset_of(task, presets), **task}
-    kind = str(own.get("kind"))
+    """Return `task` completed by the layers under it."""
     whole: dict[str, Any] = {}
-    for layer in (defaults.get(SHARED), _inherited(kind, defaults), defaults.get(kind), own):
-        whole = laid_over(whole, layer) if isinstance(layer, Mapping) else whole
+    for layer in (*_layers_under(task, defaults, presets).values(), task):
+        whole = laid_over(whole, layer)
     whole.pop(PRESET, None)
     return whole
 
 
-def _preset_of(task: Mapping[str, Any], presets: Mapping[str, Any]) -> dict[str, Any]:
+def _layers_under(
+    task: Mapping[str, Any], defaults: Mapping[str, Any], presets: Mapping[str, Any]
+) -> dict[str, Mapping[str, Any]]:
+    """Return what lies under `task`, by place, the lowest first: defaults, and its preset.
+
+    A key of the task replaces that of its preset whole.
+    """
+    preset = preset_of(task, presets)
+    kind = str(task.get("kind", preset.get("kind")))
+    other, inherited = _INHERITED.get(kind, (kind, ()))
+    layers = {
+        f"finetune_defaults.{name}": layer
+        for name in (SHARED, other, kind)
+        if isinstance(layer := defaults.get(name), Mapping)
+    }
+    if other != kind and (place := f"finetune_defaults.{other}") in layers:
+        layers[place] = {key: value for key, value in layers[place].items() if key in inherited}
+    return layers | {f"presets.{task.get(PRESET)}": {key: preset[key] for key in preset if key not in task}}
+
+
+def preset_of(task: Mapping[str, Any], presets: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that `task` takes of its preset; none of an unknown one, or of one of another kind."""
     row = presets.get(str(task.get(PRESET)))
     if not isinstance(row, Mapping) or task.get("kind", row.get("kind")) != row.get("kind"):
         return {}
-    return {key: value for key, value in row.items() if key != _DATA}
-
-
-def _inherited(kind: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    other, keys = _INHERITED.get(kind, ("", ()))
-    section = defaults.get(other)
-    return {key: section[key] for key in keys if key in section} if isinstance(section, Mapping) else {}
-
-
-def faults_of_task(
-    name: str, task: Mapping[str, Any], defaults: Mapping[str, Any], presets: Mapping[str, Any]
-) -> Iterator[ValueError]:
-    """Yield a fault for an unknown preset, for each key without effect, and if records come from two places."""
-    whole = whole_task(task, defaults, presets)
-    if PRESET in task and not _preset_of(task, presets):
-        yield ValueError(_known_presets(task.get("kind"), presets), {f"finetune.{name}.{PRESET}": task[PRESET]})
-    yield from _idle_keys(name, task, str(whole.get("kind")), defaults)
-    yield from _two_sources(name, task, whole)
-
-
-def _known_presets(kind: object, presets: Mapping[str, Any]) -> str:
-    known = [
-        name for name, row in presets.items() if isinstance(row, Mapping) and (kind is None or row.get("kind") == kind)
-    ]
-    return f"a preset{f' of kind `{kind}`' if kind else ''}: {', '.join(known) or 'there is none'}"
-
-
-def _idle_keys(name: str, task: Mapping[str, Any], kind: str, defaults: Mapping[str, Any]) -> Iterator[IdleKeyError]:
-    """Yield keys without effect in the task or in its kind's defaults; shared defaults may set them."""
-    if kind not in SECTIONS:
-        return
-    for place, given in ((f"finetune.{name}", task), (f"finetune_defaults.{kind}", defaults.get(kind))):
-        for key in SECTIONS[kind].idle:
-            if isinstance(given, Mapping) and key in given:
-                expected = f"no such key: it has no effect in a task of kind `{kind}`"
-                yield IdleKeyError(f"{place}.{key}", given[key], expected)
-
-
-def _two_sources(name: str, task: Mapping[str, Any], whole: Mapping[str, Any]) -> Iterator[ValueError]:
-    """Yield a fault for a file in `data` beside records of the hub, which are read instead of it."""
-    hub, data = whole.get("hub"), task.get("data")
-    dataset = hub.get("dataset") if isinstance(hub, Mapping) else None
-    if not isinstance(dataset, str) or not isinstance(data, str):
-        return
-    if str(Path(data)) in _WATCHED or _overlap(data, dataset):
-        return
-    expected = f"`data: {_WATCHED[0]}`, because `hub` takes the records from the hub; or `hub: null`, to read the file"
-    yield ValueError(expected, {f"finetune.{name}.data": data, f"finetune.{name}.hub": hub})
-
-
-def _overlap(data: str, dataset: str) -> bool:
-    """Return whether the dataset is a local folder that DVC watches, or a part of it."""
-    return Path(data).is_relative_to(dataset) or Path(dataset).is_relative_to(data)
-
-
-def faults_of_defaults(defaults: Mapping[str, Any]) -> Iterator[ValueError]:
-    """Yield a fault for each section of `finetune_defaults` that names no kind, and for each key its kind lacks."""
-    known: Mapping[str, type[BaseModel]] = {SHARED: FinetuneParams, **SECTIONS}
-    for kind, section in defaults.items():
-        if kind not in known:
-            yield UnknownKeyError(f"finetune_defaults.{kind}", str(kind), section, list(known))
-        else:
-            yield from faults_of_keys(f"finetune_defaults.{kind}", section, known[kind], without={"kind", _DATA})
+    return {key: value for key, value in row.items() if key != DATA}
 
 
 def where_laid(key: str, tree: Any) -> str:
@@ -537,20 +440,6 @@ def where_laid(key: str, tree: Any) -> str:
     name, _, inner = rest.partition(".")
     if section != "finetune" or not inner:
         return key
-    task, presets = tree["finetune"][name], tree.get("presets")
-    preset = _preset_of(task, presets) if isinstance(presets, Mapping) else {}
-    kind = task.get("kind", preset.get("kind"))
-    below = [kind, *([_INHERITED[kind][0]] if kind in _INHERITED and inner in _INHERITED[kind][1] else []), SHARED]
-    of_preset = [f"presets.{task[PRESET]}"] if inner.partition(".")[0] in preset else []
-    for place in (f"finetune.{name}", *of_preset, *(f"finetune_defaults.{section}" for section in below)):
-        if _is_written(f"{place}.{inner}", tree):
-            return f"{place}.{inner}"
-    return key
-
-
-def _is_written(key: str, tree: Any) -> bool:
-    for part in key.split("."):
-        if not isinstance(tree, Mapping) or part not in tree:
-            return False
-        tree = tree[part]
-    return True
+    task, defaults, presets = tree["finetune"][name], mapping_at(tree, "finetune_defaults"), mapping_at(tree, "presets")
+    layers = {**_layers_under(task, defaults, presets), f"finetune.{name}": task}
+    return next((f"{place}.{inner}" for place, layer in reversed(layers.items()) if is_written(inner, layer)), key)

@@ -1,13 +1,12 @@
 """Sections `preprocess`, `tokenize` and `contract`: from raw text to token shards, and the limits of both."""
 
 import re
-from operator import le
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from clozeline.params.schema import Count, Fraction, Section, Share, set_for
+from clozeline.params.schema import Count, Fraction, Section, Share, at_most, set_for, sum_below_one
 
 _WITH_URL = ("files", "wikipedia-xml", "sql")
 
@@ -78,22 +77,18 @@ class PreprocessParams(Section):
     validation_fraction: Fraction
     holdout_fraction: Annotated[float, Field(ge=0, lt=1)]
     rules = (
-        ("min_characters max_characters", le, "`min_characters` not above `max_characters`: otherwise no text passes"),
         (
-            "min_words max_words",
-            lambda least, most: least is None or most is None or least <= most,
-            "`min_words` not above `max_words`: otherwise no text passes",
+            "min_characters max_characters",
+            at_most,
+            "`min_characters` not above `max_characters`: otherwise no text passes",
         ),
+        ("min_words max_words", at_most, "`min_words` not above `max_words`: otherwise no text passes"),
         (
             "same_side_similarity near_duplicate_similarity",
-            le,
+            at_most,
             "`same_side_similarity` not above `near_duplicate_similarity`",
         ),
-        (
-            "validation_fraction holdout_fraction",
-            lambda a, b: a + b < 1,
-            "a sum below 1: the rest is the training split",
-        ),
+        ("validation_fraction holdout_fraction", sum_below_one, "a sum below 1: the rest is the training split"),
     )
 
 

@@ -83,7 +83,7 @@ def _training(objective: str, seed: int, state: State) -> Iterator[str]:
 def _text(tokens: Path) -> Iterator[str]:
     yield "| part | documents | bytes | tokens |"
     yield "|---|---|---|---|"
-    for part, split in TokensInfo.read(tokens).splits.items():
+    for part, split in TokensInfo.of_folder(tokens).splits.items():
         yield f"| {part} | {split.num_documents:,} | {split.text_bytes:,} | {split.num_tokens:,} |"
     yield ""
     sha256 = sha256_of(tokens / INFO_NAME)

@@ -143,7 +143,7 @@ class Feed:
         tokens = self.split.read(turn.rows_B)
         if self.word_dropout is not None:
             tokens = self.word_dropout.shorten(tokens, turn.epoch)
-        whole = self.objective.training(self.split, self.masker, tokens, turn.epoch, self.progress(turn))
+        whole = self.objective.training_batch(self.split, self.masker, tokens, turn.epoch, self.progress(turn))
         own, rows_short = share_of(whole, self.rank, self.world_size)
         return Batch(
             epoch=turn.epoch,

@@ -262,7 +262,7 @@ def prepare(
         params = params.model_copy(update={"start_revision": processes.of_the_first(commit)})
     precision = Precision.choose(params.precision, processes.device)
     hardware: Hardware[TargetBatch] = Hardware(processes, precision, MicroBatches.of(params, processes.device))
-    TokensInfo.read(tokens).check_tokenizer(tokens, tokenizer)
+    TokensInfo.of_folder(tokens).check_tokenizer(tokens, tokenizer)
     train, validation = _splits(params, tokens)
     replay = Replay.of(train, tokens, Path(params.start or ""), params.replay_fraction, seed) if continues else None
     train = replay.split if replay else train

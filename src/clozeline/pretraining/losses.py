@@ -136,7 +136,7 @@ class Judge:
         plan = sorted_plan(self.split.rows.length_R[chosen_R], self.batch_tokens)
         tokens = [self.split.read(chosen_R[plan.rows_of(index)]) for index in range(plan.num_batches)]
         for fold in range(_NUM_FOLDS):  # the first fold with a target: few tokens may leave a fold empty
-            asked = [self.objective.judging(self.split, part, self.seed, fold, _NUM_FOLDS) for part in tokens]
+            asked = [self.objective.evaluation_batch(self.split, part, self.seed, fold, _NUM_FOLDS) for part in tokens]
             num_targets = sum(len(batch.labels_T) for batch in asked)
             if num_targets:
                 num_tokens = sum(int(part.length_B.sum()) for part in tokens)

@@ -1,11 +1,53 @@
-"""Figure of a candidate beside that of the champion, measured on the same items: the evidence of a release decision."""
+"""Figures with their limits, and figures of a candidate beside those of the champion: the evidence of decisions."""
 
 import math
+import operator
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic.dataclasses import dataclass
+
+MustBe = Literal["at least", "at most", "above", "below"]
+_COMPARISONS: Mapping[MustBe, Callable[[float, float], bool]] = MappingProxyType(
+    {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
+)
 
 NATS_PER_BYTE = "nats_per_byte"
 """Figure of encoders. Lower is better; of every other figure, higher is better."""
+
+
+@dataclass(frozen=True, config=ConfigDict(ser_json_inf_nan="strings"))
+class Limit:
+    """One figure and its limit, as the manifest of a package and the decision about a release keep them."""
+
+    name: str
+    given: float
+    must_be: MustBe
+    limit: float
+    note: str = Field("", exclude=True, kw_only=True)
+    """What a reader needs beside the limit, such as the figure before; it is shown, but not written."""
+
+    @classmethod
+    def at_least(cls, name: str, given: float, limit: float, **more: Any) -> Self:
+        return cls(name, given, "at least", limit, **more)
+
+    @classmethod
+    def at_most(cls, name: str, given: float, limit: float, **more: Any) -> Self:
+        return cls(name, given, "at most", limit, **more)
+
+    @computed_field  # type: ignore[prop-decorator]  # mypy does not know decorated properties
+    @property
+    def is_passed(self) -> bool:
+        """NaN passes no limit."""
+        return _COMPARISONS[self.must_be](self.given, self.limit)
+
+    def __str__(self) -> str:
+        is_count = self.limit > 1 and self.given.is_integer()
+        given = f"{self.given:,.0f}" if is_count else f"{self.given:.4f}"
+        beside = f" ({self.note})" if self.note else ""
+        return f"{self.name} is {given}{beside}, {self.must_be} {self.limit:g}: {'yes' if self.is_passed else 'NO'}"
 
 
 class PairedFigures(BaseModel):

@@ -4,15 +4,15 @@ The manifest has inputs and outputs, how the graphs were made, a hash of each fi
 export, that an INT8 graph is fit to be served. The metrics have parity, INT8 quality and sizes.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from clozeline.records.record import MetricFile, Record, unusable
+from clozeline.records.limits import Limit
+from clozeline.records.record import MetricFile, Record
 from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError
 
@@ -97,21 +97,6 @@ class Measured(Record):
     """Texts that the items come from. The bootstrap resamples texts."""
 
 
-class Check(Record):
-    """One figure and its limit."""
-
-    name: str
-    given: float
-    must_be: Literal["at least", "at most"]
-    limit: float
-    is_passed: bool
-
-    def __str__(self) -> str:
-        is_count = self.limit > 1 and self.given.is_integer()
-        given = f"{self.given:,.0f}" if is_count else f"{self.given:.4f}"
-        return f"{self.name} is {given}, {self.must_be} {self.limit:g}: {'yes' if self.is_passed else 'NO'}"
-
-
 class GraphEvidence(Record):
     """A graph beside the fp32 graph, with its measurements on the texts of the export."""
 
@@ -137,7 +122,7 @@ class GraphEvidence(Record):
     token_cosine_mean: float | None = None
     """Mean cosine between the vectors of a token by fp32 and by the graph, for a model that gives them."""
     token_cosine_min: float | None = None
-    checks: tuple[Check, ...]
+    checks: tuple[Limit, ...]
 
     @property
     def is_passed(self) -> bool:
@@ -273,10 +258,6 @@ class Manifest(Record):
         return tuple(precision for precision, name in GRAPHS.items() if name in self.files)
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    (folder / FILES.manifest).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
-
-
 def read_manifest(folder: Path) -> Manifest:
     """Read `folder`/manifest.json; other files are not checked.
 
@@ -284,15 +265,12 @@ def read_manifest(folder: Path) -> Manifest:
         ArtifactError: it is missing, lies outside the folder, or this version cannot read it.
     """
     path = _inside(folder, FILES.manifest)
-    try:
-        return Manifest.model_validate_json(path.read_bytes())
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+    if not path.is_file():
         raise ArtifactError(
             f"{folder} is not an exported model: there is no file {path}",
             do="run `dvc repro` (stage export), or give the folder under dist/",
-        ) from error
-    except ValidationError as error:
-        raise unusable(path, error, do="export the model again with this version (`dvc repro`)") from error
+        )
+    return Manifest.read(path, do="export the model again with this version (`dvc repro`)")
 
 
 def verify(folder: Path, manifest: Manifest, names: Iterable[str] | None = None) -> None:
@@ -322,7 +300,7 @@ def verify(folder: Path, manifest: Manifest, names: Iterable[str] | None = None)
 
 def package_sha256(folder: Path) -> str:
     """Return the identity of the package in `folder`: the hash of its manifest, which has the hash of each file."""
-    return hashlib.sha256((folder / FILES.manifest).read_bytes()).hexdigest()
+    return sha256_of(folder / FILES.manifest)
 
 
 def record_of(path: Path) -> FileRecord:

@@ -8,7 +8,6 @@ Files are resolved to a commit and to hashes. Access to the hub is announced by 
 attempt.
 """
 
-import hashlib
 import json
 import logging
 import re
@@ -20,6 +19,7 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, Final
 
+from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError, ClozelineError, TransientError
 
 _LOG = logging.getLogger(__name__)
@@ -347,7 +347,7 @@ class Published:
         """Return the sha256 of each file that an import reads; on the hub this downloads them, the weights last."""
         vocabularies = () if self.file(TOKENIZER) else VOCABULARIES
         files = {name: self.file(name) for name in (*READ, *vocabularies, *self.weights())}
-        return {name: _sha256_of(path) for name, path in files.items() if path is not None}
+        return {name: sha256_of(path) for name, path in files.items() if path is not None}
 
 
 def resolved(name: str, revision: str | None = None) -> Published:
@@ -402,7 +402,7 @@ def published_folder(name: str, revision: str | None, sha256: Mapping[str, str])
     with TemporaryDirectory(prefix="clozeline-import-") as made:
         for file, expected in sha256.items():
             found = published.file(file)
-            given = _sha256_of(found) if found else "no such file"
+            given = sha256_of(found) if found else "no such file"
             if found is None or given != expected:
                 raise ArtifactError(
                     f"{file} of {name} is not the file that was imported: expected sha256 {expected}, got {given}",
@@ -426,11 +426,6 @@ def _naming(name: str, made: str) -> Iterator[None]:
         )
         error.given = None if error.given is None else str(error.given).replace(made, name)
         raise
-
-
-def _sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _unanswered(name: str, error: Any) -> TransientError:

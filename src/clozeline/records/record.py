@@ -1,6 +1,5 @@
-"""Base classes of the records that rooms exchange as files; and dvc.lock: what each stage read and wrote, by hash."""
+"""Records in JSON files, written whole or not at all; and dvc.lock: what each stage read and wrote, by hash."""
 
-import hashlib
 import json
 import shlex
 from collections.abc import Iterator, Mapping
@@ -11,10 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 
+from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError
 from clozeline.system.files import replacing_file
 
 CODE_FOLDER = "src/"
+WRITE_AGAIN = "run the stage that writes it (`clozeline run` or `dvc repro`)"
 
 
 class Record(BaseModel):
@@ -23,42 +24,64 @@ class Record(BaseModel):
     # NaN is written as a string, because readers would not take null for a number.
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
-
-class MetricFile(BaseModel):
-    """A metric file. Programs read the declared fields by name; other figures of the stage are kept beside them."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", ser_json_inf_nan="strings")
-
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read a metric file.
+    def read(cls, path: Path, *, absent: Self | None = None, do: str = WRITE_AGAIN) -> Self:
+        """Read the record in the JSON file `path`.
+
+        Args:
+            absent: what to return if there is no such file; by default this is an error.
+            do: what a person can do about a missing or damaged file.
 
         Raises:
-            ArtifactError: the file is missing, or lacks a figure.
+            ArtifactError: the file is missing, or is no record of this kind.
         """
         try:
-            return cls.model_validate_json(path.read_bytes())
-        except FileNotFoundError as error:
-            raise ArtifactError(
-                f"there is no metric file {path}", do="run the stages first (`clozeline run` or `dvc repro`)"
-            ) from error
+            content = path.read_bytes()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            if absent is not None:
+                return absent
+            raise ArtifactError(f"there is no file {path}", do=do) from error
+        return cls.of_json(content, path, do=do)
+
+    @classmethod
+    def lines(cls, path: Path, *, do: str = WRITE_AGAIN) -> list[Self]:
+        """Read the records in a file of JSON lines; none if there is no such file. Raises what `read` raises."""
+        if not path.is_file():
+            return []
+        # Iterate over the file: `splitlines` also splits at U+2028 and others, which JSON leaves inside a string.
+        with path.open("rb") as lines:
+            return [cls.of_json(line, f"{path}:{number}", do=do) for number, line in enumerate(lines, start=1)]
+
+    @classmethod
+    def of_json(cls, content: bytes | str, place: object, *, do: str = WRITE_AGAIN) -> Self:
+        """Return the record in `content`, which was read from `place`.
+
+        Raises:
+            ArtifactError: it is no record of this kind; the error names the first wrong field.
+        """
+        try:
+            return cls.model_validate_json(content)
         except ValidationError as error:
-            raise unusable(path, error, do="run the stage again that writes it (`dvc repro`)") from error
+            fault = error.errors(include_url=False)[0]
+            key = ".".join(map(str, fault["loc"])) or "the whole file"
+            given, expected = repr(str(fault["input"])[:80]), fault["msg"].removeprefix("Value error, ")
+            raise ArtifactError(f"{place} cannot be used: {key}: {given}: {expected}", do=do) from error
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, *, indent: int | None = 2, exclude_none: bool = False) -> None:
+        """Write the record into the file `path`, whole or not at all."""
+        with replacing_file(path) as beside:
+            content = self.model_dump_json(indent=indent, exclude_none=exclude_none)
+            beside.write_text(content + "\n", encoding="utf-8")
+
+
+class MetricFile(Record):
+    """A metric file. Programs read the declared fields by name; other figures of the stage are kept beside them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    def write(self, path: Path, *, indent: int | None = 2, exclude_none: bool = True) -> None:
         """Write the figures; fields that are None are left out."""
-        with replacing_file(path) as file:
-            file.write_text(self.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
-
-
-def unusable(path: Path, error: ValidationError, *, do: str) -> ArtifactError:
-    """Return the error for a file that is not a record of its kind; it names the first wrong field."""
-    fault = error.errors(include_url=False)[0]
-    key = ".".join(map(str, fault["loc"])) or "the whole file"
-    return ArtifactError(
-        f"{path} cannot be used: {key}: {str(fault['input'])[:80]!r}: {fault['msg'].removeprefix('Value error, ')}",
-        do=do,
-    )
+        super().write(path, indent=indent, exclude_none=exclude_none)
 
 
 class _Record(BaseModel):
@@ -89,7 +112,7 @@ class LockedStage(_Record):
     @property
     def sha256(self) -> str:
         """Hash of the whole record: equal for two runs with equal inputs, params and outputs."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        return sha256_of(self.model_dump_json().encode())
 
     @property
     def data(self) -> tuple[LockedPath, ...]:

@@ -16,14 +16,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from clozeline.records.reading.streams import keyed_hash
-from clozeline.records.record import Record, unusable
+from clozeline.records.record import Record
 from clozeline.system.errors import ArtifactError
 from clozeline.system.files import replacing_file
 
 MANIFEST = "manifest.json"
+_TAKE_AGAIN = "restore it (`dvc checkout` or `dvc pull`), or take it again: `dvc repro -f snapshot`"
 
 FORGOTTEN_LOCK: Final = "forgotten.lock"
 KEY_FILE: Final = "forgotten.key"
@@ -88,27 +89,22 @@ class Snapshot(Record):
         return max((file.snapshot for file in self.files), default=0)
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
+    def of_folder(cls, folder: Path) -> Self:
         """Read the manifest of the snapshot in `folder`.
 
         Raises:
             ArtifactError: the manifest is missing or damaged, or a file that it lists is missing or has another size.
         """
-        try:
-            snapshot = cls.model_validate_json((folder / MANIFEST).read_bytes())
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise _unusable(folder, f"no file {MANIFEST}") from error
-        except ValidationError as error:
-            fault = error.errors(include_url=False)[0]
-            raise _unusable(folder, f"{MANIFEST}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
+        snapshot = cls.read(folder / MANIFEST, do=_TAKE_AGAIN)
         for file in snapshot.files:
             path = folder / file.object_name
             if not path.is_file() or path.stat().st_size != file.size_bytes:
-                raise _unusable(folder, f"{file.name}: {path} is missing or not {file.size_bytes:,} bytes long")
+                raise ArtifactError(
+                    f"{folder} is not a complete snapshot: {file.name}: {path} is missing or not {file.size_bytes:,} "
+                    "bytes long",
+                    do=_TAKE_AGAIN,
+                )
         return snapshot
-
-    def write(self, folder: Path) -> None:
-        (folder / MANIFEST).write_text(self.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
 
 
 class Earlier:
@@ -129,8 +125,8 @@ class Earlier:
         if MANIFEST not in paths:
             return cls.none()
         try:
-            manifest = Snapshot.model_validate_json(paths[MANIFEST].read_bytes())
-        except ValidationError:  # written by another version
+            manifest = Snapshot.read(paths[MANIFEST])
+        except ArtifactError:  # written by another version
             return cls.none()
         if any(file.object_name not in paths for file in manifest.files):
             return cls.none()
@@ -146,13 +142,6 @@ class Earlier:
 
     def path_of(self, file: SnapshotFile) -> Path:
         return self._paths[file.object_name]
-
-
-def _unusable(folder: Path, given: str) -> ArtifactError:
-    return ArtifactError(
-        f"{folder} is not a complete snapshot: {given}",
-        do="restore it (`dvc checkout` or `dvc pull`), or take it again: `dvc repro -f snapshot`",
-    )
 
 
 class Tombstone(Record):
@@ -196,7 +185,7 @@ class Forgotten:
         Raises:
             ArtifactError: the file is damaged; or it has tombstones, and the key is missing or another one.
         """
-        tombstones = _read(lock)
+        tombstones = _Lock.read(lock, absent=_Lock(), do=f"restore it: `git checkout {FORGOTTEN_LOCK}`").texts
         return cls(tombstones, _read_key(lock)) if tombstones else cls()
 
     def __bool__(self) -> bool:
@@ -317,18 +306,7 @@ def write(lock: Path, forgotten: Forgotten) -> None:
         with replacing_file(key) as beside:
             beside.touch(mode=0o600)
             beside.write_text(f"{forgotten.key.hex()}\n", encoding="ascii")
-    with replacing_file(lock) as beside:
-        content = _Lock(texts=forgotten.tombstones)
-        beside.write_text(content.model_dump_json(indent=1) + "\n", encoding="utf-8")
-
-
-def _read(lock: Path) -> tuple[Tombstone, ...]:
-    try:
-        return _Lock.model_validate_json(lock.read_bytes()).texts
-    except FileNotFoundError:
-        return ()
-    except ValidationError as error:
-        raise unusable(lock, error, do=f"restore it: `git checkout {FORGOTTEN_LOCK}`") from error
+    _Lock(texts=forgotten.tombstones).write(lock, indent=1)
 
 
 def _read_key(lock: Path) -> bytes:

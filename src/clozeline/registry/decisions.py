@@ -4,34 +4,28 @@ They tell the history of a package, whose data are still needed, and which versi
 """
 
 import math
-import operator
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from mlflow.artifacts import download_artifacts, list_artifacts
 from mlflow.entities import Run
 from pydantic import BaseModel, ConfigDict
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from clozeline.params.delivery import ReleaseParams
 from clozeline.records.evaluation import EncoderMetrics
 from clozeline.records.finetune.task_metrics import Headline, TaskMetrics
-from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
+from clozeline.records.limits import NATS_PER_BYTE, Limit, PairedFigures
 from clozeline.records.package import Precision, package_sha256, read_manifest
 from clozeline.records.package_metrics import PackageMetrics
+from clozeline.registry.changes import SUFFIX, ChangeList, registry_errors
 from clozeline.registry.models import CANDIDATE, CHAMPION, MODEL_PREFIX, PREVIOUS, Registered, model_name
-from clozeline.registry.versions import SUFFIX, ChangeList, Registry, registry_errors
+from clozeline.registry.versions import Registry
 from clozeline.tracking.addresses import present
 from clozeline.tracking.mlflow import every, prepare
-
-_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
-    "at least": operator.ge,
-    "at most": operator.le,
-    "above": operator.gt,
-    "below": operator.lt,
-}
 
 _NO_DUPLICATES = ", without near-duplicates of training items"
 UNIGRAM_RATIO = "unigram_ratio"
@@ -45,26 +39,12 @@ _TRAINED: Final = "clozeline.trained_on_forgotten"
 """Tag of a version: `true` if a forgotten text was in its clean text."""
 
 
-@dataclass(frozen=True)
-class Gate:
-    """One figure and its limit."""
+@pydantic_dataclass(frozen=True)
+class Gate(Limit):
+    """A limit that a version has to pass before its release."""
 
-    name: str
-    given: float
-    must_be: Literal["at least", "at most", "above", "below"]
-    limit: float
     otherwise: Literal["refused", "held", "kept"] = "refused"
     """Outcome for a version that fails: refused; held until a person approves; or only not promoted."""
-
-    @property
-    def is_passed(self) -> bool:
-        return _COMPARISONS[self.must_be](self.given, self.limit)
-
-    def __str__(self) -> str:
-        return f"{self.name} is {self.given:.4f}, {self.must_be} {self.limit:.4f}: {'yes' if self.is_passed else 'NO'}"
-
-    def as_record(self) -> dict[str, object]:
-        return {**asdict(self), "is_passed": self.is_passed}
 
 
 def gates(params: ReleaseParams, candidate: PackageMetrics, trial: PairedFigures | None) -> list[Gate]:
@@ -81,7 +61,9 @@ def gates(params: ReleaseParams, candidate: PackageMetrics, trial: PairedFigures
         ratio = quality.unigram_perplexity / quality.perplexity
         checked.append(Gate(UNIGRAM_RATIO, ratio, "at least", params.min_unigram_ratio))
     if params.max_contaminated_fraction is not None and quality is not None:
-        checked.append(_not_seen_before(params.max_contaminated_fraction, quality))
+        found = quality.contaminated_fraction  # uncounted, it fails any limit below 1
+        most = params.max_contaminated_fraction
+        checked.append(Gate("contaminated_fraction", 1.0 if found is None else found, "at most", most))
     if trial is not None:
         checked += _against_champion(params, trial)
     elif isinstance(quality, TaskMetrics):
@@ -143,12 +125,6 @@ def _better_than_baselines(params: ReleaseParams, headline: Headline) -> Iterato
             )
 
 
-def _not_seen_before(limit: float, quality: EncoderMetrics | TaskMetrics) -> Gate:
-    """Return the contamination gate; an uncounted fraction is taken as 1, so it fails any limit below 1."""
-    found = quality.contaminated_fraction
-    return Gate("contaminated_fraction", 1.0 if found is None else found, "at most", limit)
-
-
 class Decision(BaseModel):
     """Release decision about one version, with its reasons."""
 
@@ -186,9 +162,6 @@ class Decision(BaseModel):
         title = f"# {self.model} version {self.version}: {self.outcome}"
         evidence = [str(figures) for figures in (self.trial, self.old_text) if figures]
         return [title, *filter(None, [self.reason]), *evidence, *(f"- {gate}" for gate in self.gates)]
-
-    def as_record(self) -> dict[str, object]:
-        return {**self.model_dump(exclude={"gates"}), "gates": [gate.as_record() for gate in self.gates]}
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,25 @@
-"""Registered models: which version is the champion, and where its package is. Importing this loads no MLflow."""
+"""Registered models: which version is the champion, where its package is, and from when on a fleet answers by it.
+
+Importing this loads no MLflow, which takes two seconds. A server only asks which version is live and where its files
+are: the project's own database answers that, if it has the known schema and the files are on this machine. Everything
+else is left to MLflow.
+"""
 
 import os
+import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final, Self
 
-from clozeline.registry.announcement import Announcement
-from clozeline.system.errors import ArtifactError
+from clozeline.records.package import FILES, Precision, package_sha256, read_manifest, verify
+from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.workspace import Workspace, tracking_uri
-from clozeline.tracking.addresses import database_of
-
-if TYPE_CHECKING:
-    from clozeline.records.package import Precision
-
+from clozeline.tracking.addresses import Tables, ask, database_of, local_path, present
 
 MODEL_PREFIX: Final = "clozeline-"
 CANDIDATE: Final = "candidate"
@@ -32,7 +37,61 @@ SERVE_FROM: Final = "clozeline.serve_from"
 """Tag of a version: the `Announcement` of its last promotion or rollback."""
 TRAINED_SHA256: Final = "clozeline.trained_sha256"
 PACKAGE: Final = "package"  # the package folder among the artifacts of an MLflow model
-_SERVED_AS: Final[Mapping[str | None, "Precision"]] = MappingProxyType({"int8": "int8", "fp32": "fp32"})
+_SERVED_AS: Final[Mapping[str | None, Precision]] = MappingProxyType({"int8": "int8", "fp32": "fp32"})
+
+
+NOTICE_VARIABLE: Final = "CLOZELINE_SERVE_AFTER_SECONDS"
+_NOTICE_SECONDS: Final = 60.0
+"""Several polls of a server (10 s each) and the time to fetch and load a model."""
+_BETWEEN: Final = ", announced "
+MODEL_URI: Final = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """Two moments, in seconds since 1970: when a champion was announced, and from when on it answers."""
+
+    announced_seconds: float
+    serve_from_seconds: float
+
+    @classmethod
+    def now(cls, *, is_first: bool = False) -> Self:
+        """Announce a champion now; the first one of a model replaces none, and answers at once.
+
+        Raises:
+            ParamsError: CLOZELINE_SERVE_AFTER_SECONDS is not a number from 0 up.
+        """
+        seconds = time.time()
+        return cls(seconds, seconds if is_first else seconds + _notice_seconds())
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the announcement that `str` wrote; None if the tag was edited to something else."""
+        serve_from, _, announced = text.partition(_BETWEEN)
+        try:
+            return cls(datetime.fromisoformat(announced).timestamp(), datetime.fromisoformat(serve_from).timestamp())
+        except ValueError:
+            return None
+
+    def __str__(self) -> str:
+        serve_from, announced = (
+            datetime.fromtimestamp(seconds, UTC).isoformat()
+            for seconds in (self.serve_from_seconds, self.announced_seconds)
+        )
+        return f"{serve_from}{_BETWEEN}{announced}"
+
+
+def _notice_seconds() -> float:
+    given = os.environ.get(NOTICE_VARIABLE, "")
+    try:
+        seconds = float(given or _NOTICE_SECONDS)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ParamsError(
+            f"{NOTICE_VARIABLE}={given} is not a number of seconds from 0 up", do=f"correct or unset {NOTICE_VARIABLE}"
+        )
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +105,7 @@ class Registered:
     package_sha256: str
     was_rolled_back: bool
     """Whether it was rolled back by hand; a release then holds it instead of promoting it."""
-    served: "Precision | None" = None
+    served: Precision | None = None
     """Precision to serve by default, chosen by the timings of the release; None: the one that the manifest names."""
     served_on: str | None = None
     """Processor of those timings, as named by `clozeline.system.machine`."""
@@ -109,11 +168,9 @@ def resolve(uri: str) -> Path:
 
 def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
     """Return the package of `uri` and its version; raises the same errors as `resolve`."""
-    from clozeline.registry import own_database
-
     workspace = workspace or Workspace(Path.cwd())
     _check_there_is_one(uri, tracking_uri(workspace))
-    found = own_database.package(tracking_uri(workspace), uri)
+    found = package_in_own_database(tracking_uri(workspace), uri)
     if found is None:
         from clozeline.registry.versions import fetch_package
 
@@ -130,14 +187,11 @@ def check_registered(folder: Path, version: Registered) -> None:
     Raises:
         ArtifactError: something differs, or the tag is missing.
     """
-    from clozeline.records.package import package_sha256, read_manifest, verify
-
     given = package_sha256(folder)
     if given != version.package_sha256:
         raise ArtifactError(
-            f"the files of {version} are not those that were registered",
-            given=f"{folder}: package sha256 {given}",
-            expected=f"{version.package_sha256 or 'a sha256, which the version lacks'} (tag {PACKAGE_SHA256})",
+            f"the files of {version} in {folder} are not those that were registered: package sha256 {given}, not"
+            f" {version.package_sha256 or 'known'} (tag {PACKAGE_SHA256})",
             do="restore the files, or register them as a new version: `clozeline release`",
         )
     verify(folder, read_manifest(folder))
@@ -145,11 +199,9 @@ def check_registered(folder: Path, version: Registered) -> None:
 
 def live_version(uri: str, workspace: Workspace | None = None) -> Registered:
     """Return the current version behind `uri` without fetching files; raises the same errors as `resolve`."""
-    from clozeline.registry import own_database
-
     address = tracking_uri(workspace or Workspace(Path.cwd()))
     _check_there_is_one(uri, address)
-    found = own_database.live(address, uri)
+    found = live_in_own_database(address, uri)
     if found is not None:
         return found
     from clozeline.registry.versions import Registry, find_version
@@ -167,9 +219,7 @@ def champions(workspace: Workspace | None = None) -> list[str]:
     workspace = workspace or Workspace(Path.cwd())
     if not (os.environ.get("MLFLOW_TRACKING_URI") or (workspace.mlflow / "mlflow.db").exists()):
         return []
-    from clozeline.registry import own_database
-
-    names = own_database.names_with(tracking_uri(workspace), CHAMPION)
+    names = names_in_own_database(tracking_uri(workspace), CHAMPION)
     if names is None:
         from clozeline.registry.versions import Registry
 
@@ -183,8 +233,39 @@ def _check_there_is_one(uri: str, address: str) -> None:
     database = database_of(address)
     if database is not None and not database.exists():
         raise ArtifactError(
-            f"there is no registry to find {uri} in",
-            given=f"no {database}",
-            expected="the database of a project with a release, or the address of an MLflow server",
-            do="change to the folder of the project, or `export MLFLOW_TRACKING_URI=http://…`",
+            f"there is no registry to find {uri} in: no {database}",
+            do="change to the folder of a project with a release, or `export MLFLOW_TRACKING_URI=http://…`",
         )
+
+
+def names_in_own_database(tracking_uri: str, alias: str) -> list[str] | None:
+    """Return the names of our models that have `alias`; None: ask MLflow."""
+    names = ask(tracking_uri, lambda tables: tables.names_with(alias))
+    return None if names is None else [name for name in names if name.startswith(MODEL_PREFIX)]
+
+
+def live_in_own_database(tracking_uri: str, uri: str) -> Registered | None:
+    """Return the version behind `uri`; None: ask MLflow, which also reports what is wrong."""
+    named = MODEL_URI.fullmatch(uri)
+    return ask(tracking_uri, partial(_live, named)) if named else None
+
+
+def _live(named: re.Match[str], tables: Tables) -> Registered | None:
+    name, alias = named["name"], named["alias"]
+    number = tables.number_at(name, alias) if alias else int(named["version"])
+    found = tables.version(name, number) if number is not None else None
+    return Registered.of(name, str(number), found.run_id, found.address, found.tags) if found else None
+
+
+def package_in_own_database(tracking_uri: str, uri: str) -> FetchedPackage | None:
+    """Return the package behind `uri`, without copying it; None: it is not on this machine, or MLflow must be asked."""
+    found = live_in_own_database(tracking_uri, uri)
+    model = local_path(present(found.address, tracking_uri)) if found else None
+    folder = package_in(model) if model else None
+    return FetchedPackage(folder, found) if found and folder else None
+
+
+def package_in(model: Path) -> Path | None:
+    """Return the package folder inside an MLflow model; None if it has no manifest."""
+    manifest = next(model.glob(f"**/{FILES.manifest}"), None)
+    return manifest.parent if manifest else None

@@ -15,10 +15,11 @@ from mlflow.tracking import MlflowClient
 
 from clozeline.inference.package import kind_of
 from clozeline.records.package import CARD, Manifest, package_sha256, read_manifest
+from clozeline.registry.changes import file_errors, registry_errors
 from clozeline.registry.decisions import Decision
 from clozeline.registry.models import PACKAGE, TRAINED_SHA256, Registered
 from clozeline.registry.trained import TrainedEncoder, store_trained
-from clozeline.registry.versions import Registry, file_errors, registry_errors
+from clozeline.registry.versions import Registry
 from clozeline.registry.wheel import write_wheel
 from clozeline.system.errors import ArtifactError
 from clozeline.tracking.addresses import present
@@ -64,7 +65,9 @@ class Publisher:
         sha256 = package_sha256(package)
         known = self.registry.with_package(name, sha256)
         if known and present(known.address, self._tracking_uri) == known.address:
-            self._finish_run(known)
+            if self.registry.run_of(known).info.status != "FINISHED":  # the release was killed after it registered it
+                with registry_errors(f"run of {known}", self._tracking_uri):
+                    self._client.set_terminated(known.run_id, status="FINISHED")
             return self._with_trained(known, evidence.trained)
         with self._run(f"release {name}", evidence.tags) as run_id:
             with tempfile.TemporaryDirectory() as temporary:
@@ -128,16 +131,14 @@ class Publisher:
             answers = model.predict(list(texts))
         if len(answers) != len(texts):
             raise ArtifactError(
-                f"{version} does not answer every text",
-                given=f"{len(answers)} answers to {len(texts)} texts",
-                expected="one answer for each text",
+                f"{version} gives {len(answers)} answers to {len(texts)} texts",
                 do="export the model again (`dvc repro`)",
             )
 
     def record(self, version: Registered, decision: Decision, file_name: str) -> str:
         """Store a decision about `version` beside its evidence, and its outcome as a tag; return its address."""
         with registry_errors(str(version), self._tracking_uri):
-            self._client.log_dict(version.run_id, decision.as_record(), f"decisions/{file_name}")
+            self._client.log_dict(version.run_id, decision.model_dump(), f"decisions/{file_name}")
         self.registry.tag(version, "clozeline.decision", decision.outcome)
         return f"runs:/{version.run_id}/decisions/{file_name}"
 
@@ -146,12 +147,6 @@ class Publisher:
         with registry_errors(str(version), self._tracking_uri):
             for key, value in values.items():
                 self._client.log_metric(version.run_id, key, value)
-
-    def _finish_run(self, version: Registered) -> None:
-        """Close the run of `version` as finished if the release was killed after it registered the version."""
-        if self.registry.run_of(version).info.status != "FINISHED":
-            with registry_errors(f"run of {version}", self._tracking_uri):
-                self._client.set_terminated(version.run_id, status="FINISHED")
 
     @contextmanager
     def _run(self, name: str, tags: Mapping[str, str]) -> Iterator[str]:

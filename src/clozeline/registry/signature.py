@@ -6,9 +6,7 @@ The signature is of the manifest, which holds the hash of every other file of th
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from clozeline.records.package import FILES
@@ -18,7 +16,6 @@ SIGNING_KEY: Final = "CLOZELINE_SIGNING_KEY"
 """Environment variable: the key that releases sign with."""
 _NAMESPACE: Final = "clozeline"
 """Part of what is signed, so that no signature made for git or e-mail counts here."""
-_NO_QUESTIONS: Final[Mapping[str, str]] = MappingProxyType({"SSH_ASKPASS_REQUIRE": "never"})
 
 
 def signature_file(folder: Path) -> Path:
@@ -37,10 +34,9 @@ def signing_key() -> Path | None:
         return None
     if not Path(given).is_file():
         raise ParamsError(
-            f"{SIGNING_KEY} names no file",
-            given=given,
-            expected="an SSH key",
-            do=f"make one (`ssh-keygen -t ed25519 -f {given}`), or unset {SIGNING_KEY} to release without a signature",
+            f"{SIGNING_KEY} names no file: {given}",
+            do=f"make a key (`ssh-keygen -t ed25519 -f {given}`), or unset {SIGNING_KEY} to release without a"
+            " signature",
         )
     return Path(given)
 
@@ -56,10 +52,8 @@ def sign(folder: Path, key: Path) -> str:
     done = _ssh_keygen("-Y", "sign", "-f", str(key), "-n", _NAMESPACE, message=_manifest(folder))
     if done.returncode:
         raise ArtifactError(
-            f"ssh-keygen could not sign {folder}",
-            given=f"the key {key}: {done.stderr.decode(errors='replace').strip()}",
-            expected="an SSH key without a passphrase, or a public key whose private half ssh-agent holds",
-            do="`ssh-add` the key and give its .pub file, or choose another key",
+            f"ssh-keygen could not sign {folder} with the key {key}: {done.stderr.decode(errors='replace').strip()}",
+            do="`ssh-add` the key and give its .pub file, or choose a key without a passphrase",
         )
     return done.stdout.decode()
 
@@ -94,10 +88,8 @@ def require_allowed_signers(file: Path) -> Path:
     """
     if not file.is_file():
         raise ParamsError(
-            "the allowed signers cannot be read",
-            given=f"no file {file}",
-            expected="a file with a line `NAME ssh-ed25519 …` for each person whose signature counts",
-            do=f'for example: echo "ada $(cat ~/.ssh/id_ed25519.pub)" >> {file}',
+            f"the allowed signers cannot be read: there is no file {file}",
+            do=f'write a line `NAME ssh-ed25519 …` for each person: echo "ada $(cat ~/.ssh/id_ed25519.pub)" >> {file}',
         )
     _ssh_keygen("-Y", "find-principals", "-f", str(file), "-s", os.devnull)
     return file
@@ -109,23 +101,18 @@ def _manifest(folder: Path) -> bytes:
 
 def _not_signed(folder: Path, given: str, allowed_signers: Path) -> ArtifactError:
     return ArtifactError(
-        f"{folder} has no signature that counts",
-        given=given,
-        expected=f"a signature by one of those in {allowed_signers}",
+        f"{folder} has {given}, not one by one of those in {allowed_signers}",
         do="`clozeline sign MODEL --key FILE` by one of them, or serve without --require-signature",
     )
 
 
 def _ssh_keygen(*arguments: str, message: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     try:
-        environment = {**os.environ, **_NO_QUESTIONS}
-        return subprocess.run(
-            ["ssh-keygen", *arguments], input=message, env=environment, capture_output=True, check=False
-        )
+        environment = {**os.environ, "SSH_ASKPASS_REQUIRE": "never"}
+        command = ["ssh-keygen", *arguments]
+        return subprocess.run(command, input=message, env=environment, capture_output=True, check=False)
     except FileNotFoundError as error:
         raise ParamsError(
-            "signatures need ssh-keygen",
-            given="a machine without it",
-            expected="OpenSSH 8.9 or newer",
+            "signatures need ssh-keygen of OpenSSH 8.9 or newer, which this machine lacks",
             do="install it: Debian's package is called openssh-client",
         ) from error

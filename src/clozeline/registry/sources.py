@@ -108,9 +108,8 @@ def parse_sources(texts: Sequence[str]) -> list[ModelSource]:
     twice = next((source for source in reversed(sources) if names.count(source.name) > 1), None)
     if twice:
         raise ParamsError(
-            f"two models have the name {twice.name}",
-            given=", ".join(source.place for source in sources if source.name == twice.name),
-            expected="a different name for each model",
+            f"two models have the name {twice.name}:"
+            f" {', '.join(one.place for one in sources if one.name == twice.name)}",
             do=f"rename one of them: {twice.name}-2={twice.place}",
         )
     return sources
@@ -137,16 +136,15 @@ def default_for(task: Task) -> ModelSource:
         ArtifactError: no such model.
         ParamsError: several models fit.
     """
-    places = [str(folder) for folder in exported(task) or _other_encoders(task)] or _champions(task)
+    encoders = [one for one in exported() if kind_of(read_manifest(one).task).is_language_model]
+    folders = exported(task) or (encoders if kind_of(task).is_language_model else [])
+    places = [str(folder) for folder in folders] or _champions(task)
     preferred = [place for place in places if Path(place).name == "encoder"] or places
     if not preferred:
         raise _no_model("ask", task)
     if len(preferred) > 1:
         raise ParamsError(
-            f"several models have the task {task}",
-            given="no --model",
-            expected=f"one of: {', '.join(preferred)}",
-            do=f"choose one: --model {preferred[0]}",
+            f"several models have the task {task}: {', '.join(preferred)}", do=f"choose one: --model {preferred[0]}"
         )
     return ModelSource.parse(preferred[0])
 
@@ -159,12 +157,6 @@ def exported(task: Task | None = None) -> list[Path]:
         (folder for folder in folders if task in (None, tasks[folder])),
         key=lambda folder: (not kind_of(tasks[folder]).is_language_model, folder.name),
     )
-
-
-def _other_encoders(task: Task) -> list[Path]:
-    if not kind_of(task).is_language_model:
-        return []
-    return [folder for folder in exported() if kind_of(read_manifest(folder).task).is_language_model]
 
 
 def fetched(source: ModelSource) -> FetchedModel:
@@ -200,11 +192,9 @@ def _champions(task: Task) -> list[str]:
 
 def _no_model(verb: str, task: str) -> ArtifactError:
     return ArtifactError(
-        f"there is no model to {verb}",
-        given=f"no {DIST}/*/{FILES.manifest} ({task}), and no champion in the registry",
-        expected="an exported or released model",
-        do="run `make run` (or `dvc repro`), which exports the models of `export.models` in params.yaml, or name a "
-        "model: a folder, or models:/NAME@ALIAS",
+        f"there is no model to {verb}: no {DIST}/*/{FILES.manifest} ({task}), and no champion in the registry",
+        do="run `make run` (or `dvc repro`), which exports the models of `export.models` in params.yaml, or name a"
+        " model: a folder, or models:/NAME@ALIAS",
     )
 
 

@@ -40,7 +40,7 @@ class StartLock(Record):
     """Settings of pre-training that its weights fit: `PretrainParams.architecture` when it was trained."""
 
     @classmethod
-    def read(cls, path: Path) -> Self | None:
+    def of_yaml(cls, path: Path) -> Self | None:
         """Read the lock; None if it names no version, or is missing.
 
         Raises:

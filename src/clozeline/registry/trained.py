@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from clozeline.params.pretraining import Setting
 from clozeline.records.reading.tokens import documents_path
 from clozeline.records.record import Record
+from clozeline.registry.changes import file_errors, registry_errors
 from clozeline.registry.models import CHAMPION, Registered
 from clozeline.registry.start_lock import RENEW, START_LOCK, StartLock
-from clozeline.registry.versions import Registry, file_errors, registry_errors
+from clozeline.registry.versions import Registry
 from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError
 from clozeline.system.files import held_beside, remove_folder, replacing_folder
@@ -72,9 +73,7 @@ def locked_champion(model: str, text: str, workspace: Workspace) -> StartLock:
     champion = Registry.open(address).at(model, CHAMPION)
     if champion is None:
         raise ArtifactError(
-            f"there is no champion of {model} to start from",
-            given=f"{address}: no version with the alias `{CHAMPION}`",
-            expected="a released encoder",
+            f"there is no champion of {model} to start from at {address}",
             do="train the first version without `start: champion` (`recipe: measured`), and release it",
         )
     stored = _stored(champion, address)
@@ -91,9 +90,7 @@ def _stored(version: Registered, tracking_uri: str) -> StoredEncoder:
     """
     if not version.trained_sha256:
         raise ArtifactError(
-            f"no training can start from {version}",
-            given="a version without its trained weights, which earlier releases did not store",
-            expected="a version that was released with them",
+            f"no training can start from {version}, which was released without its trained weights",
             do="run `clozeline run` with another `start` (`recipe: measured`): its release stores them",
         )
     with TemporaryDirectory() as folder:
@@ -101,9 +98,7 @@ def _stored(version: Registered, tracking_uri: str) -> StoredEncoder:
     given = hashlib.sha256(content).hexdigest()
     if given != version.trained_sha256:
         raise ArtifactError(
-            f"the list of trained files of {version} was changed",
-            given=f"{_LIST}: sha256 {given}",
-            expected=f"sha256 {version.trained_sha256}, as registered",
+            f"{_LIST} of {version} was changed: sha256 {given}, registered as {version.trained_sha256}",
             do="restore it, or release the encoder again as a new version",
         )
     return StoredEncoder.model_validate_json(content)
@@ -124,9 +119,7 @@ def document_keys_of(version: Registered, split: str, tracking_uri: str) -> NDAr
             keys: NDArray[np.uint64] = np.load(file, allow_pickle=False)
             return keys
     raise ArtifactError(
-        f"{path} of {version} was changed",
-        given=f"sha256 {given}",
-        expected=f"sha256 {expected}, as registered",
+        f"{path} of {version} was changed: sha256 {given}, registered as {expected}",
         do="restore it, or release the encoder again as a new version",
     )
 
@@ -177,9 +170,7 @@ def _version(lock: StartLock, workspace: Workspace) -> Registered:
         return registry.version(lock.model, lock.version)
     except ArtifactError as error:
         raise ArtifactError(
-            f"{START_LOCK} names a version that the registry does not have",
-            given=f"{lock}; {error.expected}",
-            expected="the version that the training was to continue from",
+            f"{START_LOCK} names a version that the registry does not have: {lock}; {error.cause}",
             do=f"restore it; or {RENEW}",
         ) from error
 
@@ -199,8 +190,6 @@ def _differing(folder: Path, lock: StartLock) -> str | None:
 
 def _other_bytes(lock: StartLock, path: str, given: str, expected: str | None) -> ArtifactError:
     return ArtifactError(
-        f"{path} of {lock} is not the file in {START_LOCK}",
-        given=given,
-        expected=f"sha256 {expected}",
+        f"{path} of {lock} is not the file in {START_LOCK}: {given}, not sha256 {expected}",
         do=f"restore the file; or {RENEW}",
     )

@@ -1,29 +1,11 @@
-"""Versions of the registered models: aliases that say which one is live, changes of a champion, and local files.
+"""Versions of the registered models: aliases that say which one is live, and packages on this machine."""
 
-MLflow has neither transactions nor locks, and the last writer of an alias wins. But it gives each version number of a
-registered model once. A change of the champion of `NAME` is therefore first appended as the next version of the
-registered model `NAME.changes`, with the champion that it replaces. Everyone who reads the list comes to the same
-result: a change counts only if that champion was still the champion. The aliases are written afterwards, from the list,
-which is the audit record too. A lock in MLflow would need a lease, and a holder that stalls for longer than its lease
-writes all the same.
-
-MLflow's errors are translated into Clozeline's, and a call is tried again while its database is busy.
-"""
-
-import getpass
-import os
-import random
 import re
-import socket
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import MappingProxyType
-from typing import Final, Literal, Self
-from uuid import uuid4
+from typing import Final, Self
 
 import mlflow
 from mlflow.artifacts import download_artifacts
@@ -31,319 +13,50 @@ from mlflow.entities import Run
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
-from pydantic import BaseModel, ConfigDict, Field
 
 from clozeline.records.package import FILES, Precision
-from clozeline.registry.announcement import Announcement
-from clozeline.registry.models import (
-    CANDIDATE,
-    CHAMPION,
-    INT8_SPEEDUP,
-    MODEL_PREFIX,
-    PACKAGE_SHA256,
-    PREVIOUS,
-    ROLLED_BACK,
-    SERVE_FROM,
-    SERVED,
-    SERVED_ON,
-    FetchedPackage,
-    Registered,
-    check_registered,
+from clozeline.registry import models
+from clozeline.registry.changes import (
+    Change,
+    ChangeList,
+    Changes,
+    Kind,
+    create_model,
+    file_errors,
+    registry_errors,
+    tried_again,
 )
-from clozeline.registry.own_database import MODEL_URI, package_in
-from clozeline.system.errors import ArtifactError, ParamsError, TransientError
+from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS, ROLLED_BACK, FetchedPackage, Registered
+from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.files import remove_folder, replacing_folder
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import local_path, present
-from clozeline.tracking.mlflow import (
-    check_allowed,
-    every,
-    files_are_gone,
-    is_absent,
-    is_busy,
-    is_of_a_server,
-    loaded_as,
-    prepare,
-)
-from clozeline.tracking.stored_files import store_errors
+from clozeline.tracking.mlflow import is_absent, loaded_as, prepare
 
-_STORES: Final[Mapping[str, str]] = MappingProxyType({"google": "google-cloud-storage", "azure": "azure-storage-blob"})
-"""Package to install for a module that MLflow imports to reach a store, where the two names differ."""
-_TRIES: Final = 10
-SUFFIX: Final = ".changes"
-"""Suffix of the name of a registered model that lists the changes of another model's champion as its versions."""
-_CHANGE: Final = "clozeline.change"
-_DONE: Final = "clozeline.done"
-_PAGE: Final = 1000
-Kind = Literal["promotion", "rollback", "undo", "by hand"]
-"""`by hand`: someone moved the alias in MLflow, without Clozeline."""
 ANY: Final = "any"
 _NOT_BY_HAND: Final = timedelta(minutes=10)
 """Time after a change during which a differing alias counts as still being written."""
 _BY_HAND: Final = "the alias was moved in MLflow, without Clozeline"
 
 
-@contextmanager
-def registry_errors(what: str, tracking_uri: str) -> Iterator[None]:
-    """Translate MLflow's errors about `what` into Clozeline's.
-
-    Raises:
-        ArtifactError: the registry does not have `what`, or reaching its store needs a package that is not installed;
-            or the server refuses the caller.
-        TransientError: the registry does not answer.
-    """
-    try:
-        yield
-    except (MlflowException, OSError) as error:
-        if not is_of_a_server(error):
-            raise
-        if isinstance(error, MlflowException) and is_absent(error):
-            raise ArtifactError(
-                f"the registry has no {what}",
-                given=what,
-                expected=f"a registered model, version or alias of {tracking_uri}",
-                do="run `clozeline release` first, or name one that `clozeline ui` shows",
-            ) from error
-        check_allowed(error, tracking_uri)
-        raise TransientError(
-            "the model registry does not answer",
-            given=f"{tracking_uri}: {' '.join(str(error).split())[:300]}",
-            expected="an MLflow server or database",
-            do="start it, or correct MLFLOW_TRACKING_URI",
-        ) from error
-    except ModuleNotFoundError as error:
-        module = (error.name or "").partition(".")[0]
-        raise ArtifactError(
-            f"{what} cannot be reached: a package is not installed",
-            given=f"{tracking_uri}: {error}",
-            expected="the package that MLflow needs for such a store",
-            do=f"install it: `pip install {_STORES.get(module, module)}`",
-        ) from error
-
-
-@contextmanager
-def file_errors(files: str, tracking_uri: str) -> Iterator[None]:
-    """Translate MLflow's errors while it reads `files` of a version that the registry has.
-
-    Raises:
-        ArtifactError: the files are gone, or their store refuses the key; or as in `registry_errors`.
-        TransientError: their store does not answer; or as in `registry_errors`.
-    """
-    with registry_errors(files, tracking_uri), store_errors(tracking_uri):
-        try:
-            yield
-        except MlflowException as error:
-            if not files_are_gone(error):
-                raise
-            raise ArtifactError(
-                f"the {files} are gone",
-                given=f"{tracking_uri}: {error}",
-                expected="the files that were stored when it was registered, beside MLflow's database",
-                do="restore them, or delete that version (`clozeline ui`) and release the model again",
-            ) from error
-
-
-def tried_again(call: Callable[[], object]) -> None:
-    """Call until MLflow's database is not busy with the same rows, at most ten times; raises MLflow's errors."""
-    for is_last_try in (*[False] * (_TRIES - 1), True):
-        try:
-            call()
-            return
-        except MlflowException as error:
-            if is_last_try or not is_busy(error):
-                raise
-        time.sleep(random.uniform(0.1, 1.0))
-
-
-def create_model(client: MlflowClient, name: str, description: str | None = None) -> None:
-    """Create the registered model `name` if it is missing; raises MLflow's errors."""
-    try:
-        client.create_registered_model(name, description=description)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-
-
-def who() -> str:
-    """Return who makes a change: the user of MLflow's server, or of this machine, with the machine's name."""
-    try:
-        user = os.environ.get("MLFLOW_TRACKING_USERNAME") or getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"
-
-
-class Change(BaseModel):
-    """A change of the champion. Its record in MLflow is written once and never changed."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")  # later versions may record more
-
-    kind: Kind
-    before: str
-    """Version that it replaces as champion; empty for a model without a champion."""
-    after: str
-    """Version that becomes the champion; empty if a champion was withdrawn by hand."""
-    why: str = ""
-    evidence: str = ""
-    """Address of the record that the decision was taken on."""
-    who: str = Field(default_factory=who)
-    when: datetime = Field(default_factory=lambda: datetime.now(UTC))
-    key: str = Field(default_factory=lambda: uuid4().hex)
-    """Identity by which its author finds it, also if MLflow's client sent it twice."""
-
-    def __str__(self) -> str:
-        versions = f"version {self.before or 'none'} to {self.after or 'none'}"
-        return f"{self.when:%Y-%m-%d %H:%M} {self.kind}, {versions}, by {self.who}: {self.why or 'no reason given'}"
-
-
-@dataclass(frozen=True, slots=True)
-class ChampionChange:
-    """A change with its place in the list."""
-
-    number: int
-    change: Change
-    is_done: bool
-    """Whether the aliases were written."""
-
-
-class ChampionChangedError(TransientError):
-    """Someone else changed the champion first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """The changes of one model's champion that count, oldest first."""
-
-    entries: tuple[ChampionChange, ...]
-
-    @property
-    def last(self) -> ChampionChange | None:
-        return self.entries[-1] if self.entries else None
-
-    @property
-    def pending(self) -> tuple[ChampionChange, ...]:
-        """Changes whose aliases are not written yet."""
-        return tuple(entry for entry in self.entries if not entry.is_done)
-
-    def since(self, number: int) -> tuple[ChampionChange, ...]:
-        return tuple(entry for entry in self.entries if entry.number >= number)
-
-    def rolled_back_since(self, number: int) -> dict[str, bool]:
-        """Return, for the versions that changes from `number` on touched, whether they are rolled back now."""
-        marks: dict[str, bool] = {}
-        for change in (entry.change for entry in self.since(number)):
-            if change.kind == "rollback":
-                marks[change.before] = True
-            marks[change.after] = False
-        return {version: mark for version, mark in marks.items() if version}
-
-
-class ChangeList:
-    """The list of one registry. Its callers translate MLflow's errors."""
-
-    def __init__(self, client: MlflowClient) -> None:
-        self._client = client
-
-    def read(self, name: str) -> Changes:
-        """Return the changes of the champion of model `name` that count."""
-        return Changes(tuple(_counting(sorted(self._all(name), key=lambda entry: entry.number))))
-
-    def append(self, name: str, change: Change, source: str, run_id: str) -> None:
-        """Append `change`; `source` and `run_id` are those of the version that it is about.
-
-        Raises:
-            ChampionChangedError: the champion is no longer the one that it replaces; nothing was changed.
-        """
-        changes = self.read(name)
-        if changes.last is None:
-            # First, because a server with accounts answers 403, not 404, to a version of a model that does not exist.
-            create_model(self._client, f"{name}{SUFFIX}", "Who changed the champion, when and why")
-        if changes.last is None or changes.last.change.after == change.before:
-            self._create(name, change, source, run_id)
-            changes = self.read(name)
-        if not any(entry.change.key == change.key for entry in changes.entries):
-            last = changes.last.change if changes.last else None
-            raise ChampionChangedError(
-                f"the champion of {name} was changed by someone else",
-                given=f"to replace: version {change.before or 'none'}; meanwhile: {last or 'nothing that is recorded'}",
-                expected="the champion that was looked at",
-                do="look at it (`clozeline history`), then type the command again",
-            )
-
-    def done(self, name: str, entries: Sequence[ChampionChange]) -> None:
-        """Record, oldest first, that the aliases follow these changes."""
-        for entry in entries:
-            self._client.set_model_version_tag(f"{name}{SUFFIX}", str(entry.number), _DONE, "true")
-
-    def _create(self, name: str, change: Change, source: str, run_id: str) -> None:
-        tried_again(
-            lambda: self._client.create_model_version(
-                f"{name}{SUFFIX}",
-                source,
-                run_id=run_id,
-                tags={_CHANGE: change.model_dump_json()},
-                description=str(change),
-                await_creation_for=0,  # it is ready at once
-            )
-        )
-
-    def _all(self, name: str) -> Iterator[ChampionChange]:
-        searched = (f"name = '{name}{SUFFIX}'", _PAGE, ["version_number ASC"])
-        found = every(self._client.search_model_versions, *searched)
-        return (_entry(version) for version in found if _CHANGE in version.tags)
-
-
-def _entry(version: ModelVersion) -> ChampionChange:
-    change = Change.model_validate_json(version.tags[_CHANGE])
-    return ChampionChange(number=int(version.version), change=change, is_done=_DONE in version.tags)
-
-
-def _counting(entries: Sequence[ChampionChange]) -> Iterator[ChampionChange]:
-    """Yield the entries that count: those that are done, then those that follow in an unbroken chain."""
-    num_done = max((place for place, entry in enumerate(entries, 1) if entry.is_done), default=0)
-    done = [entry for entry in entries[:num_done] if entry.is_done]
-    yield from done
-    # The first change of all says what the champion was before there was a list.
-    champion = done[-1].change.after if done else (entries[0].change.before if entries else "")
-    for entry in entries[num_done:]:
-        if entry.change.before == champion:
-            champion = entry.change.after
-            yield entry
-
-
 def nowhere_to_go(name: str, champion: Registered | None, asked: str) -> ArtifactError:
     return ArtifactError(
-        f"{name} has no version to go back to",
-        given=f"champion: {champion or 'none'}; asked for: {asked}",
-        expected="a champion that replaced another version",
-        do=f"name another version (`clozeline rollback {name} --to VERSION`); without one, release a second"
-        " version first (`clozeline run` after a change)",
+        f"{name} has no version to go back to (champion: {champion or 'none'}; asked for: {asked})",
+        do=f"name another version (`clozeline rollback {name} --to VERSION`); without one, release a second version"
+        " first (`clozeline run` after a change)",
     )
 
 
 def no_second_time(champion: Registered, previous: Registered) -> ArtifactError:
     if previous.was_rolled_back:
         return ArtifactError(
-            f"{champion.name} is rolled back already",
-            given=f"champion: {champion}; previous: {previous}, which was rolled back",
-            expected="a previous version that was not rolled back",
+            f"{champion.name} is rolled back already, from {previous} to {champion}",
             do=f"leave it, or put version {previous.version} back with `clozeline rollback {champion.name} --undo`",
         )
     return ArtifactError(
-        f"{champion.name} has no rollback to undo",
-        given=f"champion: {champion}; previous: {previous}, which was not rolled back",
-        expected="a previous version that was rolled back",
+        f"{champion.name} has no rollback to undo: {previous}, before {champion}, was not rolled back",
         do=f"`clozeline rollback {champion.name}` makes version {previous.version} the champion",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Rollback:
-    name: str
-    champion: str
-    """Version that is live now."""
-    previous: str
-    """Version that was live before."""
 
 
 class Registry:
@@ -368,8 +81,8 @@ class Registry:
     def names_with(self, alias: str) -> list[str]:
         """Return the names of our models that have `alias`."""
         with registry_errors("models", self._tracking_uri):
-            models = self._client.search_registered_models(filter_string=f"name LIKE '{MODEL_PREFIX}%'")
-        return [model.name for model in models if alias in model.aliases]
+            found = self._client.search_registered_models(filter_string=f"name LIKE '{models.MODEL_PREFIX}%'")
+        return [model.name for model in found if alias in model.aliases]
 
     def at(self, name: str, alias: str) -> Registered | None:
         """Return the version behind `alias`; None if the model or the alias is missing."""
@@ -404,7 +117,7 @@ class Registry:
         """Return the newest version registered with exactly this package, if any."""
         with registry_errors(f"model {name}", self._tracking_uri):
             found = self._client.search_model_versions(
-                f"name = '{name}' AND tags.`{PACKAGE_SHA256}` = '{package_sha256}'"
+                f"name = '{name}' AND tags.`{models.PACKAGE_SHA256}` = '{package_sha256}'"
             )
         return max(map(_registered, found), key=lambda version: int(version.version), default=None)
 
@@ -419,7 +132,7 @@ class Registry:
         was_rolled_back: bool = False,
     ) -> Registered:
         """Create a version of `name` whose MLflow model is at `source`."""
-        tags = {PACKAGE_SHA256: package_sha256} | ({ROLLED_BACK: "true"} if was_rolled_back else {})
+        tags = {models.PACKAGE_SHA256: package_sha256} | ({ROLLED_BACK: "true"} if was_rolled_back else {})
         with registry_errors(f"model {name}", self._tracking_uri):
             create_model(self._client, name)
             return _registered(
@@ -437,11 +150,11 @@ class Registry:
 
         `int8_speedup`: measured time of fp32 / time of INT8; None for a package without INT8.
         """
-        self.tag(version, SERVED, precision)
+        self.tag(version, models.SERVED, precision)
         speedup = None if int8_speedup is None else round(int8_speedup, 4)  # as it will be read back
         if speedup is not None:
-            self.tag(version, INT8_SPEEDUP, str(speedup))
-        self.tag(version, SERVED_ON, processor)  # last: a killed release chooses again unless this tag is there
+            self.tag(version, models.INT8_SPEEDUP, str(speedup))
+        self.tag(version, models.SERVED_ON, processor)  # last: a killed release chooses again unless this tag is there
         return replace(version, served=precision, served_on=processor, int8_speedup=speedup)
 
     def nominate(self, version: Registered) -> None:
@@ -516,8 +229,8 @@ class Registry:
             aliases = self._client.get_registered_model(name).aliases
             if last.after:
                 if str(aliases.get(CHAMPION)) != last.after:  # first, so that whoever sees the champion sees its time
-                    announced = str(Announcement.now(is_first=CHAMPION not in aliases))
-                    self._client.set_model_version_tag(name, last.after, SERVE_FROM, announced)
+                    announced = str(models.Announcement.now(is_first=CHAMPION not in aliases))
+                    self._client.set_model_version_tag(name, last.after, models.SERVE_FROM, announced)
                 self._client.set_registered_model_alias(name, CHAMPION, last.after)
             if last.before:
                 self._client.set_registered_model_alias(name, PREVIOUS, last.before)
@@ -536,7 +249,7 @@ class Registry:
         elif is_marked and not is_rolled_back:
             self._client.delete_model_version_tag(name, version, ROLLED_BACK)
 
-    def roll_back(self, name: str, *, to: str | None = None, undo: bool = False, why: str = "") -> Rollback:
+    def roll_back(self, name: str, *, to: str | None = None, undo: bool = False, why: str = "") -> Change:
         """Make version `to` the champion, by default the previous one; the champion becomes the previous one.
 
         Without `undo`, mark the old champion as rolled back, so that no release promotes it again; with it, take the
@@ -553,14 +266,15 @@ class Registry:
             cut_off = self._list.read(name).pending
         champion = self.settle(name)
         if cut_off and cut_off[-1].change.kind == kind and to in {None, cut_off[-1].change.after}:
-            return Rollback(name=name, champion=cut_off[-1].change.after, previous=cut_off[-1].change.before)
+            return cut_off[-1].change
         goal = self.version(name, to) if to else self.at(name, PREVIOUS)
         if not champion or not goal or champion.version == goal.version:
             raise nowhere_to_go(name, champion, f"version {to}" if to else f"previous: {goal or 'none'}")
         if to is None and goal.was_rolled_back is not undo:
             raise no_second_time(champion, goal)
-        self._change(goal, Change(kind=kind, before=champion.version, after=goal.version, why=why))
-        return Rollback(name=name, champion=goal.version, previous=champion.version)
+        change = Change(kind=kind, before=champion.version, after=goal.version, why=why)
+        self._change(goal, change)
+        return change
 
 
 def _registered(version: ModelVersion) -> Registered:
@@ -575,12 +289,10 @@ def find_version(registry: Registry, uri: str) -> Registered:
         ArtifactError: the model, version or alias is missing.
         TransientError: the registry does not answer.
     """
-    named = MODEL_URI.fullmatch(uri)
+    named = models.MODEL_URI.fullmatch(uri)
     if named is None:
         raise ParamsError(
-            "this is not the URI of a registered model",
-            given=uri,
-            expected="models:/NAME@ALIAS or models:/NAME/VERSION",
+            f"{uri} is not the URI of a registered model, models:/NAME@ALIAS or models:/NAME/VERSION",
             do="for example: models:/clozeline-encoder@champion",
         )
     if named["version"]:
@@ -588,10 +300,7 @@ def find_version(registry: Registry, uri: str) -> Registered:
     found = registry.at(named["name"], named["alias"])
     if found is None:
         raise ArtifactError(
-            f"the registry has no {uri}",
-            given=f"no version of {named['name']} has the alias {named['alias']}",
-            expected="a released model",
-            do="run `clozeline release` (or `make run`) first",
+            f"the registry has no {uri}: no version has this alias", do="run `clozeline release` (or `make run`) first"
         )
     return found
 
@@ -640,7 +349,7 @@ def check_loaded_by_mlflow(package: Path) -> None:
         return
     address = mlflow.get_registry_uri()
     version = Registry(MlflowClient(address, registry_uri=address), address).version(*loaded)
-    check_registered(package, version)
+    models.check_registered(package, version)
 
 
 def _forget(copies: Path, fetched: Registered, named: Collection[str]) -> None:
@@ -653,12 +362,10 @@ def _forget(copies: Path, fetched: Registered, named: Collection[str]) -> None:
 
 
 def _package_in(model: Path, version: Registered) -> Path:
-    folder = package_in(model)
+    folder = models.package_in(model)
     if folder is None:
         raise ArtifactError(
-            f"the files of {version} are gone",
-            given=f"no {FILES.manifest} under {model}",
-            expected="the package that was registered",
+            f"the files of {version} are gone: no {FILES.manifest} under {model}",
             do="restore that folder, or release the model again as a new version",
         )
     return folder

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from clozeline.reporting.run import differences, format_of, in_words, interval
+from clozeline.reporting import formats
+from clozeline.reporting.run import differences
 from clozeline.tracking.past_runs import ComparedRun
 
 _LOW: Final = "_low"
@@ -77,7 +78,7 @@ def _numbers(run: ComparedRun, key: str) -> dict[str, float | None]:
 
 def _cell(run: ComparedRun, key: str) -> Cell:
     value = run.facts.figures.get(key)
-    return Cell("–") if value is None else Cell(format_of(key)(value), interval(run.facts.figures, key))
+    return Cell("–") if value is None else Cell(formats.format_of(key)(value), formats.interval(run.facts.figures, key))
 
 
 def _place(key: str) -> tuple[int, str]:
@@ -89,4 +90,4 @@ def _words(key: str) -> str:
     owner, _, name = key.partition(".")
     owner = "encoder" if owner == "evaluate" else owner.removeprefix(_TASK)
     alone = ", each hidden alone" if name.startswith(_ALONE) else ""
-    return f"{owner}: {in_words(name.removeprefix(_ALONE))}{alone}"
+    return f"{owner}: {formats.in_words(name.removeprefix(_ALONE))}{alone}"

@@ -11,20 +11,9 @@ from typing import Any
 from markupsafe import Markup
 
 from clozeline.records.evaluation import CalibrationRow, EncoderMetrics, FrequencyRow, PlaceRow, WordClassRow
+from clozeline.reporting import formats
 from clozeline.reporting.charts import Bar, Series, bars, lines
-from clozeline.reporting.run import (
-    Fold,
-    Part,
-    ReportedRun,
-    amount,
-    comparison,
-    count,
-    format_of,
-    html,
-    in_words,
-    numbers,
-    share,
-)
+from clozeline.reporting.run import Fold, Part, ReportedRun, comparison, facts
 from clozeline.system.errors import ArtifactError
 from clozeline.system.files import Dataclass
 from clozeline.training.curves import CurvePoint, Look, SpeedPoint
@@ -62,9 +51,9 @@ def metrics(run: ReportedRun) -> EncoderMetrics:
 
 def _encoder_figures(run: ReportedRun) -> Markup | None:
     figures = metrics(run)
-    caption = f"On the whole validation set: {count(figures.target_tokens)} tokens, each {_ONCE[run.is_causal]}"
+    caption = f"On the whole validation set: {formats.count(figures.target_tokens)} tokens, each {_ONCE[run.is_causal]}"
     if figures.pseudo_documents is not None and figures.pseudo_target_tokens is not None:
-        tokens, documents = count(figures.pseudo_target_tokens), count(figures.pseudo_documents)
+        tokens, documents = formats.count(figures.pseudo_target_tokens), formats.count(figures.pseudo_documents)
         caption += f"; {tokens} of them, in {documents} documents, also hidden alone (pseudo-log-likelihood)"
     others = {"pseudo_": "each hidden alone", "unigram_": "unigram baseline"}
     return comparison(caption, "encoder", figures.model_dump(), others, only=_ALONE)
@@ -73,8 +62,8 @@ def _encoder_figures(run: ReportedRun) -> Markup | None:
 def _counts(run: ReportedRun) -> Markup | None:
     """Return the size of the validation set and its contamination."""
     figures = metrics(run).model_dump()
-    pairs = [(in_words(key), format_of(key)(figures[key])) for key in _COUNTED if key in figures]
-    return html("facts", pairs=pairs) if pairs else None
+    pairs = [formats.pair(key, figures[key]) for key in _COUNTED if key in figures]
+    return facts(pairs) if pairs else None
 
 
 @dataclass(frozen=True)
@@ -119,7 +108,7 @@ def _by_group(title: str, column: str, note: str, rows: Sequence[FrequencyRow | 
         Bar(
             getattr(row, column),
             row.loss_nats_per_token,
-            f"{amount(row.loss_nats_per_token)} nats · top-1 {share(row.top1)} · {count(row.targets)}",
+            f"{formats.amount(row.loss_nats_per_token)} nats · top-1 {formats.share(row.top1)} · {row.targets:,}",
         )
         for row in rows
     ]
@@ -213,8 +202,8 @@ def curve_parts(run: ReportedRun) -> Iterable[Part | Fold]:
 
 
 def _training_figures(run: ReportedRun) -> Markup:
-    figures = numbers(run.files.figures("metrics/pretrain.json", stage=_PRETRAIN))
-    return html("facts", pairs=[(in_words(key), format_of(key)(value)) for key, value in figures.items()])
+    figures = formats.numbers(run.files.figures("metrics/pretrain.json", stage=_PRETRAIN))
+    return facts([formats.pair(key, value) for key, value in figures.items()])
 
 
 def _chart(run: ReportedRun, chart: _CurveChart) -> Markup | None:

@@ -13,20 +13,8 @@ from markupsafe import Markup
 
 from clozeline.records.package import ExportMetrics
 from clozeline.registry.decisions import Released
-from clozeline.reporting import encoder, packages, tasks
-from clozeline.reporting.run import (
-    Format,
-    Part,
-    ReportedRun,
-    code,
-    difference,
-    differences,
-    html,
-    in_words,
-    megabytes,
-    milliseconds,
-    share,
-)
+from clozeline.reporting import encoder, formats, packages, tasks
+from clozeline.reporting.run import Part, ReportedRun, code, differences, folded, html, message, table
 from clozeline.system.errors import ClozelineError
 from clozeline.tracking.past_runs import EarlierRun
 
@@ -51,7 +39,7 @@ class JudgedModel:
     """`low` and `high` are the ends of the 95 % interval."""
     baseline: str
     baseline_value: float
-    form: Format
+    form: formats.Format
     faults: tuple[str, ...] = ()
 
     @property
@@ -64,7 +52,7 @@ class JudgedModel:
         change = self.value - before
         is_chance = self.low <= before <= self.high
         kind = "note" if is_chance or change == 0 else "good" if change > 0 else "bad"
-        return f"{difference(change, self.form)}{', within the interval' if is_chance and change else ''}", kind
+        return f"{formats.difference(change, self.form)}{', within the interval' if is_chance and change else ''}", kind
 
 
 def judged(run: ReportedRun) -> list[JudgedModel]:
@@ -81,7 +69,7 @@ def judged(run: ReportedRun) -> list[JudgedModel]:
 def _encoder(run: ReportedRun) -> JudgedModel:
     figures = encoder.metrics(run)
     fields = ("encoder", "encoder", "top1", "evaluate.top1", figures.top1, figures.top1_low, figures.top1_high)
-    return JudgedModel(*fields, "unigram baseline", figures.unigram_top1, share)
+    return JudgedModel(*fields, "unigram baseline", figures.unigram_top1, formats.share)
 
 
 def _task(run: ReportedRun, task: str) -> JudgedModel:
@@ -117,7 +105,7 @@ def _headline(run: ReportedRun) -> Markup | None:
         given=first,
         words=_NAMED_FIRST.format("next" if run.is_causal else "hidden")
         if first.metric == "top1"
-        else f"{in_words(first.metric)} of {first.name}",
+        else f"{formats.in_words(first.metric)} of {first.name}",
         then=_then(first, earlier),
         earlier=earlier,
         releases=[(name, packages.badge(it), packages.state(it)) if it else (name, None, "") for name, it in releases],
@@ -131,7 +119,7 @@ def _models(run: ReportedRun) -> Markup | None:
     rows = [
         (
             code(one.name),
-            _cell(in_words(one.metric), *one.faults),
+            _cell(formats.in_words(one.metric), *one.faults),
             _cell(one.form(one.value), one.interval),
             *([_then(one, earlier) or "–"] if earlier else []),
             _cell(one.form(one.baseline_value), one.baseline),
@@ -139,7 +127,7 @@ def _models(run: ReportedRun) -> Markup | None:
         )
         for one in models
     ]
-    return html("table", caption="Models", columns=columns, rows=rows, kind="models") if models else None
+    return table("Models", columns, rows, kind="models") if models else None
 
 
 def _package(run: ReportedRun, package: str | None) -> tuple[object, ...]:
@@ -152,8 +140,8 @@ def _package(run: ReportedRun, package: str | None) -> tuple[object, ...]:
     with suppress(ClozelineError):
         size = _int8_size(packages.metrics(run, package))
     if "int8_text_milliseconds" in latency:
-        beside = f"fp32 {milliseconds(latency['fp32_text_milliseconds'])}; on one thread"
-        times = _cell(milliseconds(latency["int8_text_milliseconds"]), beside)
+        beside = f"fp32 {formats.milliseconds(latency['fp32_text_milliseconds'])}; on one thread"
+        times = _cell(formats.milliseconds(latency["int8_text_milliseconds"]), beside)
     if released is None:
         return (size, times, "not released")
     served = f"serves {released.version.served}" if released.version.served else ""
@@ -163,8 +151,8 @@ def _package(run: ReportedRun, package: str | None) -> tuple[object, ...]:
 def _int8_size(figures: ExportMetrics) -> str:
     if figures.int8_size_bytes is None or figures.int8_agreement is None:
         return "–"
-    beside = f"fp32 {megabytes(figures.fp32_size_bytes)}; {share(figures.int8_agreement)} agreement"
-    return _cell(megabytes(figures.int8_size_bytes), beside)
+    beside = f"fp32 {formats.megabytes(figures.fp32_size_bytes)}; {formats.share(figures.int8_agreement)} agreement"
+    return _cell(formats.megabytes(figures.int8_size_bytes), beside)
 
 
 def _then(one: JudgedModel, earlier: EarlierRun | None) -> Markup | None:
@@ -180,19 +168,17 @@ def _changes(run: ReportedRun) -> Markup:
     """Return the inputs of the stages that differ from those of the earlier run."""
     earlier = _earlier(run)
     if earlier is None:
-        return html("message", tag="p", kind="note", text=_NOTHING_EARLIER)
+        return message(_NOTHING_EARLIER, "note", tag="p")
     since = f"Since the run of {earlier.started:%Y-%m-%d %H:%M} UTC"
     if earlier.lock is None:
-        return html(
-            "message", tag="p", kind="note", text=f"{since}: its dvc.lock is missing, so the changes are unknown."
-        )
+        return message(f"{since}: its dvc.lock is missing, so the changes are unknown.", "note", tag="p")
     changes = differences([earlier.lock, run.files.lock()])
     columns = ("changed", "then", "now")
     rows = [(code(name), *values) for name, values in changes.items()]
     at = f" at commit {earlier.commit[:10]}" if earlier.commit else ""
-    made = html("table", caption=f"{since}{at}", columns=columns, rows=rows)
+    made = table(f"{since}{at}", columns, rows)
     named = ", ".join(list(changes)[:3]) + (f" and {len(changes) - 3} more" if len(changes) > 3 else "")
-    return html("folded", summary=f"{since}, this changed: {named or 'nothing that a stage reads'}", body=made)
+    return folded(f"{since}, this changed: {named or 'nothing that a stage reads'}", made)
 
 
 def _cell(value: str, *beside: str) -> Markup:

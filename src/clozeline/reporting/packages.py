@@ -12,23 +12,9 @@ from markupsafe import Markup
 from clozeline.records.package import ExportMetrics, Rung, read_manifest
 from clozeline.records.record import leaves
 from clozeline.registry.decisions import Gate, Released
+from clozeline.reporting import formats
 from clozeline.reporting.charts import Bar, bars
-from clozeline.reporting.run import (
-    Part,
-    ReportedRun,
-    amount,
-    code,
-    count,
-    format_of,
-    html,
-    in_words,
-    joined,
-    megabytes,
-    milliseconds,
-    numbers,
-    share,
-    verdict,
-)
+from clozeline.reporting.run import Part, ReportedRun, code, facts, folded, html, joined, message, table, verdict
 from clozeline.system.errors import ArtifactError
 
 _LATENCIES = (
@@ -56,7 +42,7 @@ def require_released(run: ReportedRun, package: str) -> Released:
 def badge(released: Released) -> Markup:
     """Return the outcome of the release as a badge."""
     outcome = released.decision.outcome if released.decision else "registered, without a decision"
-    return html("message", kind=f"badge {'good' if outcome == 'promoted' else 'bad'}", text=outcome)
+    return message(outcome, f"badge {'good' if outcome == 'promoted' else 'bad'}")
 
 
 def state(released: Released) -> str:
@@ -75,18 +61,17 @@ def _package(run: ReportedRun, package: str) -> Markup:
         return heading + about
     before = decision.champion_before
     champion = f"champion before: version {before}" if before else "no champion before"
-    gates = html(
-        "table",
-        caption=f"Gates of {released.version}; {champion}",
-        columns=("gate", ">given", "must be", ">limit", "verdict"),
-        rows=[_row(gate) for gate in decision.gates],
+    gates = table(
+        f"Gates of {released.version}; {champion}",
+        ("gate", ">given", "must be", ">limit", "verdict"),
+        [_row(gate) for gate in decision.gates],
     )
     return joined(heading, about, gates)
 
 
 def _row(gate: Gate) -> tuple[object, ...]:
     badge = verdict(gate.is_passed, "passed" if gate.is_passed else "failed")
-    return (in_words(gate.name), amount(gate.given), gate.must_be, amount(gate.limit), badge)
+    return (formats.in_words(gate.name), formats.amount(gate.given), gate.must_be, formats.amount(gate.limit), badge)
 
 
 def package_parts(run: ReportedRun) -> Iterable[Part]:
@@ -105,19 +90,19 @@ def _heading(run: ReportedRun, package: str) -> Markup:
 def _sizes(run: ReportedRun, package: str) -> Markup:
     figures = metrics(run, package)
     sizes = {"fp32": figures.fp32_size_bytes, "INT8": figures.int8_size_bytes}
-    drawn = [Bar(name, size, megabytes(size)) for name, size in sizes.items() if size is not None]
+    drawn = [Bar(name, size, formats.megabytes(size)) for name, size in sizes.items() if size is not None]
     return bars(f"{package}: size of the graph", drawn)
 
 
 def _latencies(run: ReportedRun, package: str) -> Markup:
     latency = require_released(run, package).latency
     rows = [
-        Bar(f"{what}, {name}", latency[f"{prefix}{key}"], milliseconds(latency[f"{prefix}{key}"]))
+        Bar(f"{what}, {name}", latency[f"{prefix}{key}"], formats.milliseconds(latency[f"{prefix}{key}"]))
         for key, what in _LATENCIES
         for name, prefix in (("fp32", _EXACT), ("INT8", _SERVED))
         if f"{prefix}{key}" in latency
     ]
-    threads, texts = (amount(latency.get(key, 0)) for key in ("num_threads", "batch_texts"))
+    threads, texts = (formats.amount(latency.get(key, 0)) for key in ("num_threads", "batch_texts"))
     note = (
         f"Median latency of one call on the releasing machine: one text of 16 words, or a batch of {texts} texts of"
         f" 4 to 64 words. Threads: {threads}."
@@ -126,23 +111,17 @@ def _latencies(run: ReportedRun, package: str) -> Markup:
 
 
 def _figures(run: ReportedRun, package: str) -> Markup:
-    figures = numbers(metrics(run, package).model_dump())
-    paired = [
-        key.removeprefix(_SERVED)
-        for key in figures
-        if key.startswith(_SERVED) and key.replace(_SERVED, _EXACT) in figures
-    ]
+    figures = formats.numbers(metrics(run, package).model_dump())
+    names = [key.removeprefix(_SERVED) for key in figures if key.startswith(_SERVED)]
+    paired = [name for name in names if f"{_EXACT}{name}" in figures]
+    in_pairs = {f"{prefix}{name}" for name in paired for prefix in (_EXACT, _SERVED)}
     pairs = [
-        (in_words(key), *(format_of(key)(figures[f"{prefix}{key}"]) for prefix in (_EXACT, _SERVED))) for key in paired
+        (formats.in_words(name), *(formats.format_of(name)(figures[f"{of}{name}"]) for of in (_EXACT, _SERVED)))
+        for name in paired
     ]
-    alone = {
-        key: value for key, value in figures.items() if not key.startswith((_SERVED, _EXACT)) or key[5:] not in paired
-    }
-    caption, columns = f"{package}: fp32 and INT8", ("figure", ">fp32", ">INT8")
-    facts = [(in_words(key.removeprefix("num_")), format_of(key)(value)) for key, value in alone.items()]
-    return joined(
-        html("table", caption=caption, columns=columns, rows=pairs) if pairs else None, html("facts", pairs=facts)
-    )
+    alone = [formats.pair(key, value) for key, value in figures.items() if key not in in_pairs]
+    beside = table(f"{package}: fp32 and INT8", ("figure", ">fp32", ">INT8"), pairs) if pairs else None
+    return joined(beside, facts(alone))
 
 
 def _ladder(run: ReportedRun, package: str) -> Markup | None:
@@ -152,8 +131,8 @@ def _ladder(run: ReportedRun, package: str) -> Markup | None:
         (
             place,
             str(rung.scheme),
-            megabytes(rung.size_bytes),
-            f"{share(rung.agreement.value)} ({share(rung.agreement.low)} – {share(rung.agreement.high)})",
+            formats.megabytes(rung.size_bytes),
+            _agreement(rung),
             _metric(rung),
             _verdict(rung, is_served=rung.is_passed and rung.scheme == manifest.quantization),
         )
@@ -162,12 +141,17 @@ def _ladder(run: ReportedRun, package: str) -> Markup | None:
     columns = (">#", "scheme", ">size", ">agrees with fp32", "fp32 → INT8", "gates of the export")
     kind = manifest.quantization.kind if manifest.quantization else manifest.served
     caption = f"{package}: INT8 schemes in the order of trial; served: {kind}"
-    return html("table", caption=caption, columns=columns, rows=rows) if rows else None
+    return table(caption, columns, rows) if rows else None
+
+
+def _agreement(rung: Rung) -> str:
+    value, low, high = map(formats.share, (rung.agreement.value, rung.agreement.low, rung.agreement.high))
+    return f"{value} ({low} – {high})"
 
 
 def _metric(rung: Rung) -> str:
     """Return both values of the metric in words; a correlation is not a share, so it gets no percentage."""
-    shown = amount if rung.metric == "Spearman correlation" else share
+    shown = formats.amount if rung.metric == "Spearman correlation" else formats.share
     return f"{rung.metric}: {shown(rung.fp32_metric)} → {shown(rung.int8_metric)}"
 
 
@@ -179,14 +163,16 @@ def _verdict(rung: Rung, *, is_served: bool) -> Markup:
 
 def _manifest(run: ReportedRun, package: str) -> Markup:
     manifest = read_manifest(run.files.root / "dist" / package)
-    files = [(code(name), count(record.size_bytes), code(record.sha256)) for name, record in manifest.files.items()]
+    files = [
+        (code(name), formats.count(record.size_bytes), code(record.sha256)) for name, record in manifest.files.items()
+    ]
     knobs = ("task", "family", "max_length", "vocab_size", "hidden_size", "opset", "lock_sha256")
     details = joined(
-        html("table", caption=f"Files of dist/{package}", columns=("file", ">bytes", "sha256"), rows=files),
-        html("facts", pairs=[(in_words(key), getattr(manifest, key)) for key in knobs]),
-        html("facts", pairs=manifest.versions.items()),
+        table(f"Files of dist/{package}", ("file", ">bytes", "sha256"), files),
+        facts([(formats.in_words(key), getattr(manifest, key)) for key in knobs]),
+        facts(manifest.versions.items()),
     )
-    return html("folded", summary=f"manifest.json of {package}: files, their sha256, and versions", body=details)
+    return folded(f"manifest.json of {package}: files, their sha256, and versions", details)
 
 
 def figure_parts(run: ReportedRun) -> Iterable[Part]:
@@ -196,8 +182,8 @@ def figure_parts(run: ReportedRun) -> Iterable[Part]:
 def _file(run: ReportedRun, path: str) -> Markup:
     figures = run.files.figures(path, stage=path.removeprefix("metrics/").removesuffix(".json").replace("/", "@"))
     rows = [(code(key), _shown(value)) for key, value in leaves(figures)]
-    return html("folded", summary=path, body=html("table", caption=path, columns=("figure", ">value"), rows=rows))
+    return folded(path, table(path, ("figure", ">value"), rows))
 
 
 def _shown(value: object) -> str:
-    return amount(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    return formats.amount(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from clozeline.params.reading import read_params
 from clozeline.reporting import encoder, overview, packages, tasks, text
-from clozeline.reporting.run import Fold, Part, ReportedRun, ReportSection, RunFiles, html, joined
+from clozeline.reporting.run import Fold, Part, ReportedRun, ReportSection, RunFiles, facts, html, joined
 from clozeline.system.errors import ClozelineError
 from clozeline.system.files import replacing_file
 from clozeline.system.machine import available_cores, processor
@@ -29,7 +29,7 @@ REPORT: Final = Path("reports/report.html")
 
 
 def _machine_parts(run: ReportedRun) -> Iterable[Part]:
-    return [lambda: html("facts", pairs=run.machine.items())]
+    return [lambda: facts(run.machine.items())]
 
 
 def describe(cpu_facts: Path = Path("/proc/cpuinfo")) -> dict[str, str]:

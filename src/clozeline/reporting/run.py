@@ -14,7 +14,6 @@ from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -22,6 +21,7 @@ from markupsafe import Markup, escape
 from pydantic import TypeAdapter, ValidationError
 
 from clozeline.records.record import Lock
+from clozeline.reporting import formats
 from clozeline.system.content import md5_of
 from clozeline.system.errors import ArtifactError
 from clozeline.system.files import RowRecord
@@ -36,32 +36,7 @@ Row = Mapping[str, str]
 """Row of a CSV file: column → text."""
 Part = Callable[[], Markup | None]
 """Function that returns a piece of a section, or None if it is empty; raises `ClozelineError` if files are missing."""
-Format = Callable[[float], str]
-_NARROW: Final = "\N{NARROW NO-BREAK SPACE}"
 _QUOTED: Final = re.compile(r"`([^`]+)`")
-_ENDS: Final = ("_low", "_high")
-NAMES: Final[Mapping[str, str]] = {
-    "top1": "top-1",
-    "top5": "top-5",
-    "macro_f1": "macro-F1",
-    "micro_f1": "micro-F1",
-    "f1": "F1",
-    "mrr": "MRR",
-    "matthews": "Matthews correlation",
-    "near_duplicates_in_training": "of these, near-duplicates of a training text",
-    "contained_in_training": "of these, contained in a training text",
-    "loss_nats_per_token": "loss, nats per token",
-    "nats_per_byte": "nats per byte of text",
-    "int8_agreement": "INT8 agrees with fp32",
-    "parity_max_abs_difference": "largest difference of ONNX from torch",
-    "embedding_cosine_mean": "embeddings of INT8 and fp32, mean cosine",
-    "embedding_cosine_min": "embeddings of INT8 and fp32, smallest cosine",
-    "token_cosine_mean": "token vectors of INT8 and fp32, mean cosine",
-    "token_cosine_min": "token vectors of INT8 and fp32, smallest cosine",
-    "unigram_ratio": "perplexity of the unigram baseline / of the encoder",
-    "perplexity_ratio": "perplexity / that of the champion",
-}
-"""Names of figures in words, where they are not just the key with spaces."""
 
 
 @dataclass(frozen=True)
@@ -76,43 +51,30 @@ class RunFiles:
     def json(self, path: str, kind: type[Result], *, stage: str) -> Result:
         """Read a JSON file as `kind`; raises ArtifactError if stage `stage` has not written it, or it is damaged."""
         adapter = TypeAdapter(kind)
-        return self._read(
-            path,
-            stage,
-            "a JSON file in the format of that stage",
-            lambda file: adapter.validate_json(file.read_bytes()),
-        )
+        return self._read(path, stage, "a JSON file of that stage", lambda it: adapter.validate_json(it.read_bytes()))
 
     def figures(self, path: str, *, stage: str) -> Mapping[str, Any]:
         """Read a metric file; raises ArtifactError like `json`."""
         return self.json(path, dict[str, Any], stage=stage)
 
-    def csv(self, path: str, *columns: str, stage: str) -> list[Row]:
-        """Read the rows of a CSV file; raises ArtifactError like `json`, or if a row lacks one of `columns`."""
-
-        def read(file: Path) -> list[Row]:
-            with file.open(encoding="utf-8", newline="") as stream:
-                reader = csv.DictReader(stream)
-                rows: list[Row] = list(reader)
-                lacking = [name for name in columns if name not in (reader.fieldnames or ())]
-            if lacking or any(row[name] is None for row in rows for name in columns):
-                raise ValueError(f"no column {lacking[0]}" if lacking else "a row with missing values")
-            return rows
-
-        return self._read(path, stage, f"a CSV file with {', '.join(columns) or 'a header'}", read)
+    def csv(self, path: str, *, stage: str) -> list[Row]:
+        """Read the rows of a CSV file; raises ArtifactError like `json`."""
+        return self._read(path, stage, "a CSV file", _csv_rows)
 
     def rows(self, path: str, kind: type[RowRecord], *, stage: str) -> list[RowRecord]:
-        """Read the rows as records of `kind`; raises ArtifactError like `csv`, or if a value has another type.
+        """Read the rows as records of `kind`; raises ArtifactError like `json`.
 
         An empty cell stands for the default of its field.
         """
+        adapter = TypeAdapter(list[kind])  # type: ignore[valid-type]  # a type known at run time
         optional = {field.name for field in fields(kind) if field.default is not MISSING}
-        cells = self.csv(path, *(field.name for field in fields(kind)), stage=stage)
-        rows = [{name: text for name, text in row.items() if text or name not in optional} for row in cells]
-        try:
-            return TypeAdapter(list[kind]).validate_python(rows)  # type: ignore[valid-type]  # a type known at run time
-        except ValidationError as error:
-            raise _unreadable(path, stage, f"a CSV file of {kind.__name__}", error) from error
+
+        def read(file: Path) -> list[RowRecord]:
+            rows = _csv_rows(file, *(field.name for field in fields(kind)))
+            cells = [{name: text for name, text in row.items() if text or name not in optional} for row in rows]
+            return adapter.validate_python(cells)
+
+        return self._read(path, stage, f"a CSV file of {kind.__name__}", read)
 
     def names(self, pattern: str) -> list[str]:
         """Return the sorted paths of the matching files."""
@@ -126,24 +88,28 @@ class RunFiles:
         try:
             return read(self.root / path)
         except FileNotFoundError as error:
-            raise _missing(path, stage) from error
+            raise ArtifactError(
+                f"{path}, which stage {stage} writes, is missing",
+                do=f"run the stages: `clozeline run`, or `dvc repro {stage}`",
+            ) from error
         except (ValueError, csv.Error) as error:
-            raise _unreadable(path, stage, expected, error) from error
+            fault = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
+            given = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" if fault else str(error)
+            raise ArtifactError(
+                f"{path} cannot be read as {expected}: {given[:200]}",
+                do=f"run the stage that writes it again: `dvc repro --force --single-item {stage}`",
+            ) from error
 
 
-def _missing(path: str, stage: str) -> ArtifactError:
-    return ArtifactError(
-        f"{path}, which stage {stage} writes, is missing", do=f"run the stages: `clozeline run`, or `dvc repro {stage}`"
-    )
-
-
-def _unreadable(path: str, stage: str, expected: str, error: Exception) -> ArtifactError:
-    fault = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
-    given = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" if fault else str(error)
-    return ArtifactError(
-        f"{path} cannot be read as {expected}: {given[:200]}",
-        do=f"run the stage that writes it again: `dvc repro --force --single-item {stage}`",
-    )
+def _csv_rows(file: Path, *columns: str) -> list[Row]:
+    """Return the rows of a CSV file, each with a value in all `columns`."""
+    with file.open(encoding="utf-8", newline="") as stream:
+        reader = csv.DictReader(stream)
+        rows: list[Row] = list(reader)
+        lacking = [name for name in columns if name not in (reader.fieldnames or ())]
+    if lacking or any(row[name] is None for row in rows for name in columns):
+        raise ValueError(f"no column {lacking[0]}" if lacking else "a row with missing values")
+    return rows
 
 
 @dataclass(frozen=True)
@@ -193,74 +159,6 @@ class ReportSection(Chapter):
     """Whether the chapter starts unfolded."""
 
 
-def share(value: float) -> str:
-    """Format a share as a percentage: 0.392 → 39.2 %."""
-    return f"{100 * value:.1f}{_NARROW}%"
-
-
-def count(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def megabytes(value: float) -> str:
-    return f"{value / 1e6:,.2f}{_NARROW}MB"
-
-
-def milliseconds(value: float) -> str:
-    return f"{value:,.1f}{_NARROW}ms"
-
-
-def seconds(value: float) -> str:
-    return f"{value:,.0f}{_NARROW}s"
-
-
-def amount(value: float) -> str:
-    """Format with about four significant digits; whole numbers in full."""
-    if value == int(value) and abs(value) < 1e15:
-        return f"{value:,.0f}"
-    decimals = next((places for least, places in ((100, 1), (10, 2), (1, 3)) if abs(value) >= least), None)
-    return f"{value:.4g}" if decimals is None else f"{value:,.{decimals}f}"
-
-
-def short(value: float) -> str:
-    """Format for the ticks of an axis: 4,500 → 4.5k."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"
-
-
-def difference(value: float, form: Format) -> str:
-    """Format a difference of two figures with its sign; shares in percentage points."""
-    return f"{100 * value:+.1f} points" if form is share else f"{value:+.3g}"
-
-
-_BY_ENDING: Final[Mapping[str, Format]] = MappingProxyType(
-    {
-        "learning_rate": amount,  # before "_rate"
-        "_bytes": count,
-        "accuracy": share,
-        "agreement": share,
-        "f1": share,
-        "precision": share,
-        "recall": share,
-        "recall_at_1": share,
-        "_fraction": share,
-        "exact_match": share,
-        "top1": share,
-        "top5": share,
-        "_rate": share,
-        "_milliseconds": milliseconds,
-    }
-)
-
-
-def format_of(key: str) -> Format:
-    """Return the format of figure `key` of a metric file, chosen by the ending of its name."""
-    name = key.removesuffix("_low").removesuffix("_high")
-    return next((form for ending, form in _BY_ENDING.items() if name.endswith(ending)), amount)
-
-
 @cache
 def _templates() -> Environment:
     made = Environment(
@@ -271,13 +169,30 @@ def _templates() -> Environment:
         undefined=StrictUndefined,
         auto_reload=False,
     )
-    made.filters |= {form.__name__: form for form in (count, share, short, with_code)}
+    made.filters |= {form.__name__: form for form in (formats.count, formats.share, formats.short, with_code)}
     return made
 
 
 def html(template: str, **values: object) -> Markup:
     """Render `templates/<template>.html` with `values`."""
     return Markup(_templates().get_template(f"{template}.html").render(values))
+
+
+def table(caption: str, columns: Sequence[str], rows: Sequence[object], kind: str = "") -> Markup:
+    """Return a table; a column whose name begins with `>` holds numbers."""
+    return html("table", caption=caption, columns=columns, rows=rows, kind=kind)
+
+
+def facts(pairs: Iterable[tuple[object, object]]) -> Markup:
+    return html("facts", pairs=pairs)
+
+
+def folded(summary: str, body: object) -> Markup:
+    return html("folded", summary=summary, body=body)
+
+
+def message(text: str, kind: str, tag: str = "span") -> Markup:
+    return html("message", tag=tag, kind=kind, text=text)
 
 
 def with_code(text: object) -> Markup:
@@ -290,7 +205,7 @@ def code(text: object) -> Markup:
 
 
 def verdict(is_good: bool, text: str) -> Markup:
-    return html("message", kind="good" if is_good else "bad", text=f"{'✓' if is_good else '✗'} {text}")
+    return message(f"{'✓' if is_good else '✗'} {text}", "good" if is_good else "bad")
 
 
 def joined(*pieces: object) -> Markup:
@@ -301,7 +216,7 @@ def joined(*pieces: object) -> Markup:
 def differences(locks: Sequence[Lock]) -> Mapping[str, tuple[str, ...]]:
     """Return the value in each lock of each differing knob, and the hashes of data and code that no stage makes."""
     changes = {}
-    for read in (_knobs, _sources):
+    for read in (knobs, _sources):
         values = [read(lock) for lock in locks]
         for key in sorted(set().union(*values)):
             row = tuple(each.get(key, "–") for each in values)
@@ -310,34 +225,14 @@ def differences(locks: Sequence[Lock]) -> Mapping[str, tuple[str, ...]]:
     return changes
 
 
-def _knobs(lock: Lock) -> dict[str, str]:
+def knobs(lock: Lock) -> dict[str, str]:
+    """Return the value of every knob that a stage ran with."""
     return {key: value for stage in lock.stages.values() for key, value in stage.flat_params().items()}
 
 
 def _sources(lock: Lock) -> dict[str, str]:
     deps = [dep for stage in lock.stages.values() for dep in stage.deps]
     return {dep.path: (dep.md5 or "")[:10] for dep in deps if lock.maker_of(dep.path) is None}
-
-
-def in_words(key: str) -> str:
-    return NAMES.get(key, key.removeprefix("num_").replace("_", " "))
-
-
-def numbers(figures: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures whose values are numbers."""
-    return {
-        key: float(value)
-        for key, value in figures.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
-
-
-def interval(figures: Mapping[str, Any], key: str) -> str:
-    """Return the interval of a figure in words; "" if none was measured."""
-    ends = [figures.get(f"{key}{end}") for end in _ENDS]
-    if any(end is None for end in ends):
-        return ""
-    return " – ".join(format_of(key)(float(end)) for end in ends if end is not None)
 
 
 def comparison(
@@ -347,21 +242,26 @@ def comparison(
 
     `others`: prefix of a key → name of the method.
     """
-    given = numbers(figures)
-    compared = [key for key in given if not key.endswith(_ENDS) and any(f"{prefix}{key}" in given for prefix in others)]
+    given = formats.numbers(figures)
+    compared = [
+        key for key in given if not key.endswith(formats.ENDS) and any(f"{prefix}{key}" in given for prefix in others)
+    ]
     keys = [*compared, *(key for key in only if key in given and key not in compared)]
     if not keys:
         return None
     methods = {prefix: name for prefix, name in others.items() if any(f"{prefix}{key}" in given for key in keys)}
-    has_interval = any(interval(figures, key) for key in keys)
+    has_interval = any(formats.interval(figures, key) for key in keys)
     rows = [
         (
-            in_words(key),
-            html("cell", value=format_of(key)(given[key]), beside=[interval(figures, key)]),
-            *(format_of(key)(given[f"{prefix}{key}"]) if f"{prefix}{key}" in given else "–" for prefix in methods),
+            formats.in_words(key),
+            html("cell", value=formats.format_of(key)(given[key]), beside=[formats.interval(figures, key)]),
+            *(
+                formats.format_of(key)(given[f"{prefix}{key}"]) if f"{prefix}{key}" in given else "–"
+                for prefix in methods
+            ),
         )
         for key in keys
     ]
     named = f"{ours}, 95 % interval" if has_interval else ours
     columns = ("figure", *(f">{name}" for name in (named, *methods.values())))
-    return html("table", caption=caption, columns=columns, rows=rows)
+    return table(caption, columns, rows)

@@ -13,23 +13,9 @@ from math import isfinite
 from markupsafe import Markup
 
 from clozeline.records.finetune.task_metrics import CLASS, AnswerRow, Headline, ScoredLook, ShownItem, TaskMetrics
+from clozeline.reporting import formats
 from clozeline.reporting.charts import Bar, Series, bars, lines
-from clozeline.reporting.run import (
-    Format,
-    Part,
-    ReportedRun,
-    amount,
-    comparison,
-    count,
-    difference,
-    format_of,
-    html,
-    in_words,
-    joined,
-    numbers,
-    share,
-    verdict,
-)
+from clozeline.reporting.run import Part, ReportedRun, comparison, facts, folded, html, joined, message, table, verdict
 from clozeline.training.curves import CurvePoint
 
 MOST_CLASSES = 24
@@ -52,22 +38,25 @@ _OTHERS = {
 
 def matrix(task: str, pairs: Sequence[tuple[str, str]]) -> Markup:
     """Return the error list and the matrix of (actual, predicted) pairs, folded."""
-    return html("folded", summary=_summary(pairs), body=joined(_errors(task, pairs), _matrix(task, pairs)))
+    return folded(_summary(pairs), joined(_errors(task, pairs), _matrix(task, pairs)))
 
 
 def _errors(task: str, pairs: Sequence[tuple[str, str]]) -> Markup | None:
     sizes = Counter(actual for actual, _ in pairs)
     errors = Counter(pair for pair in pairs if pair[0] != pair[1])
     worst = sorted(errors.items(), key=lambda item: (-item[1], item[0]))[:_MOST_ERRORS]
-    rows = [(actual, predicted, count(times), share(times / sizes[actual])) for (actual, predicted), times in worst]
+    rows = [
+        (actual, predicted, formats.count(times), formats.share(times / sizes[actual]))
+        for (actual, predicted), times in worst
+    ]
     columns = ("actual", "predicted", ">times", ">share of the class")
     caption = f"{task}: the most frequent mistakes"
-    return html("table", caption=caption, columns=columns, rows=rows) if rows else None
+    return table(caption, columns, rows) if rows else None
 
 
 def _summary(pairs: Sequence[tuple[str, str]]) -> str:
     right = sum(actual == predicted for actual, predicted in pairs)
-    return f"Mistakes and confusion matrix: {count(right)} of {count(len(pairs))} right"
+    return f"Mistakes and confusion matrix: {formats.count(right)} of {formats.count(len(pairs))} right"
 
 
 def _matrix(task: str, pairs: Sequence[tuple[str, str]]) -> Markup:
@@ -107,9 +96,9 @@ def metrics(run: ReportedRun, task: str) -> TaskMetrics:
     return run.files.json(f"metrics/finetune/{task}.json", TaskMetrics, stage=f"finetune@{task}")
 
 
-def form(given: Headline) -> Format:
+def form(given: Headline) -> formats.Format:
     """Return the format of the values of a headline figure."""
-    return share if given.is_share else amount
+    return formats.share if given.is_share else formats.amount
 
 
 def _heading(run: ReportedRun, task: str) -> Markup:
@@ -124,8 +113,8 @@ def _headline(run: ReportedRun, task: str) -> Markup:
         Bar(given.method, given.value, text, given.low, given.high),
         *(Bar(name, value, shown(value)) for name, value in given.compared),
     ]
-    title = f"{task}: {in_words(given.metric)} on the test set"
-    notices = [html("message", tag="p", kind="bad", text=fault) for fault in faults(run, task)]
+    title = f"{task}: {formats.in_words(given.metric)} on the test set"
+    notices = [message(fault, "bad", tag="p") for fault in faults(run, task)]
     note = f"The line is the 95 % interval over other items of the same kind.{_lead(given)}{_without_duplicates(given)}"
     drawn = bars(title, rows, most=1.0, note=note)
     return joined(*notices, drawn)
@@ -134,7 +123,7 @@ def _headline(run: ReportedRun, task: str) -> Markup:
 def _lead(given: Headline) -> str:
     if given.lead_low is None or given.lead_high is None:
         return ""
-    low, high = (difference(end, form(given)) for end in (given.lead_low, given.lead_high))
+    low, high = (formats.difference(end, form(given)) for end in (given.lead_low, given.lead_high))
     return f" Difference to {given.baseline}: {low} to {high} (95 %, paired by test item)."
 
 
@@ -166,12 +155,12 @@ def _scores(run: ReportedRun, task: str) -> Markup | None:
 def _figures(run: ReportedRun, task: str) -> Markup:
     judged = metrics(run, task)
     figures = judged.model_dump()
-    plain = numbers(figures)
+    plain = formats.numbers(figures)
     compared = {key for key in plain if any(f"{prefix}{key}" in plain for prefix in _OTHERS)}
     shown = {f"{prefix}{key}" for key in compared for prefix in ("", *_OTHERS)}
     shown |= {f"{key}{end}" for key in plain for end in ("_low", "_high")}
     others = [
-        (in_words(key), count(value) if key.startswith("num_") else format_of(key)(value))
+        (formats.in_words(key), formats.count(value) if key.startswith("num_") else formats.format_of(key)(value))
         for key, value in plain.items()
         if key not in shown
     ]
@@ -179,11 +168,11 @@ def _figures(run: ReportedRun, task: str) -> Markup:
     details = joined(
         comparison(f"{task}: figures on the test set", _method_alone(judged), figures, _OTHERS),
         _over_seeds(judged),
-        html("facts", pairs=others),
+        facts(others),
         _rates(judged),
-        *(_counts(name, numbers(counts), judged.first_places or {}) for name, counts in groups.items()),
+        *(_counts(name, formats.numbers(counts), judged.first_places or {}) for name, counts in groups.items()),
     )
-    return html("folded", summary="Every figure, and the data behind it", body=details)
+    return folded("Every figure, and the data behind it", details)
 
 
 def _method_alone(judged: TaskMetrics) -> str:
@@ -201,7 +190,7 @@ def _over_seeds(judged: TaskMetrics) -> Markup | None:
     mean, deviation, lowest, highest = map(form(kept), (over.mean, over.deviation, over.lowest, over.highest))
     return html(
         "paragraph",
-        text=f"Trained from {count(over.num_seeds)} seeds: {in_words(kept.metric)} {mean} ± {deviation} "
+        text=f"Trained from {over.num_seeds:,} seeds: {formats.in_words(kept.metric)} {mean} ± {deviation} "
         f"(mean and standard deviation; {lowest} to {highest}). The model of seed {over.best_seed} was kept, the "
         "best on the validation split.",
     )
@@ -211,15 +200,19 @@ def _rates(judged: TaskMetrics) -> Markup | None:
     scores = judged.rate_scores
     if scores is None:
         return None
-    words = (f"{rate}: {amount(score) if isfinite(score) else 'diverged'}" for rate, score in scores.items())
+    words = (f"{rate}: {formats.amount(score) if isfinite(score) else 'diverged'}" for rate, score in scores.items())
     text = f"Validation score after the first pass at each learning rate, the preferred one first: {', '.join(words)}."
     return html("paragraph", text=text)
 
 
 def _counts(name: str, counts: Mapping[str, float], first_places: Mapping[str, str]) -> Markup:
     places = {key: f" (first: {place})" for key, place in first_places.items()}
-    text = ", ".join(f"{in_words(key)} {amount(value)}{places.get(key, '')}" for key, value in counts.items() if value)
-    return html("message", tag="p", kind="note", text=f"Of the {in_words(name)}: {text or 'nothing counted'}.")
+    text = ", ".join(
+        f"{formats.in_words(key)} {formats.amount(value)}{places.get(key, '')}"
+        for key, value in counts.items()
+        if value
+    )
+    return message(f"Of the {formats.in_words(name)}: {text or 'nothing counted'}.", "note", tag="p")
 
 
 def _classes(run: ReportedRun, task: str) -> Markup | None:
@@ -230,16 +223,18 @@ def _classes(run: ReportedRun, task: str) -> Markup | None:
     figures = [(row.get(CLASS, ""), {name: float(row[name]) for name in columns if row[name]}) for row in rows]
     figures.sort(key=lambda row: -row[1].get("f1", 0.0))
     cells = [(label, *(_class_cell(name, of_class.get(name)) for name in columns)) for label, of_class in figures]
-    heads = ("class", *(f">{in_words(name)}" for name in columns))
-    made = html("table", caption=f"{task}: each class, the best first", columns=heads, rows=cells)
-    return html("folded", summary=f"Each of {len(rows)} classes", body=made)
+    heads = ("class", *(f">{formats.in_words(name)}" for name in columns))
+    made = table(f"{task}: each class, the best first", heads, cells)
+    return folded(f"Each of {len(rows)} classes", made)
 
 
 def _class_cell(name: str, value: float | None) -> object:
     if value is None:
         return "–"
     if name != "f1":
-        return format_of(name)(value) if 0 <= value <= 1 and not name.startswith("num_") else count(value)
+        return (
+            formats.format_of(name)(value) if 0 <= value <= 1 and not name.startswith("num_") else formats.count(value)
+        )
     return html("meter", value=value)
 
 
@@ -266,7 +261,7 @@ def _examples(run: ReportedRun, task: str) -> Markup | None:
         )
         for item in items
     ]
-    columns = ("", *(in_words(name) for name in names), "actual", "predicted")
+    columns = ("", *(formats.in_words(name) for name in names), "actual", "predicted")
     caption = f"{task}: items of the test set, if possible as many wrong ones as right ones"
-    made = html("table", caption=caption, columns=columns, rows=rows, kind="texts")
-    return html("folded", summary=f"{len(items)} examples", body=made)
+    made = table(caption, columns, rows, kind="texts")
+    return folded(f"{len(items)} examples", made)

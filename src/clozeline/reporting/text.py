@@ -7,7 +7,7 @@ the chain back to the raw text, and the params.
 from collections.abc import Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from markupsafe import Markup
 
@@ -17,20 +17,9 @@ from clozeline.records.evaluation import ClozeExample, Guess
 from clozeline.records.record import LockedStage, leaves
 from clozeline.records.token_metrics import TokenMetrics
 from clozeline.registry.lineage import Ancestor, ancestry
+from clozeline.reporting import formats
 from clozeline.reporting.charts import Bar, bars
-from clozeline.reporting.run import (
-    Part,
-    ReportedRun,
-    amount,
-    code,
-    count,
-    format_of,
-    html,
-    in_words,
-    joined,
-    seconds,
-    share,
-)
+from clozeline.reporting.run import Part, ReportedRun, code, facts, folded, html, joined, knobs, message, table
 
 _REASONS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -64,41 +53,44 @@ def _kept(run: ReportedRun) -> Markup:
     figures = _metrics(run)
     total = figures.documents_in
     rows = [("kept", figures.kept), *((reason, times) for reason, times in figures.dropped.items() if times)]
-    drawn = [Bar(in_words(name), times, f"{count(times)} ({share(times / total)})") for name, times in rows]
-    reasons = [(in_words(name), _REASONS[name]) for name, _ in rows if name in _REASONS]
+    drawn = [
+        Bar(formats.in_words(name), times, f"{formats.count(times)} ({formats.share(times / total)})")
+        for name, times in rows
+    ]
+    reasons = [(formats.in_words(name), _REASONS[name]) for name, _ in rows if name in _REASONS]
     split = figures.documents_split
-    note = f"{count(split)} texts were longer than preprocess.max_characters and were cut." if split else ""
-    meaning = html("folded", summary="What the reasons mean", body=html("facts", pairs=reasons)) if reasons else None
-    altered = [(in_words(kind), count(times)) for kind, times in figures.altered.items() if times]
-    removed = html(
-        "folded", summary="Characters that cleaning left out, in documents", body=html("facts", pairs=altered)
-    )
-    drawing = bars(f"{count(total)} raw texts: kept, and dropped by reason", drawn, note=note)
+    note = f"{formats.count(split)} texts were longer than preprocess.max_characters and were cut." if split else ""
+    meaning = folded("What the reasons mean", facts(reasons)) if reasons else None
+    altered = [(formats.in_words(kind), formats.count(times)) for kind, times in figures.altered.items() if times]
+    removed = folded("Characters that cleaning left out, in documents", facts(altered))
+    drawing = bars(f"{formats.count(total)} raw texts: kept, and dropped by reason", drawn, note=note)
     return joined(drawing, meaning, removed if altered else None)
 
 
 def _splits(run: ReportedRun) -> Markup:
-    rows = [(name, *(count(number) for _, number in split)) for name, split in _metrics(run).splits.items()]
-    names = ("split", *(f">{in_words(column)}" for column in SplitMetrics.model_fields))
-    return html("table", caption="Splits of the text", columns=names, rows=rows)
+    rows = [(name, *(formats.count(number) for _, number in split)) for name, split in _metrics(run).splits.items()]
+    names = ("split", *(f">{formats.in_words(column)}" for column in SplitMetrics.model_fields))
+    return table("Splits of the text", names, rows)
 
 
 def _similarity(run: ReportedRun) -> Markup:
     about = "Similar texts go into the same split, so that no test text is a copy of a training text."
-    facts = html("facts", pairs=[(in_words(key), count(value)) for key, value in _metrics(run).similarity])
-    return html("folded", summary="Similar texts", body=joined(html("paragraph", text=about), facts))
+    counts = facts([(formats.in_words(key), formats.count(value)) for key, value in _metrics(run).similarity])
+    return folded("Similar texts", joined(html("paragraph", text=about), counts))
 
 
 def _tokens(run: ReportedRun) -> Markup:
     metrics = run.files.json("metrics/tokenize.json", TokenMetrics, stage="tokenize")
     beside = zip(metrics.train, metrics.validation, strict=True)
-    rows = [(in_words(key), _token_cell(key, train), _token_cell(key, held)) for (key, train), (_, held) in beside]
-    caption = f"Tokens, with a vocabulary of {amount(metrics.vocab_size)}"
-    return html("table", caption=caption, columns=("figure", ">train", ">validation"), rows=rows)
+    rows = [
+        (formats.in_words(key), _token_cell(key, train), _token_cell(key, held)) for (key, train), (_, held) in beside
+    ]
+    caption = f"Tokens, with a vocabulary of {formats.amount(metrics.vocab_size)}"
+    return table(caption, ("figure", ">train", ">validation"), rows)
 
 
 def _token_cell(key: str, value: float) -> str:
-    return f"{100 * value:.3g} %" if key in {"unknown_rate", "vocabulary_use"} else format_of(key)(value)
+    return f"{100 * value:.3g} %" if key in {"unknown_rate", "vocabulary_use"} else formats.format_of(key)(value)
 
 
 def example_parts(run: ReportedRun) -> Iterable[Part]:
@@ -117,12 +109,12 @@ def _example(number: int, example: ClozeExample) -> Markup:
     rows = [_row(place, guess) for place, guess in enumerate(example.guesses, start=1)]
     columns = (">#", "token", ">its probability", "five likeliest")
     caption = f"Example {number}: words and guesses"
-    answers = html("table", caption=caption, columns=columns, rows=rows, kind="guesses")
+    answers = table(caption, columns, rows, kind="guesses")
     return html(
         "example",
         around=_around(example),
         guesses=example.guesses,
-        answers=html("folded", summary=summary, body=answers),
+        answers=folded(summary, answers),
     )
 
 
@@ -133,8 +125,8 @@ def _around(example: ClozeExample) -> list[str]:
 
 
 def _row(place: int, guess: Guess) -> tuple[object, ...]:
-    hidden = html("message", tag="mark", kind=guess.outcome, text=guess.original)
-    return (place, hidden, share(guess.original_probability), html("likeliest", guess=guess))
+    hidden = message(guess.original, guess.outcome, tag="mark")
+    return (place, hidden, formats.share(guess.original_probability), html("likeliest", guess=guess))
 
 
 def provenance_parts(run: ReportedRun) -> Iterable[Part]:
@@ -143,13 +135,13 @@ def provenance_parts(run: ReportedRun) -> Iterable[Part]:
 
 
 def _identity(run: ReportedRun) -> Markup:
-    facts: list[tuple[object, object]] = [("dvc.lock, md5", code(run.files.md5("dvc.lock")))]
+    of_lock: list[tuple[object, object]] = [("dvc.lock, md5", code(run.files.md5("dvc.lock")))]
     past = run.past()
     commit = code(past.commit) if past.commit else "unknown: outside a git checkout, or of another run"
     if past.commit and past.is_dirty:
         commit = joined(commit, ", with uncommitted changes")
     tracked = code(past.run_id) if past.run_id else "none with this dvc.lock"
-    return html("facts", pairs=[*facts, ("git commit", commit), ("MLflow run", tracked)])
+    return facts([*of_lock, ("git commit", commit), ("MLflow run", tracked)])
 
 
 def _agreement(run: ReportedRun) -> Markup:
@@ -161,19 +153,14 @@ def _agreement(run: ReportedRun) -> Markup:
     faults = [f"{path} differs from its hash in dvc.lock" for path in differing]
     faults += [f"{knob} in params.yaml has changed since the stages ran" for knob in _changed_knobs(run)]
     if not faults:
-        message = f"✓ All {len(there)} metric and plot files match dvc.lock, and so does params.yaml."
-        return html("message", tag="p", kind="good", text=message)
+        text = f"✓ All {len(there)} metric and plot files match dvc.lock, and so does params.yaml."
+        return message(text, "good", tag="p")
     return html("faults", faults=faults)
 
 
 def _changed_knobs(run: ReportedRun) -> list[str]:
-    now = {key: str(value) for key, value in leaves(_params(run))}
-    ran = {key: value for stage in run.files.lock().stages.values() for key, value in stage.flat_params().items()}
-    return sorted(key for key, value in ran.items() if now.get(key) != value)
-
-
-def _params(run: ReportedRun) -> dict[str, Any]:
-    return complete_tree(read_params(run.files.root / "params.yaml"))
+    now = {key: str(value) for key, value in leaves(complete_tree(read_params(run.files.root / "params.yaml")))}
+    return sorted(key for key, value in knobs(run.files.lock()).items() if now.get(key) != value)
 
 
 def _stages(run: ReportedRun) -> Markup:
@@ -182,16 +169,16 @@ def _stages(run: ReportedRun) -> Markup:
     for name, stage in run.files.lock().stages.items():
         made = past.get(name)
         when = f"{made.ended:%Y-%m-%d %H:%M} UTC" if made else "elsewhere, or before MLflow's records"
-        rows.append((code(name), when, seconds(made.seconds) if made else "–", code(stage.sha256[:16])))
+        rows.append((code(name), when, formats.seconds(made.seconds) if made else "–", code(stage.sha256[:16])))
     columns = ("stage", "executed", ">took", "sha256 of its inputs and outputs")
     caption = "Stages, and when each last ran; since then its outputs were restored from the cache"
-    return html("table", caption=caption, columns=columns, rows=rows)
+    return table(caption, columns, rows)
 
 
 def _way(run: ReportedRun, package: str) -> Markup:
     origin = ancestry(run.files.lock(), f"dist/{package}")
-    tree = html("message", tag="ul", kind="tree", text=_ancestor(origin, set()))
-    return html("folded", summary=f"From dist/{package} back to the raw text", body=tree)
+    tree = message(_ancestor(origin, set()), "tree", tag="ul")
+    return folded(f"From dist/{package} back to the raw text", tree)
 
 
 def _ancestor(ancestor: Ancestor, listed: set[str]) -> Markup:
@@ -204,9 +191,9 @@ def _ancestor(ancestor: Ancestor, listed: set[str]) -> Markup:
 def _knobs(run: ReportedRun) -> Markup:
     stages = run.files.lock().stages
     tables = joined(*(_knobs_of(name, stage) for name, stage in stages.items() if stage.params))
-    return html("folded", summary="Params of every stage", body=tables)
+    return folded("Params of every stage", tables)
 
 
 def _knobs_of(name: str, stage: LockedStage) -> Markup:
     rows = [(code(key), value) for key, value in stage.flat_params().items()]
-    return html("table", caption=f"Params of {name}", columns=("knob", "value"), rows=rows)
+    return table(f"Params of {name}", ("knob", "value"), rows)

@@ -120,10 +120,8 @@ class ApiKeys:
         short = next((key for key in wanted if len(key) < _MIN_CHARACTERS), None)
         if short is not None:
             raise ParamsError(
-                "an API key can be guessed",
-                given=f"a key of {len(short)} characters",
-                expected=f"at least {_MIN_CHARACTERS} characters",
-                do="create one with `openssl rand -hex 32`",
+                f"an API key of {len(short)} characters can be guessed",
+                do=f"create one of at least {_MIN_CHARACTERS} characters with `openssl rand -hex 32`",
             )
         return cls(tuple(_digest(key.encode()) for key in wanted))
 
@@ -154,9 +152,7 @@ class ApiKeys:
         if not keys.digests:
             raise ParamsError(
                 f"{KEYS_VARIABLE} is set but holds no key, so every request would be accepted",
-                given="no key",
-                expected="keys, separated by commas",
-                do=f"set it to a key (`openssl rand -hex 32` creates one), or `unset {KEYS_VARIABLE}`",
+                do="set it to keys, separated by commas (`openssl rand -hex 32` creates one), or unset it",
             )
         return keys
 
@@ -229,12 +225,9 @@ def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-def _no_keys(file: Path, given: str) -> ParamsError:
+def _no_keys(file: Path, fault: str) -> ParamsError:
     return ParamsError(
-        "the file with API keys cannot be used",
-        given=f"{file}: {given}",
-        expected="a text file with one key per line",
-        do="correct --api-keys-file",
+        f"{file} with API keys cannot be used: {fault}", do="correct --api-keys-file: a text file with one key per line"
     )
 
 

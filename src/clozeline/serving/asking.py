@@ -14,9 +14,12 @@ from typing import Any, Generic, Literal, TypeVar
 from starlette.requests import Request
 
 from clozeline.inference.open_model import AnyQuestion, Question
+from clozeline.serving.admission import OverloadedError
 from clozeline.serving.errors import ApiError, not_ready, problem
+from clozeline.serving.loading import LoadedModel
 from clozeline.serving.metrics import Metrics
-from clozeline.serving.queue import DeadlineError, Lane, LoadedModel, OverloadedError, Refusal, Scheduler, Ticket
+from clozeline.serving.queue import Lane, Ticket
+from clozeline.serving.scheduler import DeadlineError, Scheduler
 from clozeline.serving.tracing import Moments, Tracing
 
 Made = TypeVar("Made")
@@ -37,7 +40,7 @@ TIMES = ("x-tokenization-time", "x-queue-time", "x-inference-time", "x-total-tim
 """Headers with the time of each phase of a request in milliseconds; the last is the total."""
 
 
-def overloaded(refusal: Refusal) -> ApiError:
+def overloaded(refusal: OverloadedError) -> ApiError:
     """Return the error for a request that was not admitted: 429, or 413 if a retry cannot help."""
     if refusal.retry_after_seconds is None:
         return problem(
@@ -101,12 +104,10 @@ class TokenizerThread:
             return work()
         if self._waiting_characters > _MAX_WAITING_CHARACTERS and not is_admitted:
             raise OverloadedError(
-                Refusal(
-                    "tokenizer_full",
-                    given=f"{self._waiting_characters:,} characters before this request",
-                    expected=f"at most {_MAX_WAITING_CHARACTERS:,} characters that wait to be tokenized",
-                    retry_after_seconds=1,
-                )
+                "tokenizer_full",
+                given=f"{self._waiting_characters:,} characters before this request",
+                expected=f"at most {_MAX_WAITING_CHARACTERS:,} characters that wait to be tokenized",
+                retry_seconds=1,
             )
         self._waiting_characters += num_characters
         making = asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -382,8 +383,8 @@ class Asking:
         return deadline_passed(self._scheduler.clock() - patience.arrived_seconds)
 
     def _overloaded(self, error: OverloadedError) -> Exception:
-        self._metrics.rejected(error.refusal.reason)
-        return overloaded(error.refusal)
+        self._metrics.rejected(error.reason)
+        return overloaded(error)
 
     def _times(self, served: LoadedModel, tickets: Sequence[_Asked], patience: Patience) -> dict[str, str]:
         now_seconds = self._scheduler.clock()

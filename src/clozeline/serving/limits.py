@@ -1,7 +1,7 @@
 """Middleware that limits open requests and reads their bodies, with limits for size, time and the memory of all.
 
-queue.py bounds the tokens that wait for a model. A flood of small requests has few tokens: the event loop, which reads
-and parses requests, is the bottleneck, and requests would pile up in front of the admission. A request whose body or
+admission.py bounds the tokens that wait for a model. A flood of small requests has few tokens: the event loop, which
+reads and parses requests, is the bottleneck, and requests would pile up in front of it. A request whose body or
 answer is on its way is not counted: slow clients cannot shut out others.
 """
 
@@ -12,12 +12,12 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.serving.access import SECURITY_HEADERS
+from clozeline.serving.admission import OverloadedError
 from clozeline.serving.asking import overloaded
 from clozeline.serving.errors import HEALTH_PATHS, ApiError, problem
 from clozeline.serving.http.bodies import without_prefix
 from clozeline.serving.http.dialects import refusal
 from clozeline.serving.models import Service
-from clozeline.serving.queue import Refusal
 
 MAX_REQUESTS = 512
 """Maximum number of open requests, as in text-embeddings-inference: the event loop handles this many small ones in
@@ -82,11 +82,11 @@ def visit_of(scope: Scope) -> Visit | None:
 
 def crowded() -> ApiError:
     return overloaded(
-        Refusal(
+        OverloadedError(
             CROWDED,
             given=f"{MAX_REQUESTS} open requests, or {MAX_OF_ONE} on this connection",
             expected="fewer requests at once",
-            retry_after_seconds=1,
+            retry_seconds=1,
         )
     )
 

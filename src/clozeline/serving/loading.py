@@ -1,4 +1,4 @@
-"""Opens a source: fetches and checks it, chooses a precision, loads the model and warms it up.
+"""Opens a source, a served model: fetches and checks it, chooses a precision, loads the model and warms it up.
 
 The precision is the faster one on this processor if INT8 passed its checks, else fp32.
 """
@@ -6,16 +6,21 @@ The precision is the faster one on this processor if INT8 passed its checks, els
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from string import punctuation
+from typing import Final, Generic, TypeVar
+from urllib.parse import quote
 
 from clozeline.inference.latency import as_fast, compare
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 from clozeline.records.package import GRAPHS, Manifest, Precision, data_file, read_manifest
 from clozeline.registry.sources import FetchedModel, ModelSource, fetched
-from clozeline.serving.queue import Identity, LoadedModel, ServedModel
 from clozeline.system.errors import ArtifactError, TransientError
 from clozeline.system.machine import free_memory_bytes, give_back_freed, processor
 
+VERSION: Final = "x-model-version"
+"""Header with the version that answered; in a request, the version that has to answer."""
+Opened = TypeVar("Opened", bound=OpenModel, covariant=True)
 _TEXTS = 4
 _REPEATS = 15
 _SECONDS = 0.15
@@ -29,6 +34,37 @@ _PASSED = "it passed its checks"
 _LOG = logging.getLogger(__name__)
 _COPIES = 1.75
 _BESIDE_BYTES = 24 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Identity of one loaded graph."""
+
+    name: str
+    """Name that clients use."""
+    source: str
+    """Registry URI or folder from which the model was loaded."""
+    version: str
+    sha256: str
+    """Hash of the graph file."""
+    precision: Precision
+    precision_reason: str = ""
+    """Why this precision was chosen."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        # Percent-encoded: a folder name may hold characters that no header can carry.
+        name = quote(self.name, safe=punctuation.replace("%", ""))
+        return {"x-model": name, VERSION: self.version, "x-model-sha256": self.sha256}
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel(Generic[Opened]):
+    identity: Identity
+    model: Opened
+
+
+LoadedModel = ServedModel[OpenModel]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from clozeline.serving.queue import Identity
+from clozeline.serving.loading import Identity
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _TOKENS = (4, 8, 16, 32, 64, 128, 256, 384, 512, 1024, 4096)

@@ -14,20 +14,16 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, TypeVar
 from uuid import uuid4
 
+from cachetools import LRUCache
+
 from clozeline.inference.open_model import OpenModel
+from clozeline.serving.admission import Admission
 from clozeline.serving.asking import Asking, deliver
 from clozeline.serving.errors import DEFAULT_TIMEOUT_SECONDS, ApiError, not_ready, problem
+from clozeline.serving.loading import VERSION, Identity, LoadedModel, ServedModel
 from clozeline.serving.metrics import Metrics
-from clozeline.serving.queue import (
-    BATCH_TOKENS,
-    VERSION,
-    Admission,
-    BatchWorkers,
-    Identity,
-    LoadedModel,
-    Scheduler,
-    ServedModel,
-)
+from clozeline.serving.queue import BATCH_TOKENS
+from clozeline.serving.scheduler import BatchWorkers, Scheduler
 from clozeline.serving.tracing import NoTracing, Tracing
 from clozeline.serving.turns import VersionSchedule
 
@@ -37,6 +33,8 @@ LIST = "/models"
 """Path of the list of names, for clients whose protocol has no list."""
 Key = tuple[str, bytes, int]
 """Path, body, and number of model swaps so far, so that answers of a replaced model are not found."""
+_Kept = tuple[int, bytes, dict[str, str]]
+"""Size in the cache, body and headers of an answer."""
 _COST_OF_ONE = 512
 """Approximate bytes of an entry besides its body and its answer."""
 REQUEST_ID = "x-request-id"
@@ -171,33 +169,18 @@ class AnswerCache:
     """Keeps the most recently used answers that fit into `size_bytes`."""
 
     def __init__(self, size_bytes: int) -> None:
-        self._size_bytes = size_bytes
-        self._used_bytes = 0
-        self._kept: OrderedDict[Key, tuple[bytes, dict[str, str]]] = OrderedDict()
-
-    @property
-    def is_on(self) -> bool:
-        return self._size_bytes > 0
+        self.is_on = size_bytes > 0
+        self._kept: LRUCache[Key, _Kept] = LRUCache(size_bytes, getsizeof=lambda kept: kept[0])
 
     def find(self, key: Key) -> tuple[bytes, dict[str, str]] | None:
         """Return the body and headers kept under `key`; None if there are none."""
         kept = self._kept.get(key)
-        if kept:
-            self._kept.move_to_end(key)
-        return kept
+        return kept and kept[1:]
 
     def keep(self, key: Key, body: bytes, headers: dict[str, str]) -> None:
-        if key in self._kept or _cost(key, body) > self._size_bytes:
-            return
-        self._kept[key] = (body, headers)
-        self._used_bytes += _cost(key, body)
-        while self._used_bytes > self._size_bytes:
-            dropped, (old_body, _) = self._kept.popitem(last=False)
-            self._used_bytes -= _cost(dropped, old_body)
-
-
-def _cost(key: Key, body: bytes) -> int:
-    return len(key[1]) + len(body) + _COST_OF_ONE
+        size_bytes = len(key[1]) + len(body) + _COST_OF_ONE
+        if key not in self._kept and size_bytes <= self._kept.maxsize:
+            self._kept[key] = (size_bytes, body, headers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,14 +31,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from clozeline.inference.tokenization import (
-    MaskCutOffError,
-    NoMaskError,
-    NotAPairError,
-    TargetError,
-    TextError,
-    TextTooLongError,
-)
+from clozeline.inference import tokenization
 from clozeline.records.package import Precision
 from clozeline.registry.sources import ModelSource
 from clozeline.serving.access import OPEN_PATHS, Access, AllowedHosts, ApiKeys
@@ -57,15 +50,21 @@ from clozeline.system.errors import ClozelineError, DataError, ParamsError
 
 _LOG = logging.getLogger(__name__)
 _CODES: dict[type[ClozelineError], str] = {
-    TextTooLongError: "text_too_long",
-    NoMaskError: "no_mask",
-    MaskCutOffError: "mask_cut_off",
-    NotAPairError: "not_a_pair",
-    TextError: "unusable_text",
-    TargetError: "unknown_target",
+    tokenization.TextTooLongError: "text_too_long",
+    tokenization.NoMaskError: "no_mask",
+    tokenization.MaskCutOffError: "mask_cut_off",
+    tokenization.NotAPairError: "not_a_pair",
+    tokenization.TextError: "unusable_text",
+    tokenization.TargetError: "unknown_target",
     DataError: "unusable_data",
 }
 """Codes of the errors that inference raises. The first class that matches wins."""
+_CANNOT_LISTEN = {
+    errno.EADDRINUSE: ("another process uses the port", "choose another port; `--port 0` takes a free one"),
+    errno.EACCES: ("ports below 1024 need privileges", "choose a --port of 1024 or more"),
+    errno.EADDRNOTAVAIL: ("this machine does not have the address", "correct --host"),
+}
+"""Number of the error → reason and remedy."""
 _QUIET = HEALTH_PATHS | {"/metrics"}
 _DOCS_HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -83,19 +82,11 @@ def page() -> str:
 
 def headers() -> dict[str, str]:
     """Return headers that allow only this style and this script, by their hashes, and requests to this server."""
-    policy = (
-        "default-src 'none'",
-        f"style-src {_hash('style.css')}",
-        f"script-src {_hash('script.js')}",
-        "connect-src 'self'",
-        "img-src data:",
-        "frame-ancestors 'none'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
-    )
-    return {"content-security-policy": "; ".join(policy)}
+    return {
+        "content-security-policy": f"default-src 'none'; style-src {_hash('style.css')}; "
+        f"script-src {_hash('script.js')}; connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; "
+        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    }
 
 
 def _part(name: str) -> str:
@@ -166,7 +157,7 @@ async def _from_model(request: Request, error: Exception) -> Response:
     if code is None:
         raise error
     param, message = "parameters", error.problem
-    if isinstance(error, TextError):
+    if isinstance(error, tokenization.TextError):
         endpoint: Endpoint = request.scope["endpoint"]
         param = endpoint.operation.place(error.number)
         message = f"`{param}` {error.problem.removeprefix(f'text {error.number} ')}"
@@ -403,31 +394,12 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=2048)
     except socket.gaierror as error:
         raise ParamsError(
-            "the host name cannot be resolved",
-            given=host,
-            expected="an address of this machine, such as 127.0.0.1 or 0.0.0.0",
-            do="correct --host",
+            f"the host name {host} cannot be resolved",
+            do="correct --host: an address of this machine, such as 127.0.0.1 or 0.0.0.0",
         ) from error
     except (OSError, OverflowError) as error:
-        raise _cannot_listen(host, port, error) from error
-
-
-def _cannot_listen(host: str, port: int, error: Exception) -> ParamsError:
-    number = getattr(error, "errno", None)
-    reason, remedy = {
-        errno.EADDRINUSE: (
-            "another process uses the port",
-            "choose another port; `--port 0` takes a free one",
-        ),
-        errno.EACCES: ("ports below 1024 need privileges", "choose a --port of 1024 or more"),
-        errno.EADDRNOTAVAIL: ("this machine does not have the address", "correct --host"),
-    }.get(number or 0, (str(error), "correct --host or --port"))
-    return ParamsError(
-        f"cannot listen on {host} port {port}: {reason}",
-        given=f"--host {host} --port {port}",
-        expected="a free port on this machine",
-        do=remedy,
-    )
+        reason, remedy = _CANNOT_LISTEN.get(getattr(error, "errno", 0), (str(error), "correct --host or --port"))
+        raise ParamsError(f"cannot listen on {host} port {port}: {reason}", do=remedy) from error
 
 
 def _url(listener: socket.socket) -> str:

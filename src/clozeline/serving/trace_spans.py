@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from clozeline.serving.queue import Identity
+from clozeline.serving.loading import Identity
 from clozeline.serving.tracing import Moments, shown_method, shown_route, shown_status
 from clozeline.system.errors import ParamsError
 
@@ -114,10 +114,8 @@ class CollectorExporter(OTLPSpanExporter):
         variable = next((name for name in _ENDPOINTS if os.environ.get(name)), None)
         if variable and not os.environ[variable].startswith(("http://", "https://")):
             raise ParamsError(
-                "the address of the span collector is not an HTTP address",
-                given=f"{variable}={os.environ[variable]}",
-                expected="http://HOST:4318, where a collector listens for OTLP over HTTP",
-                do=f"correct {variable}, or start the server without --traces",
+                f"{variable}={os.environ[variable]} is not an HTTP address, such as http://HOST:4318",
+                do=f"correct {variable}: a collector listens there for OTLP over HTTP; or serve without --traces",
             )
         return cls()
 

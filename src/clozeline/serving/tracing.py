@@ -6,7 +6,7 @@ from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Scope
 
-from clozeline.serving.queue import Identity
+from clozeline.serving.loading import Identity
 
 _CLIENT_LEFT = 499
 LISTENER = "clozeline.listener"

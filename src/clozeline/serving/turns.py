@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from clozeline.registry.announcement import Announcement
-from clozeline.serving.queue import LoadedModel
+from clozeline.registry.models import Announcement
+from clozeline.serving.loading import LoadedModel
 
 SKEW_SECONDS: Final = 0.5
 """Largest difference of two replicas' clocks at which no old answer follows a new one."""

@@ -194,9 +194,7 @@ class ModelServer(uvicorn.Server):
             self._loading.result()
         if self._worker_fault:
             raise TransientError(
-                "a worker thread failed",
-                given=self._worker_fault,
-                expected="running worker threads",
+                f"a worker thread failed: {self._worker_fault}",
                 do="start the server again; see the log above for the cause",
             )
 

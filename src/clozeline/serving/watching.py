@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 
 from clozeline.records.package import Precision
 from clozeline.registry import models
-from clozeline.registry.announcement import Announcement
-from clozeline.registry.models import Registered
+from clozeline.registry.models import Announcement, Registered
 from clozeline.registry.sources import ModelSource
 from clozeline.serving.errors import Caught
-from clozeline.serving.loading import open_source
+from clozeline.serving.loading import LoadedModel, open_source
 from clozeline.serving.models import Catalogue, Service
-from clozeline.serving.queue import LoadedModel
 from clozeline.serving.turns import Plan, VersionTurns
 from clozeline.system.errors import ArtifactError, TransientError
 from clozeline.system.machine import give_back_freed
@@ -192,8 +190,7 @@ def check_same_task(before: LoadedModel, after: LoadedModel) -> None:
     given, expected = after.model.manifest.task, before.model.manifest.task
     if given != expected:
         raise ArtifactError(
-            f"version {after.identity.version} of {after.identity.name} has another task",
-            given=given,
-            expected=f"{expected}, the task of version {before.identity.version}",
+            f"version {after.identity.version} of {after.identity.name} has another task: {given}, not {expected} as"
+            f" version {before.identity.version}",
             do="register it under another name, or restart the server to serve it under this name",
         )

@@ -24,7 +24,8 @@ from clozeline.system.group import Group
 from clozeline.system.progress import ProgressBar
 from clozeline.tasks.files import at_commit, hub_commit
 from clozeline.tasks.kinds import CARD, Finished, Watched, card_of, is_better, over_seeds, train_each, train_one
-from clozeline.tasks.task import TaskInputs, TaskReport
+from clozeline.tasks.report import TaskReport
+from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.training import BestRate, TrainingOutcome, are_alike, best_of, use_threads
 from clozeline.tracking.run_logger import RunLogger, run_logger
 from clozeline.training.curves import CurvePoint
@@ -181,7 +182,7 @@ def _log_kept_epoch(name: str, looks: Sequence[ScoredLook]) -> None:
 
 
 def _metrics(kept: Finished, values: Sequence[float], beside: Mapping[str, object]) -> TaskMetrics:
-    epoch, score, report = kept.best.epoch, kept.best.validation_score, kept.report
+    epoch, score, report = kept.trained.best.epoch, kept.trained.best.validation_score, kept.report
     known = {
         "headline": report.headline,
         "learning_rate": kept.trained.learning_rate,

@@ -10,7 +10,7 @@ from clozeline.exporting.proof import MIN_AGREEMENT_TEXTS
 from clozeline.exporting.quantization import NUM_CALIBRATION_TEXTS
 from clozeline.exporting.trained import opened_published
 from clozeline.params.delivery import ExportParams, ImportParams
-from clozeline.records.finetune.scored_items import HeldOut, read_items
+from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.system.errors import DataError
 
 _OF_CALIBRATION = 8
@@ -47,7 +47,7 @@ def _examined(file: Path, params: ExportParams) -> Examined:
         ArtifactError: a line is not an item.
         DataError: there are fewer than two items.
     """
-    items = read_items(file)
+    items = HeldOut.lines(file, do="run `clozeline import` again")
     num_calibration = min(NUM_CALIBRATION_TEXTS, math.ceil(len(items) / _OF_CALIBRATION))
     deciding = items[: len(items) - num_calibration][: params.num_agreement_texts]
     if not deciding:

@@ -10,7 +10,7 @@ from clozeline.records.snapshot import Earlier, Forgotten
 from clozeline.system.files import link_or_copy, replacing_folder
 from clozeline.system.machine import available_cores
 from clozeline.system.workers import worker_processes
-from clozeline.versions.last_output import last_output
+from clozeline.versions.project import last_output
 
 
 def run(params: PreprocessParams, *, source: Path, forgotten: Path, out: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from clozeline.cluster.ledger import Ledger, open_workers
 from clozeline.params.text import TokenizeParams
 from clozeline.records import clean_text
-from clozeline.records.reading.tokens import TokensInfo, documents_path
+from clozeline.records.reading.tokens import INFO_NAME, TokensInfo, documents_path
 from clozeline.records.token_metrics import SplitTokens, TokenMetrics
 from clozeline.system.files import replacing_folder
 from clozeline.system.machine import give_back_freed, share_one_heap
@@ -103,7 +103,7 @@ def _pack(
         tokenizer_sha256=opened.sha256,
         special_ids=opened.special_ids,
         splits={split: one.info for split, one in packed.items()},
-    ).write(folder)
+    ).write(folder / INFO_NAME)
     return packed
 
 

@@ -3,11 +3,14 @@
 import hashlib
 import json
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import clozeline
+from clozeline.system.errors import ArtifactError
 
 
 def fingerprint(facts: Mapping[str, object], files: Iterable[Path]) -> str:
@@ -19,16 +22,32 @@ def fingerprint(facts: Mapping[str, object], files: Iterable[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256_of(content: Path | bytes) -> str:
+    """Return the sha256 of a file or of bytes, in hexadecimal digits."""
+    return _digest_of(content, hashlib.sha256)
 
 
-def md5_of(path: Path) -> str:
-    """Return the MD5 of a file, as DVC computes it."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+def md5_of(content: Path | bytes) -> str:
+    """Return the MD5 of a file or of bytes, as DVC computes it."""
+    return _digest_of(content, partial(hashlib.md5, usedforsecurity=False))
+
+
+def expect(file: Path, sha256: str, *, do: str) -> None:
+    """Check the content of a file.
+
+    Raises:
+        ArtifactError: it has another sha256, or is missing.
+    """
+    given = sha256_of(file) if file.is_file() else "no such file"
+    if given != sha256:
+        raise ArtifactError(f"{file} is another file: sha256 {given}, not {sha256}", do=do)
+
+
+def _digest_of(content: Path | bytes, algorithm: Callable[..., Any]) -> str:
+    if isinstance(content, bytes):
+        return str(algorithm(content).hexdigest())
+    with content.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:

@@ -16,16 +16,16 @@ from typing import Any
 from huggingface_hub import ModelCard
 
 from clozeline.params.tasks import ClassificationParams, SimilarityParams, ZeroShotParams
-from clozeline.records.finetune.task_metrics import OverSeeds, ScoredLook, TaskMetrics
+from clozeline.records.finetune.task_metrics import OverSeeds, TaskMetrics
 from clozeline.tasks import adapters
-from clozeline.tasks.adapters import widen
 from clozeline.tasks.classification.texts import MultiLabel, SingleLabel
 from clozeline.tasks.question_answering.contexts import QuestionAnswering
+from clozeline.tasks.report import TaskReport
 from clozeline.tasks.similarity.matching import BelongingPairs
 from clozeline.tasks.similarity.scored import ScoredPairs, ScoredTogether
 from clozeline.tasks.tagging.sentences import Tagging
-from clozeline.tasks.task import InputsOf, StartsFitted, Task, TaskInputs, TaskReport
-from clozeline.tasks.training import BestRate, TrainingOutcome, best_of, files_of, prepare_training
+from clozeline.tasks.task import InputsOf, StartsFitted, Task, TaskInputs
+from clozeline.tasks.training import BestRate, TrainingOutcome, files_of, prepare_training
 from clozeline.tasks.zero_shot import Cloze, Entailment
 
 CARD = "README.md"
@@ -47,14 +47,10 @@ class TaskKind:
         ParamsError: `max_length` is longer than the encoder can read.
     """
     answers: str
-    data: str
-    """Content and file formats of a record."""
-    metric: str
-    """Names of the metrics, the headline metric first."""
-    reference: str
-    """Reference implementation that the tests compare the metrics with."""
-    baseline: str
-    """Baseline method, then the trivial answer."""
+    data: str  # content and file formats of a record
+    metric: str  # names of the metrics, the headline metric first
+    reference: str  # implementation that the tests compare the metrics with
+    baseline: str  # method, then the trivial answer
 
 
 def _classification(inputs: InputsOf[ClassificationParams]) -> Task:
@@ -118,7 +114,9 @@ KINDS: Mapping[str, TaskKind] = {
 
 def card_of(task: str, inputs: TaskInputs, metrics: TaskMetrics) -> ModelCard:
     """Return the card of the model that was fine-tuned for `task`."""
-    of_encoder = _card_of_encoder(inputs.encoder)
+    file = inputs.encoder / CARD
+    text = file.read_text(encoding="utf-8") if file.is_file() else "---\nlibrary_name: transformers\n---\n"
+    of_encoder = ModelCard(text, ignore_metadata_errors=True)
     of_encoder.data.pop("pipeline_tag")
     sections = {
         "Task": _task(inputs, metrics.model_extra or {}),
@@ -129,12 +127,6 @@ def card_of(task: str, inputs: TaskInputs, metrics: TaskMetrics) -> ModelCard:
     _, heading, inherited = of_encoder.text.partition("\n## ")
     of_encoder.text = "\n\n".join((f"\n# {task}: {inputs.params.kind}", *own)) + f"\n{heading}{inherited}"
     return of_encoder
-
-
-def _card_of_encoder(encoder: Path) -> ModelCard:
-    file = encoder / CARD
-    text = file.read_text(encoding="utf-8") if file.is_file() else "---\nlibrary_name: transformers\n---\n"
-    return ModelCard(text, ignore_metadata_errors=True)
 
 
 def _task(inputs: TaskInputs, figures: dict[str, Any]) -> Iterator[str]:
@@ -191,7 +183,7 @@ def _limits(inputs: TaskInputs, metrics: TaskMetrics) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Finished:
-    """One finished training run with its test report.
+    """One finished training run with its test report; `forget` removes its checkpoints.
 
     `task` holds the weights of the best validation pass, with adapters merged.
     """
@@ -201,12 +193,6 @@ class Finished:
     trained: TrainingOutcome
     report: TaskReport
     forget: Callable[[], None]
-    """Function that removes the checkpoints."""
-
-    @property
-    def best(self) -> ScoredLook:
-        """Validation pass whose weights `task` holds."""
-        return best_of(self.trained.looks)
 
 
 def over_seeds(best_seed: int, values: Sequence[float]) -> OverSeeds:
@@ -246,9 +232,9 @@ def train_each(inputs: TaskInputs, work: Path, run: Watched) -> Iterator[Finishe
         if not training.loop.hardware.processes.is_first:
             continue
         adapters.merge(task.model)
-        widen(task.model)
+        adapters.widen(task.model)
         report = task.test()
-        if trained.learning_rate is not None and best_of(trained.looks).step == 0 and isinstance(task, StartsFitted):
+        if trained.learning_rate is not None and trained.best.step == 0 and isinstance(task, StartsFitted):
             report = replace(report, headline=report.headline.model_copy(update={"method": task.fitted}))
         yield Finished(seed, task, trained, report, training.forget)
 
@@ -265,6 +251,6 @@ def _prepared(inputs: TaskInputs, seed: int, work: Path) -> tuple[Task, BestRate
 
 def is_better(one: Finished, other: Finished | None) -> bool:
     """Return whether `one` replaces `other`: a higher validation score does, and any training replaces NaN."""
-    if other is None or math.isnan(other.best.validation_score):
+    if other is None or math.isnan(other.trained.best.validation_score):
         return True
-    return one.best.validation_score > other.best.validation_score
+    return one.trained.best.validation_score > other.trained.best.validation_score

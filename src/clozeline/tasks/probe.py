@@ -75,6 +75,29 @@ def best_probe(
     return max(fitted, key=score)
 
 
+def fitted_output(
+    output: nn.Linear,
+    train: tuple[Features, npt.NDArray[Any]],
+    validation: tuple[Features, npt.NDArray[Any]],
+    *,
+    is_balanced: bool = False,
+) -> Probe:
+    """Fit the output layer of a head on features and targets, and return its weights.
+
+    The regularization with the lowest loss on the validation split is chosen: among few texts, it is less a matter of
+    chance than their accuracy.
+    """
+    probe = best_probe(
+        *train,
+        lambda probe: -log_loss(probe.logits(validation[0]), validation[1]),
+        num_classes=output.out_features,
+        has_bias=output.bias is not None,
+        is_balanced=is_balanced,
+    )
+    probe.write_to(output)
+    return probe
+
+
 def places_to_fit(num_rows: int) -> npt.NDArray[np.int64]:
     """Return the places of the rows that the probe is fitted on: all, or an even choice of a large number."""
     return np.linspace(0, num_rows - 1, min(num_rows, _MOST_FITTED)).astype(np.int64)

@@ -25,13 +25,15 @@ _POOL_BATCHES = 32
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """Texts or pairs of texts, as rows padded to one length."""
+    """Texts or pairs of texts, as rows padded to one length.
+
+    There is no mask if no row is padded, so that attention takes a faster path. Token types are 0 for the first text of
+    a pair, 1 for the second, and None for families without them.
+    """
 
     input_ids_BL: Tensor
     attention_mask_BL: Tensor | None
-    """None if no row is padded, so that attention takes a faster path."""
     token_type_ids_BL: Tensor | None = None
-    """0 for the first text of a pair, 1 for the second; None for families without token types."""
 
     @property
     def num_rows(self) -> int:
@@ -92,14 +94,15 @@ class TargetedBatch:
 
 @dataclass(frozen=True)
 class TextRows:
-    """Tokenized texts or pairs of texts, with special tokens, cut to a maximum length."""
+    """Tokenized texts or pairs of texts, with special tokens, cut to a maximum length: `num_truncated` lost their end.
+
+    `types_T` are the token types of pairs: 0 for tokens of the first text, 1 for those of the second.
+    """
 
     ids_T: tuple[Ids, ...]
     pad_id: int
     num_truncated: int
-    """Number of texts whose end was cut off."""
     types_T: tuple[Ids, ...] | None = None
-    """Token types of pairs: 0 for tokens of the first text, 1 for those of the second."""
 
     @classmethod
     def encode(
@@ -172,10 +175,12 @@ def _beginnings(texts: Sequence[str], opened: OpenTokenizer, max_length: int) ->
     return encodings
 
 
-def lengths_of(texts: Sequence[str], opened: OpenTokenizer, seconds: Sequence[str] | None = None) -> Ids:
-    """Return `length_T`: tokens of each whole text or pair, including special tokens."""
+def lengths_of(
+    texts: Sequence[str], opened: OpenTokenizer, seconds: Sequence[str] | None = None, *, has_special_ids: bool = True
+) -> Ids:
+    """Return `length_T`: tokens of each whole text or pair, with special tokens unless `has_special_ids` is false."""
     opened.tokenizer.no_truncation()
-    encodings = opened.tokenizer.encode_batch_fast(_items(texts, seconds))
+    encodings = opened.tokenizer.encode_batch_fast(_items(texts, seconds), add_special_tokens=has_special_ids)
     return np.array([len(encoding) for encoding in encodings], dtype=np.int64)
 
 
@@ -220,30 +225,26 @@ def sorted_batches(length_T: Ids, batch_size: int, most_slots: int | None = None
     return batches
 
 
-@dataclass(frozen=True)
-class RowTurn:
-    """One batch of the endless sequence: its epoch, its index in the epoch, and its rows."""
+def training_batches(
+    length_T: Ids,
+    batch_size: int,
+    seed: int,
+    start: tuple[int, int],
+    made: Callable[[Ids, int], Inputs],
+    num_targets: Callable[[Ids], int] = len,
+) -> Iterator[Batch[Inputs]]:
+    """Yield training batches without end, from batch `start[1]` of epoch `start[0]` on.
 
-    epoch: int
-    batch: int
-    rows_B: Ids
-
-
-def batches_from(length_T: Ids, batch_size: int, seed: int, epoch: int, index: int) -> Iterator[RowTurn]:
-    """Yield batches without end, from batch `index` of epoch `epoch` on."""
+    Args:
+        made: rows of a batch and their epoch → inputs of the model.
+        num_targets: rows of a batch → number of their targets, of which the loss is the mean.
+    """
+    epoch, first = start
     while True:
         batches = shuffled_batches(length_T, batch_size, seed, epoch)
-        for place in range(index, len(batches)):
-            yield RowTurn(epoch, place, batches[place])
-        epoch, index = epoch + 1, 0
-
-
-def training_batches(
-    length_T: Ids, batch_size: int, seed: int, epoch: int, index: int, make: Callable[[Ids], Inputs]
-) -> Iterator[Batch[Inputs]]:
-    """Yield training batches with one target for each row; `make` turns rows into inputs."""
-    for turn in batches_from(length_T, batch_size, seed, epoch, index):
-        yield Batch(turn.epoch, turn.batch, make(turn.rows_B), int(length_T[turn.rows_B].sum()), len(turn.rows_B))
+        for place, rows_B in enumerate(batches[first:], start=first):
+            yield Batch(epoch, place, made(rows_B, epoch), int(length_T[rows_B].sum()), num_targets(rows_B))
+        epoch, first = epoch + 1, 0
 
 
 def _cut(order_T: Ids, batch_size: int) -> list[Ids]:

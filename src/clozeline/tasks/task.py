@@ -1,28 +1,34 @@
-"""Interface of every kind of task to training and to the stage, and the steps that all kinds share.
+"""Interface of every kind of task to training and to the stage, and what the kinds that train an encoder share.
 
-The steps are: open the tokenizer, check that it fits, and run the model over all rows. The table of kinds is in
-kinds.py.
+They open the tokenizer, check that it fits, batch rows, run the model over all rows, and save it with held-out items.
+The table of kinds is in kinds.py.
 
-Shapes: T rows, B rows of a batch.
+Shapes: T rows, B rows of a batch, X outputs of the model.
 """
 
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from clozeline.params.tasks import FinetuneParams
-from clozeline.records.finetune.task_metrics import Headline, ShownItem
+from clozeline.records.finetune import scored_items
+from clozeline.records.finetune.scored_items import ConfigFacts, HeldOut
 from clozeline.system.errors import TrainingError
 from clozeline.tasks import heads
 from clozeline.tasks.heads import TaskModel
-from clozeline.tasks.rows import EncodedBatch, Ids, TextRows, sorted_batches
+from clozeline.tasks.report import TaskReport
+from clozeline.tasks.rows import EncodedBatch, Ids, TextRows, sorted_batches, training_batches
+from clozeline.tasks.selection import Item, Splits
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 from clozeline.training.micro_batches import noting_shortage
 from clozeline.training.state import Batch
@@ -57,61 +63,6 @@ TaskInputs = InputsOf[FinetuneParams]
 """Inputs of a task of any kind."""
 
 
-@dataclass(frozen=True)
-class TaskReport:
-    """Results of a finished task that the stage writes."""
-
-    headline: Headline
-    figures: Mapping[str, object]
-    """All other figures, for metrics/finetune/<task>.json."""
-    confusion: Sequence[tuple[str, str]] = ()
-    """(actual, predicted) category of each test item that has one; each kind defines its categories."""
-    per_class: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Figures of each class (entity type, group of items). All classes have the same figures, including `f1`. A file of
-    their own keeps the metrics readable.
-    """
-    examples: Sequence[ShownItem] = ()
-    test_texts: Sequence[str] = ()
-    """Text of each test item, searched for in the pre-training text ..."""
-    train_texts: Sequence[str] = ()
-    """... and among these texts of the training items."""
-    test_pairs: Sequence[str] = ()
-    """Both texts of each test pair as one text, for kinds whose pairs share texts ..."""
-    train_pairs: Sequence[str] = ()
-    """... and of each training pair."""
-    scores: Sequence[tuple[float, float]] = ()
-    """Right score and answer for each test pair, for kinds that answer with a number."""
-    headline_on: Callable[[Sequence[int]], Headline] | None = None
-    """Function: places in `test_rows` → the headline on the test items that have these; None for kinds without it."""
-    first_places: Mapping[str, str] = field(default_factory=dict)
-    """Reason why records were dropped (or an answer moved) → location of the first such record."""
-    only_answer: str | None = None
-    """The model's answer, if it gives the same answer to every test item and the right answers differ."""
-
-    @property
-    def test_rows(self) -> Sequence[str]:
-        """The texts whose near-duplicates in `train_rows` give a test item away: pairs, or single texts."""
-        return self.test_pairs or self.test_texts
-
-    @property
-    def train_rows(self) -> Sequence[str]:
-        return self.train_pairs or self.train_texts
-
-
-def only_answer(predicted: Sequence[str], right: Sequence[str]) -> str | None:
-    """Return the answer given to every item if all are the same and `right` differs; None otherwise."""
-    return predicted[0] if len(set(predicted)) == 1 and len(set(right)) > 1 else None
-
-
-def shown(items: Sequence[ShownItem], num_examples: int) -> list[ShownItem]:
-    """Return at most `num_examples` items in their order, half of them wrong if there are enough of both."""
-    wrong = [place for place, item in enumerate(items) if not item.is_right]
-    right = [place for place, item in enumerate(items) if item.is_right]
-    num_wrong = min(len(wrong), max(num_examples // 2, num_examples - len(right)))
-    chosen = sorted(wrong[:num_wrong] + right[: num_examples - num_wrong])
-    return [items[place] for place in chosen]
-
-
 class Task(Protocol):
     """A task with its data and model, ready to be trained, validated, tested and saved."""
 
@@ -138,6 +89,96 @@ class Task(Protocol):
         """Write the model into the folder as transformers' Auto classes load it."""
 
 
+class TrainedTask(ABC, Generic[Item]):
+    """What the kinds that train an encoder on rows of texts share.
+
+    A kind calls `feed` with its training rows, whose batches `batch` makes.
+    """
+
+    def __init__(
+        self,
+        inputs: InputsOf[Any],
+        splits: Splits[Item],
+        model: TaskModel,
+        opened: OpenTokenizer | None = None,
+        *,
+        reads_pairs: bool = False,
+    ) -> None:
+        """Open the tokenizer unless it is given, and check that it fits.
+
+        Raises:
+            ArtifactError: the tokenizer is missing, or was made for another model.
+            ParamsError: `max_length` is longer than the encoder can read.
+        """
+        self.inputs, self.params, self.splits, self.model = inputs, inputs.params, splits, model
+        self.opened = opened or OpenTokenizer.open(inputs.encoder)
+        self.with_types = reads_pairs and heads.tells_pairs_apart(model)
+        sizes = {"vocab_size": self.opened.vocab_size, "max_length": self.params.max_length}
+        heads.check_fit(model, inputs.encoder, **sizes, pad_id=self.opened.special_ids.pad)
+
+    def feed(self, *trained_on: TextRows) -> None:
+        """Train on rows of texts, or of both texts of pairs; warn if many tokens are unknown to the tokenizer."""
+        self.trained_on: Sequence[TextRows] = trained_on
+        self.length_T: Ids = np.sum([rows.length_T for rows in trained_on], axis=0)
+        self.batches_per_epoch = -(-len(self.length_T) // self.params.batch_size)
+        ids, unknown = np.concatenate([ids for rows in trained_on for ids in rows.ids_T]), self.opened.special_ids.unk
+        share = 0.0 if unknown is None else float((ids == unknown).mean())
+        if share > _MOST_UNKNOWN:
+            _LOG.warning(
+                "%.0f %% of the tokens of the training texts are unknown to the tokenizer: it may belong to another "
+                "language or encoder",
+                100 * share,
+            )
+
+    @abstractmethod
+    def batch(self, rows_B: Ids, epoch: int) -> Any:
+        """Return these training rows with their targets."""
+
+    def num_targets(self, rows_B: Ids) -> int:
+        return len(rows_B)
+
+    def batches_from(self, epoch: int, index: int) -> Iterator[Batch[Any]]:
+        """Yield training batches bucketed by length. Seed and epoch decide which rows share a batch."""
+        size, seed = self.params.batch_size, self.inputs.seed
+        return training_batches(self.length_T, size, seed, (epoch, index), self.batch, self.num_targets)
+
+    def outputs(
+        self,
+        rows: TextRows,
+        compute: Callable[[TaskModel, EncodedBatch], Tensor],
+        row_T: Ids | None = None,
+        *,
+        with_types: bool | None = None,
+    ) -> npt.NDArray[np.float32]:
+        """Return what `compute` gives for these of the rows (all by default), in their order."""
+        row_T = np.arange(len(rows)) if row_T is None else row_T
+        batches = measuring_batches(rows.length_T[row_T], self.inputs)
+        encoded = partial(rows.encoded, with_types=self.with_types if with_types is None else with_types)
+        found = answers(self.model, batches, lambda place_B: encoded(row_T[place_B]), compute)
+        pieces = [(place_B, output_BX.float().cpu().numpy()) for place_B, output_BX in found]
+        place_T = np.concatenate([place_B for place_B, _ in pieces])
+        outputs_TX: npt.NDArray[np.float32] = np.concatenate([output_BX for _, output_BX in pieces])
+        return outputs_TX[np.argsort(place_T)]
+
+    def facts(self) -> ConfigFacts:
+        """Return what the configuration of the saved model says beside the keys of transformers."""
+        return ConfigFacts()
+
+    @abstractmethod
+    def held_out(self, items: Sequence[Item], most: int) -> Sequence[HeldOut]:
+        """Return the items as records, of which at most `most` are kept."""
+
+    def save(self, out: Path) -> None:
+        """Write the model as stock Auto classes load it, with items of the validation and the test split beside it.
+
+        Exported graphs are examined on the first, and a release compares the model with the champion on the second.
+        """
+        self.facts().add_to(self.model.config)
+        heads.save(self.model, self.inputs.encoder, self.params.max_length, out, with_types=self.with_types)
+        scored_items.write_held_out(out, self.held_out(self.splits.validation, scored_items.MAX_ITEMS))
+        scored_items.write_test_items(out, self.held_out(self.splits.test, scored_items.MAX_TEST_ITEMS))
+
+
 @runtime_checkable
 class StartsFitted(Protocol):
     """A task whose head can be fitted on the frozen encoder before the first step."""
@@ -147,51 +188,6 @@ class StartsFitted(Protocol):
 
     def fit_head(self) -> None:
         """Fit the head, so that the model answers before the first step of training."""
-
-
-def opened_for(model: heads.TaskModel, inputs: TaskInputs) -> OpenTokenizer:
-    """Return the encoder's tokenizer.
-
-    Raises:
-        ArtifactError: the tokenizer is missing, or was made for another model.
-        ParamsError: `max_length` is longer than the encoder can read.
-    """
-    opened = OpenTokenizer.open(inputs.encoder)
-    check_fit(model, opened, inputs)
-    return opened
-
-
-def check_fit(model: heads.TaskModel, opened: OpenTokenizer, inputs: TaskInputs) -> None:
-    """Check that tokenizer, model and `max_length` of the task fit together.
-
-    Raises:
-        ArtifactError: the tokenizer was made for another model.
-        ParamsError: `max_length` is longer than the encoder can read.
-    """
-    heads.check_fit(
-        model,
-        inputs.encoder,
-        vocab_size=opened.vocab_size,
-        max_length=inputs.params.max_length,
-        pad_id=opened.special_ids.pad,
-    )
-
-
-def warn_of_unknown_tokens(opened: OpenTokenizer, *trained_on: TextRows) -> None:
-    """Log a warning if many tokens are unknown: the tokenizer is probably for another language or model."""
-    ids = np.concatenate([ids for rows in trained_on for ids in rows.ids_T])
-    share = 0.0 if opened.special_ids.unk is None else float((ids == opened.special_ids.unk).mean())
-    if share > _MOST_UNKNOWN:
-        _LOG.warning(
-            "%.0f %% of the tokens of the training texts are unknown to the tokenizer: it may belong to another "
-            "language or encoder",
-            100 * share,
-        )
-
-
-def num_batches(num_rows: int, inputs: TaskInputs) -> int:
-    """Return the number of training batches in an epoch."""
-    return -(-num_rows // inputs.params.batch_size)
 
 
 def measuring_batches(length_T: Ids, inputs: TaskInputs) -> list[Ids]:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from clozeline.encoder.own import sources_of
-from clozeline.params.tasks import FinetuneParams
 from clozeline.records.finetune.task_metrics import ScoredLook
 from clozeline.system.content import code_of, fingerprint
 from clozeline.system.errors import TrainingError
@@ -26,7 +25,6 @@ from clozeline.system.files import remove_folder
 from clozeline.system.group import Group, agreed
 from clozeline.system.progress import ProgressBar
 from clozeline.tasks import adapters
-from clozeline.tasks.adapters import narrow
 from clozeline.tasks.task import StartsFitted, Task, TaskInputs
 from clozeline.training.checkpoints import Checkpoints
 from clozeline.training.curves import CurvePoint
@@ -42,39 +40,40 @@ CLEARLY = 0.05
 CODE = ("encoder", "records/finetune", "records/reading", "records/words", "tasks", "tokenizing/tokenizer", "training")
 """Folders and files of the package that decide the result; dvc.yaml names the same as dependencies of the stage."""
 _LOG_EVERY_STEPS = 10
+Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """Validation scores and curve of one training run."""
+    """Validation scores and curve of one training run, with the steps before it was resumed.
+
+    `learning_rate` is None if nothing was trained. `score_at_rate` maps a learning rate to the score of its first
+    validation pass, NaN if it diverged; it is empty if one rate was tried.
+    """
 
     looks: list[ScoredLook]
     curve: list[CurvePoint]
-    """Training curve, including the steps before the training was resumed."""
     learning_rate: float | None
-    """None: nothing was trained."""
     score_at_rate: Mapping[float, float]
-    """Learning rate → score of its first validation pass; NaN: diverged. Empty if one rate was tried."""
 
-
-@dataclass
-class Best:
-    """The best validation pass so far, by `best_of`, and its weights."""
-
-    look: ScoredLook
-    weights: dict[str, Tensor]
+    @property
+    def best(self) -> ScoredLook:
+        """Validation pass whose weights are kept."""
+        return best_of(self.looks)
 
 
 @dataclass(frozen=True)
 class ValidationPlan:
-    """Steps of validation passes and checkpoints, counted in optimizer steps from the start."""
+    """Steps of validation passes and checkpoints, counted in optimizer steps from the start.
+
+    Training stops after `patience` validation passes without a better score; None: never.
+    """
 
     steps_per_epoch: int
     num_epochs: int
     looks_per_epoch: int
     checkpoint_every_steps: int | None
     patience: int | None
-    """Number of validation passes without a better score after which training stops; None: never."""
 
     @property
     def total_steps(self) -> int:
@@ -101,12 +100,12 @@ class BestLook:
     loop: Loop[Any]
     plan: ValidationPlan
     validation_score: Callable[[], float]
+    # Of the first group of weights, after warm-up.
     learning_rate: float
-    """Of the first group of weights, after warm-up."""
+    # As in `TrainingOutcome`.
     score_at_rate: Mapping[float, float] = field(default_factory=dict)
-    """As in `Trained`."""
+    # Whether the weights before the first step are validated too, and kept if no later ones are better.
     validates_start: bool = False
-    """Whether the weights before the first step are validated too, and kept if no later ones are better."""
 
     def run(self, callback: Callback, on_look: Callable[[ScoredLook], None]) -> TrainingOutcome:
         """Train from the newest checkpoint, or from the start. A resumed run ends with the same bytes.
@@ -128,7 +127,7 @@ class BestLook:
         return next(look.validation_score for look in trained.looks if look.step == first)
 
     def _run(self, stops: Sequence[int], callback: Callback, on_look: Callable[[ScoredLook], None]) -> TrainingOutcome:
-        state, looks, best = self._resume()
+        state, looks, best_weights = self._resume()
         for look in looks:
             on_look(look)
         look_steps = set(self.plan.look_steps)
@@ -139,37 +138,33 @@ class BestLook:
             if stop in look_steps:
                 looks.append(ScoredLook(stop, stop / self.plan.steps_per_epoch, self.validation_score()))
                 on_look(looks[-1])
-                best = self._better_of(best, looks)
-            self._save(state, looks, best)
-        assert best is not None
-        self.loop.model.load_state_dict(best.weights)
+                best_weights = self._weights_of_best(best_weights, looks)
+            records = [asdict(look) for look in looks]
+            self.loop.save(state, validation_looks=records, validation_best=best_weights)
+        assert best_weights is not None
+        self.loop.model.load_state_dict(best_weights)
         return TrainingOutcome(looks, state.curve, self.learning_rate, self.score_at_rate)
 
-    def _better_of(self, best: Best | None, looks: Sequence[ScoredLook]) -> Best:
-        if best is not None and best_of(looks) is not looks[-1]:
-            return best
-        weights = self.loop.model.state_dict()
-        return Best(looks[-1], {name: weight.clone() for name, weight in weights.items()})
+    def _weights_of_best(self, before: Weights | None, looks: Sequence[ScoredLook]) -> Weights:
+        """Return the weights of the best pass: those from before, or those of now if the last pass is the best."""
+        return _copy_of_weights(self.loop.model) if before is None or best_of(looks) is looks[-1] else before
 
     def _has_lost_patience(self, looks: Sequence[ScoredLook]) -> bool:
         if self.plan.patience is None or not looks:
             return False
         return len(looks) - 1 - looks.index(_first_highest(looks)) >= self.plan.patience
 
-    def _save(self, state: State, looks: list[ScoredLook], best: Best | None) -> None:
-        records = [asdict(look) for look in looks]
-        weights = None if best is None else best.weights
-        self.loop.save(state, validation_looks=records, validation_best=weights)
-
-    def _resume(self) -> tuple[State, list[ScoredLook], Best | None]:
+    def _resume(self) -> tuple[State, list[ScoredLook], Weights | None]:
         saved = self.loop.newest()
         if saved is None:
             looks = [ScoredLook(0, 0.0, self.validation_score())] if self.validates_start else []
-            return State(), looks, self._better_of(None, looks) if looks else None
+            return State(), looks, _copy_of_weights(self.loop.model) if looks else None
         looks = [ScoredLook(**look) for look in saved["validation_looks"]]
-        weights = saved["validation_best"]
-        best = None if weights is None else Best(best_of(looks), weights)
-        return self.loop.restore(saved), looks, best
+        return self.loop.restore(saved), looks, saved["validation_best"]
+
+
+def _copy_of_weights(model: nn.Module) -> Weights:
+    return {name: weight.clone() for name, weight in model.state_dict().items()}
 
 
 def best_of(looks: Sequence[ScoredLook]) -> ScoredLook:
@@ -207,8 +202,8 @@ class BestRate:
     """Trainings of one model that differ in their learning rate alone."""
 
     trainings: Sequence[BestLook]
+    # Folder of their checkpoints, in that of all seeds.
     folder: Path
-    """Folder of their checkpoints, in that of all seeds."""
 
     @property
     def loop(self) -> Loop[Any]:
@@ -227,7 +222,7 @@ class BestRate:
         if len(self.trainings) == 1 or not self.loop.total_steps:
             return self.trainings[0]
         scaler = self.loop.hardware.precision.scaler
-        start = {name: weight.clone() for name, weight in self.loop.model.state_dict().items()}
+        start = _copy_of_weights(self.loop.model)
         scale = scaler.state_dict()
         scores: dict[float, float] = {}
         for training in self.trainings:
@@ -238,7 +233,8 @@ class BestRate:
         best = max(self.trainings, key=lambda training: _rank(scores[training.learning_rate]))
         if _rank(scores[best.learning_rate]) - _rank(scores[self.trainings[0].learning_rate]) <= CLEARLY:
             best = self.trainings[0]
-        _LOG.info("learning rate %s is kept: %s", best.learning_rate, _in_words(scores))
+        words = ", ".join(f"{score:.4f} at {rate}" for rate, score in scores.items())
+        _LOG.info("learning rate %s is kept: %s after the first validation pass", best.learning_rate, words)
         return replace(best, score_at_rate=scores)
 
     def forget(self) -> None:
@@ -248,14 +244,13 @@ class BestRate:
             self.folder.parent.rmdir()
 
     def _score(self, training: BestLook) -> float:
-        is_first = training is self.trainings[0]
         name = f"learning rate {training.learning_rate}"
         shown = self.loop.hardware.processes.is_first
         try:
             with ProgressBar(name, training.plan.look_steps[0]) as bar:
                 return training.trial(_Shown(bar) if shown else Callback())
         except TrainingError as error:
-            if is_first:
+            if training is self.trainings[0]:
                 raise
             _LOG.warning("%s is not used: %s", name, error.problem)
             return math.nan
@@ -276,17 +271,12 @@ def _rank(score: float) -> float:
     return -math.inf if math.isnan(score) else score
 
 
-def _in_words(scores: Mapping[float, float]) -> str:
-    return ", ".join(f"{score:.4f} at {rate}" for rate, score in scores.items()) + " after the first validation pass"
-
-
 @dataclass(frozen=True)
 class Share:
-    """Rows of a batch."""
+    """Rows of a batch; `counts` tells whether they have targets."""
 
     inputs: Any
     counts: bool = True
-    """Whether the rows have targets."""
 
     @property
     def num_rows(self) -> int:
@@ -352,21 +342,21 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestRate:
     """
     params = inputs.params
     plan = ValidationPlan(
-        steps_per_epoch=task.batches_per_epoch,
-        num_epochs=params.epochs,
-        looks_per_epoch=params.looks_per_epoch,
+        *(task.batches_per_epoch, params.epochs, params.looks_per_epoch),
         checkpoint_every_steps=params.checkpoint_every_steps,
         patience=params.patience,
     )
     schedule = Schedule.linear_to_zero(params.warmup_fraction, plan.total_steps)
-    hardware = _hardware(params)
+    # Each process has the whole model: those of tasks fit on one device.
+    processes = replace(Processes.join(), sharding="ddp")
+    precision = Precision.choose(params.precision, processes.device)
+    hardware = Hardware(processes, precision, MicroBatches.of(params, processes.device))
     _select_trained_weights(task, inputs)
-    task.model.to(hardware.precision.device)
+    task.model.to(precision.device)
     fitted = task if plan.total_steps and isinstance(task, StartsFitted) else None
     if fitted is not None:
         fitted.fit_head()
-    processes = hardware.processes
-    name = agreed(processes, work, _fingerprint(inputs, hardware.precision, sources_of(task.model)))
+    name = agreed(processes, work, _fingerprint(inputs, precision, sources_of(task.model)))
     batches_from, loss_sum = shared(task, processes if plan.total_steps else Processes.alone())
     rate_of = None if params.layer_decay == 1 else adapters.rate_by_depth(task.model, params.layer_decay)
     of_seed = f"seed-{inputs.seed}"
@@ -396,13 +386,6 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestRate:
     return BestRate([at(factor) for factor in params.rate_factors], work / name / of_seed)
 
 
-def _hardware(params: FinetuneParams) -> Hardware[Any]:
-    """Return the hardware of this process. Each process has the whole model: those of tasks fit on one device."""
-    processes = replace(Processes.join(), sharding="ddp")
-    precision = Precision.choose(params.precision, processes.device)
-    return Hardware(processes, precision, MicroBatches.of(params, processes.device))
-
-
 def _select_trained_weights(task: Task, inputs: TaskInputs) -> None:
     """Freeze layers or add adapters, and narrow the embedding, which `adapters.widen` restores."""
     model: Any = task.model
@@ -410,7 +393,7 @@ def _select_trained_weights(task: Task, inputs: TaskInputs) -> None:
         adapters.add(model, inputs.params.lora, inputs.seed)
     elif inputs.params.frozen_layers is not None:
         adapters.freeze(model, inputs.params.frozen_layers)
-    narrow(model, (ids for rows in task.trained_on for ids in rows.ids_T))
+    adapters.narrow(model, (ids for rows in task.trained_on for ids in rows.ids_T))
 
 
 def _fingerprint(inputs: TaskInputs, precision: Precision, own_code: Sequence[Path]) -> str:

@@ -10,8 +10,8 @@ import logging
 import shutil
 import tempfile
 import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from clozeline.tasks.classification.scores import TextsOrPairs
 from clozeline.tasks.classification.texts import SingleLabel
 from clozeline.tasks.heads import folder_of
 from clozeline.tasks.rows import Ids, TextRows, lengths_of, sorted_batches
-from clozeline.tasks.task import InputsOf, TaskInputs, answers, measuring_batches
+from clozeline.tasks.task import InputsOf, TaskInputs, answers
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer, is_byte_level, save_existing
 
 _LOG = logging.getLogger(__name__)
@@ -35,45 +35,36 @@ Scores = npt.NDArray[np.float32]
 _NO_TEXT = ""
 
 
-class ByPrompt(SingleLabel, ABC):
+class ByPrompt(SingleLabel):
     """Classifier by prompt, measured like any single-label classifier; only the baseline uses the training texts."""
 
     def __init__(self, inputs: InputsOf[ZeroShotParams]) -> None:
         """Read the data and open the model. Raises what `ClassifierOnTexts` raises."""
-        self.zero = inputs.params
         super().__init__(inputs)
-        self.opened = OpenTokenizer.open(inputs.encoder)
         self.batches_per_epoch, self.trained_on = 0, ()
-        _name_without_text(self.zero.named_labels - self.selection.every_label)
+        if without_text := self.params.named_labels - self.splits.every_label:
+            _LOG.warning(
+                "`label_words` has labels that no text of the task has, so that these answers are always wrong: %s; "
+                "check their spelling",
+                ", ".join(sorted(without_text)),
+            )
 
     def num_truncated(self, part: ClassifiedRows) -> int:
-        return int((self.lengths(part.texts, self.labels, self.opened) > self.zero.max_length).sum())
+        return int((self.lengths(part.texts, self.labels, self.opened) > self.params.max_length).sum())
 
     def logits(self, part: ClassifiedRows) -> Scores:
         """Return `logits_TC`: the score of each label; if calibrated, minus its score without a text (domain
         conditional PMI, Holtzman et al. 2021, section 3).
         """
         logits_TC = self.scores(part.texts.first)
-        if not self.zero.calibrated:
-            return logits_TC
-        return logits_TC - self.scores([_NO_TEXT])
+        return logits_TC - self.scores([_NO_TEXT]) if self.params.calibrated else logits_TC
 
     @abstractmethod
     def scores(self, texts: Sequence[str]) -> Scores:
         """Return `score_TC` of each label's words in the prompt after each text."""
 
-    @abstractmethod
-    def lengths(self, texts: TextsOrPairs, labels: Collection[str], opened: OpenTokenizer) -> Ids:
-        """Return `length_T`: tokens of each text followed by the longest prompt of `labels`."""
-
-
-def _name_without_text(labels: Collection[str]) -> None:
-    if labels:
-        _LOG.warning(
-            "`label_words` has labels that no text of the task has, so that these answers are always wrong: %s; check "
-            "their spelling",
-            ", ".join(sorted(labels)),
-        )
+    def words_of(self, label: str) -> Sequence[str]:
+        return [label] if self.params.label_words is None else self.params.label_words.get(label, ())
 
 
 def prompted(texts: Sequence[str], prompt: str, opened: OpenTokenizer, max_length: int) -> TextRows:
@@ -88,40 +79,6 @@ def prompted(texts: Sequence[str], prompt: str, opened: OpenTokenizer, max_lengt
     encodings = opened.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     ids_T = tuple(np.array([ids.cls, *encoding.ids[:room], *tail], dtype=np.int64) for encoding in encodings)
     return TextRows(ids_T, ids.pad, sum(len(encoding.ids) > room for encoding in encodings))
-
-
-def prompted_lengths(texts: Sequence[str], prompt: str, opened: OpenTokenizer, max_length: int) -> Ids:
-    """Return `length_T`: tokens of each whole text followed by the prompt, including special tokens. Raises what
-    `prompted` raises.
-    """
-    tail = _tail(prompt, opened, max_length)
-    opened.tokenizer.no_truncation()
-    encodings = opened.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-    return 1 + np.array([len(encoding.ids) for encoding in encodings], dtype=np.int64) + len(tail)
-
-
-def word_ids(
-    labels: Sequence[str], label_words: Mapping[str, Sequence[str]] | None, opened: OpenTokenizer
-) -> list[Ids]:
-    """Return for each label the tokens of its words.
-
-    Raises:
-        ParamsError: a label has no words, or a word is not one known token.
-    """
-    found = []
-    space = " " if is_byte_level(opened.tokenizer) else ""
-    special = opened.special_ids.every
-    for label in labels:
-        words = [label] if label_words is None else label_words.get(label, ())
-        tokens = [_tokens(f"{space}{word}", opened) for word in words]
-        wrong = [word for word, ids in zip(words, tokens, strict=True) if len(ids) != 1 or ids[0] in special]
-        if wrong or not words:
-            raise ParamsError(
-                f"words of label `{label}` of the task cannot be filled in as one token: {', '.join(wrong) or 'none'}",
-                do=f"name others: `label_words: {{{label}: [WORD, …], …}}`",
-            )
-        found.append(np.array([ids[0] for ids in tokens], dtype=np.int64))
-    return found
 
 
 def _tail(prompt: str, opened: OpenTokenizer, max_length: int) -> list[int]:
@@ -154,7 +111,7 @@ class Cloze(ByPrompt):
             ParamsError: a label has no words, a word is not one known token, or the prompt is too long.
         """
         super().__init__(inputs)
-        self._word_ids = word_ids(self.labels, self.zero.label_words, self.opened)
+        self._word_ids = [self._ids_of(label) for label in self.labels]
 
     def built(self, inputs: TaskInputs) -> heads.TaskModel:
         return heads.build_cloze(inputs.encoder, inputs.family)
@@ -172,10 +129,29 @@ class Cloze(ByPrompt):
 
     def rows(self, texts: Sequence[str]) -> TextRows:
         """Return the rows of the texts followed by the prompt."""
-        return prompted(texts, self.zero.prompt, self.opened, self.zero.max_length)
+        return prompted(texts, self.params.prompt, self.opened, self.params.max_length)
 
     def lengths(self, texts: TextsOrPairs, labels: Collection[str], opened: OpenTokenizer) -> Ids:
-        return prompted_lengths(texts.first, self.zero.prompt, opened, self.zero.max_length)
+        """Return `length_T`: tokens of each whole text followed by the prompt. Raises what `prompted` raises."""
+        tail = _tail(self.params.prompt, opened, self.params.max_length)
+        return lengths_of(texts.first, opened, has_special_ids=False) + 1 + len(tail)
+
+    def _ids_of(self, label: str) -> Ids:
+        """Return the tokens of a label's words.
+
+        Raises:
+            ParamsError: the label has no words, or a word is not one known token.
+        """
+        space, words = " " if is_byte_level(self.opened.tokenizer) else "", self.words_of(label)
+        tokens = [_tokens(f"{space}{word}", self.opened) for word in words]
+        special = self.opened.special_ids.every
+        wrong = [word for word, ids in zip(words, tokens, strict=True) if len(ids) != 1 or ids[0] in special]
+        if wrong or not words:
+            raise ParamsError(
+                f"words of label `{label}` of the task cannot be filled in as one token: {', '.join(wrong) or 'none'}",
+                do=f"name others: `label_words: {{{label}: [WORD, …], …}}`",
+            )
+        return np.array([ids[0] for ids in tokens], dtype=np.int64)
 
 
 class Entailment(ByPrompt):
@@ -190,13 +166,12 @@ class Entailment(ByPrompt):
             ArtifactError: the model is missing, or has no label of entailment.
             ParamsError: a label has no words, or a filled prompt is longer than half of `max_length`.
         """
-        params = inputs.params
-        assert params.entailment is not None
+        entailment = inputs.params.entailment
+        assert entailment is not None
         folder = Path(tempfile.mkdtemp())
         weakref.finalize(self, shutil.rmtree, folder)
-        _gather(folder_of(params.entailment.model, params.entailment.revision, "`entailment.model`"), folder)
+        _gather(folder_of(entailment.model, entailment.revision, "`entailment.model`"), folder)
         super().__init__(replace(inputs, encoder=folder))
-        self._with_types = heads.tells_pairs_apart(self.model)
         self._filled = [self._prompts_of(label) for label in self.labels]
         self._longest_prompt(self.labels, self.opened)  # raises before the model runs
 
@@ -205,33 +180,25 @@ class Entailment(ByPrompt):
 
     def scores(self, texts: Sequence[str]) -> Scores:
         score_TC = np.zeros((len(texts), len(self.labels)), dtype=np.float32)
+        with_types = heads.tells_pairs_apart(self.model)
         for label, prompts in enumerate(self._filled):
             for prompt in prompts:
-                score_TC[:, label] += self._follows(texts, prompt) / len(prompts)
+                rows = TextRows.encode(texts, self.opened, self.params.max_length, seconds=[prompt] * len(texts))
+                logit_T = self.outputs(rows, heads.entailment_logits, with_types=with_types)
+                score_TC[:, label] += logit_T / len(prompts)
         return score_TC
 
     def lengths(self, texts: TextsOrPairs, labels: Collection[str], opened: OpenTokenizer) -> Ids:
         return lengths_of(texts.first, opened, [self._longest_prompt(labels, opened)] * len(texts))
 
-    def _follows(self, texts: Sequence[str], prompt: str) -> Scores:
-        """Return `logit_T` of entailment of one prompt by each text."""
-        seconds = [prompt] * len(texts)
-        rows = TextRows.encode(texts, self.opened, self.zero.max_length, seconds=seconds)
-        encoded = partial(rows.encoded, with_types=self._with_types)
-        logit_T = np.zeros(len(texts), dtype=np.float32)
-        batches = measuring_batches(rows.length_T, self.inputs)
-        for rows_B, logit_B in answers(self.model, batches, encoded, heads.entailment_logits):
-            logit_T[rows_B] = logit_B.cpu().numpy()
-        return logit_T
-
     def _prompts_of(self, label: str) -> list[str]:
-        words = [label] if self.zero.label_words is None else self.zero.label_words.get(label, ())
+        words = self.words_of(label)
         if not words:
             raise ParamsError(
                 f"label `{label}` of the task has no words to fill into the prompt",
                 do=f"add them: `label_words: {{{label}: [PHRASE, …], …}}`",
             )
-        return [self.zero.prompt.replace(BLANK, word) for word in words]
+        return [self.params.prompt.replace(BLANK, word) for word in words]
 
     def _longest_prompt(self, labels: Collection[str], opened: OpenTokenizer) -> str:
         """Return the longest prompt of `labels`. If a pair is too long, its longer text is cut; so a prompt of at most
@@ -243,10 +210,10 @@ class Entailment(ByPrompt):
         prompts = ["", *(prompt for label in labels for prompt in self._prompts_of(label))]
         length_P = lengths_of(prompts, opened)
         longest = int(length_P.argmax())
-        if 2 * length_P[longest] <= self.zero.max_length:
+        if 2 * length_P[longest] <= self.params.max_length:
             return prompts[longest]
         raise ParamsError(
-            f"`prompt` of the task has {length_P[longest]} tokens, over half of `max_length: {self.zero.max_length}`",
+            f"`prompt` of the task has {length_P[longest]} tokens, over half of `max_length: {self.params.max_length}`",
             do="shorten `prompt` or `label_words`, or raise `max_length`",
         )
 

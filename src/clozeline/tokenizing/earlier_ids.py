@@ -18,12 +18,11 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydantic import ValidationError
 
 from clozeline.cluster.ledger import FinishedTask, Ledger, record_in
 from clozeline.records import record
 from clozeline.records.words.bytes import text_bytes
-from clozeline.system.files import replacing_file
+from clozeline.system.errors import ArtifactError
 from clozeline.tokenizing.shards import EncodedFiles, Partition
 
 _LOG = logging.getLogger(__name__)
@@ -48,18 +47,6 @@ class LastRun(record.Record):
     tokenizer_sha256: str
     partitions: tuple[EncodedPartition, ...] = ()
 
-    @classmethod
-    def read(cls, folder: Path) -> "LastRun | None":
-        """Return what a ledger's folder says of the last run that ended."""
-        try:
-            return cls.model_validate_json((folder / _FILE).read_bytes())
-        except (OSError, ValidationError):
-            return None
-
-    def write(self, folder: Path) -> None:
-        with replacing_file(folder / _FILE) as beside:
-            beside.write_text(self.model_dump_json(), encoding="utf-8")
-
 
 @dataclass(frozen=True)
 class EarlierIds:
@@ -72,7 +59,11 @@ class EarlierIds:
     @classmethod
     def open(cls, ledger: Ledger, tokenizer_sha256: str) -> Self:
         """Return what there is for a tokenizer."""
-        last, same = LastRun.read(ledger.folder), LastRun(code=ledger.code, tokenizer_sha256=tokenizer_sha256)
+        same = LastRun(code=ledger.code, tokenizer_sha256=tokenizer_sha256)
+        try:
+            last = LastRun.read(ledger.folder / _FILE)
+        except ArtifactError:  # there is none, or another version wrote it
+            last = None
         if last is not None and last.tokenizer_sha256 != tokenizer_sha256:
             _LOG.info("The vocabulary is not that of the last run: every text is encoded again")
         is_same = last is not None and (last.code, last.tokenizer_sha256) == (same.code, same.tokenizer_sha256)
@@ -97,7 +88,7 @@ class EarlierIds:
             for split, part, done in encoded
             if part.doc_ids is not None
         )
-        self.last.model_copy(update={"partitions": partitions}).write(self.ledger.folder)
+        self.last.model_copy(update={"partitions": partitions}).write(self.ledger.folder / _FILE, indent=None)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Every undocumented part of MLflow that is used; tests/tracking/test_mlflow_adapter.py checks each.
+"""Every undocumented part of MLflow that is used; tests/tracking/test_mlflow.py checks each.
 
 All other code uses the documented `MlflowClient`, `mlflow.entities`, `mlflow.artifacts` and `mlflow.pyfunc`. What is
 read from MLflow's tables, without importing MLflow, is in addresses.py; nothing writes them.
@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
-from mlflow.entities import Experiment
+from mlflow.entities import Experiment, Run, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.store.entities import PagedList
 from mlflow.tracking import MlflowClient
@@ -42,6 +42,7 @@ _WRITTEN_TWICE: Final = ("duplicate key value", "UNIQUE constraint failed", "Dup
 _CLIENTS_OF_STORES: Final = frozenset({"azure", "boto3", "botocore", "google"})
 
 EXPERIMENT: Final = "clozeline"
+_PAGE: Final = 1000  # MLflow's largest
 _ONE_ATTEMPT: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
 
 _REFUSED_STATUS: Final = {401: "401 Unauthorized", 403: "403 Forbidden"}
@@ -140,11 +141,13 @@ def stored_files(address: str, tracking_uri: str) -> Iterator[tuple[str, int]]:
                 yield str(found.path), int(found.file_size or 0)
 
 
-def remove_stored_files(address: str, tracking_uri: str) -> None:
-    """Remove all files stored at `address`, a run's; documented is only the removal of a whole run (`mlflow gc`)."""
+def remove_stored_files(address: str, tracking_uri: str, path: str | None = None) -> None:
+    """Remove the file `path` stored at `address`, a run's; without it all files. Documented is only the removal of a
+    whole run (`mlflow gc`).
+    """
     store = _store_at(address, tracking_uri)
-    for found in store.list_artifacts():
-        store.delete_artifacts(found.path)
+    for one in [path] if path else [found.path for found in store.list_artifacts()]:
+        store.delete_artifacts(one)
 
 
 def _store_at(address: str, tracking_uri: str) -> Any:
@@ -185,11 +188,6 @@ def client_of_database(tracking_uri: str) -> MlflowClient:
     return MlflowClient(tracking_uri, registry_uri=tracking_uri)
 
 
-def remove_stored_file(address: str, path: str, tracking_uri: str) -> None:
-    """Remove the file `path` stored at `address`, a run's."""
-    _store_at(address, tracking_uri).delete_artifacts(path)
-
-
 def prepare(tracking_uri: str) -> MlflowClient:
     """Return a client of `tracking_uri`; create or upgrade a SQLite database first.
 
@@ -221,9 +219,8 @@ def _require_sound(database: Path) -> None:
         verdict = str(error)
     if verdict != "ok":
         raise ArtifactError(
-            f"MLflow's database {database} is damaged",
-            given=f"{database.stat().st_size:,} bytes; SQLite says: {verdict}",
-            expected="a complete SQLite database; a full disk or an interrupted copy leaves a part of it",
+            f"MLflow's database {database} of {database.stat().st_size:,} bytes is damaged (a full disk or a cut copy"
+            f" leaves a part of it); SQLite says: {verdict}",
             do=f"restore it from a copy; or run `mv {database.name} {database.name}.damaged` in {database.parent}:"
             " the next command creates a new database, without the runs and versions of this one",
         )
@@ -233,6 +230,14 @@ def experiments(client: MlflowClient) -> list[Experiment]:
     """Return the experiments of this project, oldest first; a moved database gets an additional one."""
     found = client.search_experiments(filter_string=f"name LIKE '{EXPERIMENT}%'", order_by=["creation_time ASC"])
     return [known for known in found if known.name == EXPERIMENT or known.name.startswith(f"{EXPERIMENT} in ")]
+
+
+def runs_of(
+    client: MlflowClient, condition: str = "", *, view: int = ViewType.ACTIVE_ONLY, page: int = _PAGE
+) -> Iterator[Run]:
+    """Yield the runs of this project that meet a condition, the newest first; `page`: how many MLflow is asked for."""
+    if known := [experiment.experiment_id for experiment in experiments(client)]:
+        yield from every(client.search_runs, known, condition, view, page, ["attributes.start_time DESC"])
 
 
 def experiment_id(client: MlflowClient, tracking_uri: str) -> str:
@@ -294,9 +299,8 @@ def check_allowed(error: Exception, tracking_uri: str) -> None:
         user = os.environ.get("MLFLOW_TRACKING_USERNAME")
         caller = f"user {user}" if user else "nobody: no user is set"
         raise ArtifactError(
-            "MLflow's server refuses the request",
-            given=f"{tracking_uri}{path}: {_REFUSED_STATUS[status]}, as {caller}",
-            expected=_WHO_MAY[status],
+            f"MLflow's server refuses the request {tracking_uri}{path} of {caller}: {_REFUSED_STATUS[status]}; it takes"
+            f" {_WHO_MAY[status]}",
             do=_LOG_IN
             if status == 401 or not user
             else f"ask its administrator for it, or {_LOG_IN} of someone who may",
@@ -318,8 +322,6 @@ def answering(tracking_uri: str) -> Iterator[None]:
             raise
         check_allowed(error, tracking_uri)
         raise TransientError(
-            "MLflow does not answer",
-            given=tracking_uri,
-            expected="an MLflow server or database",
+            f"MLflow at {tracking_uri} does not answer",
             do="start it, or unset MLFLOW_TRACKING_URI to use the project's own database",
         ) from error

@@ -10,23 +10,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from mlflow.entities import Run, ViewType
+from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from clozeline.records.record import Lock
 from clozeline.system.content import md5_of
 from clozeline.system.errors import ArtifactError, ClozelineError
 from clozeline.tracking.addresses import present
-from clozeline.tracking.mlflow import answering, every, experiments, prepare
+from clozeline.tracking.mlflow import answering, prepare, runs_of
 from clozeline.tracking.outbox import forgiving
 from clozeline.tracking.stored_files import lock_of
 
-_LARGEST_PAGE: Final = 1000  # MLflow's page
-
+_MOST_EXECUTED: Final = 1000
 MOST: Final = 4
 """Number of runs whose columns a terminal has room for."""
 _OWN_PAGES: Final = "http://127.0.0.1:5000"
@@ -83,35 +83,27 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
     md5 = md5_of(lock_file)
     with answering(tracking_uri):
         client = prepare(tracking_uri)
-        known = [experiment.experiment_id for experiment in experiments(client)]
-        if not known:
-            return PastRuns()
-
-        def search(filter_string: str, most: int) -> list[Run]:
-            order = ["attributes.start_time DESC"]
-            return list(client.search_runs(known, filter_string, ViewType.ACTIVE_ONLY, most, order))
-
-        flow_runs = search(f"tags.`dvc.lock_md5` = '{md5}'", 1)
-        before = f" AND attributes.start_time < {flow_runs[0].info.start_time}" if flow_runs else ""
-        others = search(f"tags.`dvc.lock_md5` != '{md5}' AND attributes.status = 'FINISHED'{before}", 1)
-        by_hash = executed_by_hash(client, known)
-    tags = flow_runs[0].data.tags if flow_runs else {}
+        flow_run = next(runs_of(client, f"tags.`dvc.lock_md5` = '{md5}'", page=1), None)
+        before = f" AND attributes.start_time < {flow_run.info.start_time}" if flow_run else ""
+        condition = f"tags.`dvc.lock_md5` != '{md5}' AND attributes.status = 'FINISHED'{before}"
+        other = next(runs_of(client, condition, page=1), None)
+        by_hash = executed_by_hash(client)
+    tags = flow_run.data.tags if flow_run else {}
     return PastRuns(
-        run_id=flow_runs[0].info.run_id if flow_runs else None,
+        run_id=flow_run.info.run_id if flow_run else None,
         commit=tags.get("mlflow.source.git.commit"),
         is_dirty=tags.get("git.is_dirty") == "true",
         stages={
             name: _stage_run(by_hash[stage.sha256]) for name, stage in lock.stages.items() if stage.sha256 in by_hash
         },
-        earlier=earlier_run(others[0], tracking_uri) if others else None,
+        earlier=earlier_run(other, tracking_uri) if other else None,
     )
 
 
-def executed_by_hash(client: MlflowClient, experiment_ids: list[str]) -> dict[str | None, Run]:
-    """Return the newest run of each executed stage by `LockedStage.sha256`."""
-    newest_first = ["attributes.start_time DESC"]
-    searched = (experiment_ids, "tags.`dvc.outcome` = 'executed'", ViewType.ACTIVE_ONLY, _LARGEST_PAGE, newest_first)
-    return {run.data.tags.get("dvc.stage_sha256"): run for run in reversed(client.search_runs(*searched))}
+def executed_by_hash(client: MlflowClient) -> dict[str | None, Run]:
+    """Return the newest run of each executed stage by `LockedStage.sha256`, of the newest 1,000."""
+    newest = list(islice(runs_of(client, "tags.`dvc.outcome` = 'executed'"), _MOST_EXECUTED))
+    return {run.data.tags.get("dvc.stage_sha256"): run for run in reversed(newest)}
 
 
 def attach(tracking_uri: str, run_id: str, file: Path) -> bool:
@@ -167,51 +159,54 @@ def compared_runs(tracking_uri: str, wanted: Sequence[str]) -> list[ComparedRun]
     """
     with answering(tracking_uri):
         client = prepare(tracking_uri)
-        known = [experiment.experiment_id for experiment in experiments(client)]
-        found = [_named(client, known, text) for text in wanted] if wanted else _last_two(client, known)
+        found = [_named(client, text) for text in wanted] if wanted else _last_two(client)
         ids = list(dict.fromkeys(run.info.run_id for run in found))
+        newest = ", ".join(map(_called, _newest(client)))
+        if not wanted and len(ids) < 2:
+            raise ArtifactError(
+                f"there are no two runs with different results to compare; MLflow knows {newest or 'none'}",
+                do="change params.yaml, and run `clozeline run`",
+            )
         if not 2 <= len(ids) <= MOST:
-            raise _number_error(wanted, ids, _newest(client, known))
-        executed = executed_by_hash(client, known)
+            raise ArtifactError(
+                f"{len(ids)} different runs cannot be compared: {', '.join(wanted)}",
+                do=f"name 2 to {MOST} of: {newest}",
+            )
+        executed = executed_by_hash(client)
     return [_compared(run, executed, tracking_uri) for run in found]
 
 
-def _named(client: MlflowClient, known: list[str], text: str) -> Run:
+def _named(client: MlflowClient, text: str) -> Run:
     quoted = text.replace("'", "")  # MLflow's filters cannot escape it, and no run of ours has it
-    found = list(_search(client, known, f" AND attributes.run_name = '{quoted}'"))
+    found = list(_search(client, f" AND attributes.run_name = '{quoted}'"))
     if not found and _IS_ID.fullmatch(text):
-        found = [run for run in _search(client, known, "") if run.info.run_id.startswith(text)]
+        found = [run for run in _search(client) if run.info.run_id.startswith(text)]
     if len(found) != 1:
-        others = ", ".join(_called(run) for run in found or _newest(client, known))
+        others = ", ".join(map(_called, found or _newest(client)))
         raise ArtifactError(
-            f"{len(found)} runs have this name or id" if found else "MLflow has no run with this name or id",
-            given=text,
-            expected="the name of one run, or the first characters of its id",
+            f"{len(found) or 'no'} runs in MLflow have {text} as their name, or as the beginning of their id",
             do=f"name one of: {others}" if others else "run `clozeline run` first",
         )
     return found[0]
 
 
-def _last_two(client: MlflowClient, known: list[str]) -> list[Run]:
+def _last_two(client: MlflowClient) -> list[Run]:
     """Return the newest two finished runs with different dvc.locks, the older one first."""
     by_lock: dict[str, Run] = {}
-    for run in _search(client, known, " AND attributes.status = 'FINISHED'"):
+    for run in _search(client, " AND attributes.status = 'FINISHED'"):
         by_lock.setdefault(run.data.tags["dvc.lock_md5"], run)
         if len(by_lock) == 2:
             break
     return list(reversed(by_lock.values()))
 
 
-def _newest(client: MlflowClient, known: list[str]) -> list[Run]:
-    return [run for _, run in zip(range(_SHOWN), _search(client, known, ""), strict=False)]
+def _newest(client: MlflowClient) -> list[Run]:
+    return list(islice(_search(client), _SHOWN))
 
 
-def _search(client: MlflowClient, known: list[str], condition: str) -> Iterator[Run]:
+def _search(client: MlflowClient, condition: str = "") -> Iterator[Run]:
     """Yield the flow runs that have a dvc.lock, the newest first."""
-    if known:
-        with_lock = f"tags.`dvc.lock_md5` != ''{condition}"
-        newest_first = ["attributes.start_time DESC"]
-        yield from every(client.search_runs, known, with_lock, ViewType.ACTIVE_ONLY, _PAGE, newest_first)
+    return runs_of(client, f"tags.`dvc.lock_md5` != ''{condition}", page=_PAGE)
 
 
 def _compared(run: Run, executed: Mapping[str | None, Run], tracking_uri: str) -> ComparedRun:
@@ -231,19 +226,3 @@ def comparison_address(tracking_uri: str, run_ids: Sequence[str], experiment_ids
 
 def _called(run: Run) -> str:
     return f"{run.info.run_name} ({run.info.run_id[:8]})"
-
-
-def _number_error(wanted: Sequence[str], ids: Sequence[str], newest: Sequence[Run]) -> ClozelineError:
-    if not wanted:
-        return ArtifactError(
-            "there are no two runs to compare",
-            given=f"runs that MLflow knows: {', '.join(map(_called, newest)) or 'none'}",
-            expected="two finished runs with different results",
-            do="change params.yaml, and run `clozeline run`",
-        )
-    return ArtifactError(
-        "this number of runs cannot be compared",
-        given=f"{len(ids)} different: {', '.join(wanted)}",
-        expected=f"2 to {MOST} runs",
-        do=f"name 2 to {MOST} of: {', '.join(map(_called, newest))}",
-    )

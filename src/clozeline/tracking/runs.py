@@ -146,9 +146,8 @@ def deliver_waiting(folder: Path, tracking_uri: str) -> str:
     delivery = Delivery(outbox, tracking_uri)
     if delivery.deliver() == "no answer":
         raise TransientError(
-            "MLflow does not answer, and the records of earlier runs wait for it",
-            given=f"{tracking_uri}; {folder}: {delivery.reason}",
-            expected="an MLflow server or database",
+            f"MLflow at {tracking_uri} does not answer, and the records of earlier runs in {folder} wait for it:"
+            f" {delivery.reason}",
             do="start it; the next run delivers the records",
         )
     return delivery.reason if delivery.is_waiting else ""
@@ -160,7 +159,7 @@ def _require_allowed(tracking_uri: str) -> None:
     try:
         require_answer(tracking_uri)
     except TransientError as error:
-        _LOG.warning("%s at %s: the run goes on, and reports when it answers", error.problem, tracking_uri)
+        _LOG.warning("%s: the run goes on, and reports when it answers", error.problem)
 
 
 def _figures(paths: Mapping[Path, str]) -> dict[str, float]:

@@ -20,19 +20,10 @@ from clozeline.records.record import Lock
 from clozeline.system.errors import ArtifactError, TransientError
 from clozeline.system.progress import track
 from clozeline.system.sweep import Removal, SweptStore
+from clozeline.tracking import mlflow
 from clozeline.tracking.addresses import database_of, files_beside, local_path, present
 from clozeline.tracking.delivery import OUTBOX_RUN, WORKSPACE
-from clozeline.tracking.mlflow import (
-    answering,
-    error_of_store,
-    every,
-    experiments,
-    prepare,
-    refuses_key,
-    remove_stored_file,
-    remove_stored_files,
-    stored_files,
-)
+from clozeline.tracking.mlflow import answering, prepare, remove_stored_files, runs_of, stored_files
 
 _LOCK: Final = "dvc.lock"
 
@@ -41,8 +32,6 @@ _FILES: Final = "clozeline.files"
 """Tag of a run whose stored files are being removed, and then of one whose files were removed."""
 _REMOVING: Final = "removing"
 _REMOVED: Final = "removed"
-_PAGE: Final = 1000
-
 _QUOTING: Final = {".csv", ".html", ".json", ".jsonl", ".log", ".md", ".parquet", ".txt"}
 """Suffixes of files that may quote a text."""
 
@@ -58,10 +47,10 @@ def num_bytes_of(run: Run, tracking_uri: str) -> int:
         return sum(size for _, size in stored_files(address_of(run, tracking_uri), tracking_uri))
 
 
-def remove_files_of(run: Run, tracking_uri: str) -> None:
-    """Remove the files of a run. Raises the errors of `store_errors` and `answering`."""
+def remove_files_of(run: Run, tracking_uri: str, path: str | None = None) -> None:
+    """Remove the file `path` of a run; without it all. Raises the errors of `store_errors` and `answering`."""
     with answering(tracking_uri), store_errors(tracking_uri):
-        remove_stored_files(address_of(run, tracking_uri), tracking_uri)
+        remove_stored_files(address_of(run, tracking_uri), tracking_uri, path)
 
 
 def lock_of(run: Run, tracking_uri: str) -> Lock | None:
@@ -91,21 +80,17 @@ def store_errors(tracking_uri: str) -> Iterator[None]:
     try:
         yield
     except Exception as raised:
-        error = error_of_store(raised)
+        error = mlflow.error_of_store(raised)
         if error is None:
             raise
-        given = f"files of {tracking_uri}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        if refuses_key(error):
+        told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        if mlflow.refuses_key(error):
             raise ArtifactError(
-                "the store of MLflow's files refuses the key",
-                given=given,
-                expected="a key that may read and write there",
+                f"the store of MLflow's files ({tracking_uri}) refuses the key: {told}",
                 do="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in as the store's own tool does",
             ) from raised
         raise TransientError(
-            "the store of MLflow's files does not answer",
-            given=given,
-            expected="a store that this machine can reach",
+            f"the store of MLflow's files ({tracking_uri}) does not answer: {told}",
             do="start it, or correct its address (MLFLOW_S3_ENDPOINT_URL)",
         ) from raised
 
@@ -136,11 +121,7 @@ class Nights:
             TransientError: MLflow does not answer.
         """
         with answering(tracking_uri):
-            client = prepare(tracking_uri)
-            known = [experiment.experiment_id for experiment in experiments(client)]
-            newest_first = ["attributes.start_time DESC"]
-            searched = (known, "", ViewType.ACTIVE_ONLY, _PAGE, newest_first)
-            runs = tuple(every(client.search_runs, *searched)) if known else ()
+            runs = tuple(runs_of(prepare(tracking_uri)))
             flow_runs = defaultdict(list)
             for run in runs:
                 if _LOCK_MD5 in run.data.tags:
@@ -151,7 +132,11 @@ class Nights:
         return cls(
             locks=locks,
             oldest_kept=_time(own[-1].info.start_time) if len(_nights(own)) == num_kept else None,
-            running_elsewhere=tuple(run.info.run_name for run in runs if _is_open_elsewhere(run, workspace)),
+            running_elsewhere=tuple(
+                run.info.run_name
+                for run in runs
+                if run.info.status == "RUNNING" and run.data.tags.get(WORKSPACE) not in (None, workspace)
+            ),
             runs=runs,
             tracking_uri=tracking_uri,
             workspace=workspace,
@@ -170,7 +155,8 @@ class Nights:
         """
         made = {stage.sha256 for lock in locks for stage in lock.stages.values()}
         own = [run for run in self.runs if self._is_ours(run) and run.data.tags.get(_FILES) != _REMOVED]
-        old = [run for run in own if _ended(run) < before and run.data.tags.get("dvc.stage_sha256") not in made]
+        ended = [run for run in own if _time(run.info.end_time or run.info.start_time) < before]
+        old = [run for run in ended if run.data.tags.get("dvc.stage_sha256") not in made]
         removals = tuple(Removal(num_bytes_of(run, self.tracking_uri), partial(self._remove, run)) for run in old)
         return SweptStore("MLflow: files of runs", len(own) - len(old), removals)
 
@@ -213,21 +199,11 @@ def _locks(runs: Iterable[Run], tracking_uri: str) -> Iterator[Lock]:
         lock = lock_of(run, tracking_uri)
         if lock is None:
             raise ArtifactError(
-                "the dvc.lock of a night that is kept is gone or damaged, so the data of that night are not known",
-                given=f"run {run.info.run_name}, {run.info.artifact_uri}",
-                expected="the dvc.lock that was stored with the run",
+                f"the dvc.lock of a night that is kept is gone or damaged, so the data of that night are not known: it"
+                f" was stored with run {run.info.run_name} at {run.info.artifact_uri}",
                 do="restore it; or delete that run in MLflow (`clozeline ui`), and its data can be removed, too",
             )
         yield lock
-
-
-def _is_open_elsewhere(run: Run, workspace: str) -> bool:
-    owner = run.data.tags.get(WORKSPACE)
-    return run.info.status == "RUNNING" and owner is not None and owner != workspace
-
-
-def _ended(run: Run) -> datetime:
-    return _time(run.info.end_time or run.info.start_time)
 
 
 def _time(milliseconds: int) -> datetime:
@@ -251,34 +227,24 @@ def search_files(tracking_uri: str, quotes: Callable[[Path], bool], of_versions:
         TransientError: MLflow or the store of its files does not answer.
     """
     with answering(tracking_uri):
-        client = prepare(tracking_uri)
-        known = [experiment.experiment_id for experiment in experiments(client)]
-        runs = list(every(client.search_runs, known, "", ViewType.ALL, _PAGE)) if known else []
+        runs = list(runs_of(prepare(tracking_uri), view=ViewType.ALL))
     num_files, removals, kept = 0, [], []
     with answering(tracking_uri), store_errors(tracking_uri):
         for run in track(runs, "Searching files of runs", len(runs)):
-            for path, size in _quoting(run, tracking_uri):
+            for path, size in stored_files(address_of(run, tracking_uri), tracking_uri):
+                if PurePosixPath(path).suffix not in _QUOTING:
+                    continue
                 num_files += 1
                 if not _is_quoting(run, path, tracking_uri, quotes):
                     continue
                 if run.info.run_id in of_versions:
                     kept.append(f"{run.info.run_name}: {path}")
                 else:
-                    removals.append(Removal(size, partial(_remove, run, path, tracking_uri)))
+                    removals.append(Removal(size, partial(remove_files_of, run, tracking_uri, path)))
     return SearchedFiles(SweptStore("MLflow: files of runs", num_files - len(removals), tuple(removals)), tuple(kept))
-
-
-def _quoting(run: Run, tracking_uri: str) -> Iterator[tuple[str, int]]:
-    files = stored_files(address_of(run, tracking_uri), tracking_uri)
-    return ((path, size) for path, size in files if PurePosixPath(path).suffix in _QUOTING)
 
 
 def _is_quoting(run: Run, path: str, tracking_uri: str, quotes: Callable[[Path], bool]) -> bool:
     address = f"{address_of(run, tracking_uri)}/{path}"
     with tempfile.TemporaryDirectory() as folder:
         return quotes(Path(download_artifacts(artifact_uri=address, dst_path=folder, tracking_uri=tracking_uri)))
-
-
-def _remove(run: Run, path: str, tracking_uri: str) -> None:
-    with answering(tracking_uri), store_errors(tracking_uri):
-        remove_stored_file(address_of(run, tracking_uri), path, tracking_uri)

@@ -92,9 +92,7 @@ def _open_repo(root: Path) -> Iterator[Repo]:
             yield repo
     except DvcException as error:
         raise ParamsError(
-            f"DVC cannot read the stages of {root / 'dvc.yaml'}",
-            given=str(error),
-            expected="a dvc.yaml whose stages, templates and paths agree with params.yaml",
+            f"DVC cannot read the stages of {root / 'dvc.yaml'}: {error}",
             do="correct the fault that DVC names, until `dvc stage list` works",
         ) from error
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -27,20 +27,9 @@ from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.files import held_beside
 from clozeline.system.progress import track
 from clozeline.system.sweep import Removal, SweptStore
-from clozeline.versions.project import open_project
-from clozeline.versions.remote import (
-    StoredFile,
-    check,
-    content_hash,
-    has_remote,
-    is_folder,
-    listed_files,
-    remote_errors,
-    stored_files,
-)
-
-if TYPE_CHECKING:
-    from dvc.repo import Repo
+from clozeline.versions import remote
+from clozeline.versions.project import Repo, open_project
+from clozeline.versions.remote import content_hash, is_folder, listed_files, remote_errors
 
 _PER_CALL: Final = 500
 """Files that are removed from a remote at once."""
@@ -69,7 +58,7 @@ class Objects:
         fault = self._fault_in_cache(md5)
         if fault is None or self.md5_of(self._root / path) == md5 or self._md5_in_git(path, commit) == md5:
             return None
-        if has_remote(self._repo):
+        if remote.has_remote(self._repo):
             self._fetch(md5)
             fault = self._fault_in_cache(md5)
         return fault
@@ -108,7 +97,7 @@ class Objects:
         from dvc.exceptions import DvcException
         from dvc_data.hashfile.hash_info import HashInfo
 
-        check(self._repo)
+        remote.check(self._repo)
         with suppress(DvcException, FileNotFoundError):
             self._repo.cloud.pull([HashInfo("md5", md5)])
             if is_folder(md5):  # DVC fetched only the list of its files
@@ -155,8 +144,8 @@ class Place:
     """Object database of DVC 2, in whose folder DVC 3 keeps the run cache."""
     local_runs: Path
     """Run cache of the project, which has copies of most records of a remote."""
-    remote_of: "Repo | None" = None
-    _files: dict[str, StoredFile] = field(default_factory=dict)
+    remote_of: Repo | None = None
+    _files: dict[str, remote.StoredFile] = field(default_factory=dict)
     """Each file that was listed, by its path."""
 
     @cached_property
@@ -216,7 +205,7 @@ class Place:
         )
 
     def _listed(self, folder: str) -> list[str]:
-        found = {file.path: file for file in stored_files(self.database, folder)}
+        found = {file.path: file for file in remote.stored_files(self.database, folder)}
         self._files.update(found)
         return list(found)
 
@@ -273,14 +262,12 @@ def files_in(oid: str, places: Iterable[Place]) -> dict[str, str]:
     if not copies:
         return {}
     raise ArtifactError(
-        "the list of files of a folder that is still needed is damaged, so its files are not known",
-        given=copies[-1][1],
-        expected="content that matches its name",
+        f"{copies[-1][1]} does not match its name: the list of files of a folder that is still needed is damaged",
         do="remove that file, and restore it (`dvc fetch`) or run its stage again; nothing was removed",
     )
 
 
-def places_of(repo: "Repo", *, with_cache: bool, with_remote: bool) -> list[Place]:
+def places_of(repo: Repo, *, with_cache: bool, with_remote: bool) -> list[Place]:
     """Return the project's cache, and its remote if it has one.
 
     Raises:
@@ -288,11 +275,11 @@ def places_of(repo: "Repo", *, with_cache: bool, with_remote: bool) -> list[Plac
     """
     runs = Path(repo.stage_cache.cache_dir)
     places = [Place("DVC cache", repo.cache.local, repo.cache.legacy, runs)] if with_cache else []
-    if with_remote and has_remote(repo):
-        check(repo)
+    if with_remote and remote.has_remote(repo):
+        remote.check(repo)
         with remote_errors(repo):
-            remote = repo.cloud.get_remote()
-            places.append(Place("DVC remote", remote.odb, remote.legacy_odb, runs, remote_of=repo))
+            store = repo.cloud.get_remote()
+            places.append(Place("DVC remote", store.odb, store.legacy_odb, runs, remote_of=repo))
     return places
 
 
@@ -318,7 +305,7 @@ def dvc_stores(
         needed |= _recorded_in_git(repo)
         is_own = Path(repo.cache.local.path).resolve().is_relative_to(Path(repo.root_dir).resolve())
         places = places_of(repo, with_cache=shared or is_own, with_remote=shared)
-        with remote_errors(repo) if shared and has_remote(repo) else nullcontext():
+        with remote_errors(repo) if shared and remote.has_remote(repo) else nullcontext():
             # An object that is recent in one place is kept in all.
             roots = {oid for oid in needed if oid}.union(*(place.young(before) for place in places))
             kept = roots.union(*(files_in(oid, places).values() for oid in roots))
@@ -326,7 +313,7 @@ def dvc_stores(
         yield stores
 
 
-def _recorded_in_git(repo: "Repo") -> set[str]:
+def _recorded_in_git(repo: Repo) -> set[str]:
     """Return the hashes of the working tree; if the project is in git, also of all its branches, tags, stashes and
     experiments, and of HEAD.
 
@@ -351,9 +338,7 @@ def _recorded_in_git(repo: "Repo") -> set[str]:
             found.update(value for value in hashes if isinstance(value, str))  # that of params is a mapping
     except DvcException as error:
         raise ParamsError(
-            "DVC cannot read what git records, so the files that it needs are not known",
-            given=f"{revision}: {error}",
-            expected="branches and tags whose dvc.yaml, dvc.lock and .dvc files DVC can read",
+            f"DVC cannot read what git records at {revision}, so the files that it needs are not known: {error}",
             do="correct or delete that branch or tag; nothing was removed",
         ) from error
     return found
@@ -362,7 +347,7 @@ def _recorded_in_git(repo: "Repo") -> set[str]:
 class Stored:
     """All that DVC stores of a project, in its cache and its remote, while its lock is held."""
 
-    def __init__(self, repo: "Repo") -> None:
+    def __init__(self, repo: Repo) -> None:
         self._repo = repo
         self.places: list[Place] = places_of(repo, with_cache=True, with_remote=True)
 

@@ -1,31 +1,34 @@
 """The DVC repository of a project: the one way to open it.
 
-A model to start from must not be an output of the project: DVC deletes the outputs of a stage before it runs.
+DVC deletes the outputs of a stage before it runs. So a model to start from must not be an output of the project, and
+what a stage itself goes on from is in DVC's cache meanwhile.
 """
 
 import contextlib
 import json
+import logging
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from clozeline.records.record import Lock
 from clozeline.system.errors import ParamsError, StorageError
 from clozeline.system.files import replacing_file
 from clozeline.system.workspace import Workspace
 
-if TYPE_CHECKING:
-    from dvc.repo import Repo
-
-
+Repo = Any
+"""dvc.repo.Repo, whose import takes a second."""
+_LOCK: Final = "dvc.lock"
+_LOG: Final = logging.getLogger(__name__)
 _CLOCK_SECONDS: Final = 60.0
 """By how much the clocks of processes and files may differ."""
 
 
 def open_project(
     root: Path, *, waits_for_lock: bool = False, settings: Mapping[str, Mapping[str, object]] = MappingProxyType({})
-) -> "Repo":
+) -> Repo:
     """Return the project in `root` as a context manager. Outside a git repository DVC works without git.
 
     `settings` are laid over those of `.dvc/config`.
@@ -33,18 +36,18 @@ def open_project(
     Raises:
         dvc.exceptions.DvcException: the project is missing or unreadable.
     """
-    from dvc.repo import Repo
+    from dvc import repo as dvc
 
     root = root.resolve()
     own = {name: dict(section) for name, section in settings.items()}
     if not Workspace(root).is_in_git:
         own.setdefault("core", {})["no_scm"] = True
-    repo = Repo(str(root), config=own or None, _wait_for_lock=waits_for_lock)
+    repo = dvc.Repo(str(root), config=own or None, _wait_for_lock=waits_for_lock)
     _forget_ended_processes(repo)
     return repo
 
 
-def _forget_ended_processes(repo: "Repo") -> None:
+def _forget_ended_processes(repo: Repo) -> None:
     """Take ended processes out of DVC's list of the paths in use.
 
     A killed process leaves its entries, and DVC refuses every command that needs one of these paths once another
@@ -110,9 +113,7 @@ def require_writable_cache(root: Path) -> None:
             pass
     except OSError as error:
         raise StorageError(
-            "DVC's cache is not writable, but every stage stores its outputs there",
-            given=str(error),
-            expected=f"a folder that this user may write to: {folder}",
+            f"DVC's cache {folder} is not writable, but every stage stores its outputs there: {error}",
             do="correct its owner or mode, free disk space, or choose another one: `dvc cache dir --local FOLDER`",
         ) from error
 
@@ -134,9 +135,38 @@ def refuse_own_outputs(named: Mapping[str, str | None], outs: Iterable[str | Pat
         place = (root / name).resolve()
         if any(place.is_relative_to(folder) for folder in folders):
             raise ParamsError(
-                f"`{key}` is an output of this project, which DVC deletes before the stage that writes it runs",
-                given=f"{key}: {name}",
-                expected="a folder that no stage writes, or a name on the hub",
+                f"`{key}: {name}` is an output of this project, which DVC deletes before the stage that writes it runs",
                 do=f"copy the model, for example `cp -r {name} my-start`, and set `{key}: my-start`; to train the "
                 "released encoder further, `start: champion` is enough",
             )
+
+
+def last_output(root: Path, folder: Path) -> dict[str, Path]:
+    """Return name → file of the output `folder` as its stage last made it, also while DVC runs that stage again.
+
+    If the folder is gone, the files come from DVC's cache, by the hash in dvc.lock.
+
+    Empty if the stage never ran here, or if the cache does not hold the output (a clone without `dvc pull`).
+
+    Raises:
+        ArtifactError: dvc.lock is damaged.
+    """
+    if folder.is_dir():
+        return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    if not (root / _LOCK).is_file():
+        return {}
+    locked = [out for stage in Lock.read(root / _LOCK).stages.values() for out in stage.outs]
+    md5 = next((out.md5 for out in locked if out.path == folder.as_posix()), None)
+    if md5 is None:
+        return {}
+    from clozeline.versions.objects import Objects  # imports dvc, which a training from Python does not need
+
+    with Objects.open(root) as objects:
+        files = objects.files_of(md5)
+    if files is None:
+        _LOG.warning(
+            "%s of the last run is not in DVC's cache: this run starts anew (`dvc pull %s` before it would bring it)",
+            *(folder, folder),
+        )
+        return {}
+    return files

@@ -14,16 +14,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 from uuid import uuid4
 
 from pydantic import BaseModel, RootModel
 
 from clozeline.system.errors import ArtifactError, ParamsError, TransientError
-from clozeline.versions.project import open_project
-
-if TYPE_CHECKING:
-    from dvc.repo import Repo
+from clozeline.versions.project import Repo, open_project
 
 _LOG = logging.getLogger(__name__)
 
@@ -112,22 +109,22 @@ def _written(info: Mapping[str, Any]) -> datetime | None:
     return written if written.tzinfo else written.replace(tzinfo=UTC)
 
 
-def push_records(repo: "Repo") -> None:
+def push_records(repo: Repo) -> None:
     """Send the records that the remote lacks. Objects go before them, so that no record names a missing output."""
     _copy_missing(repo.cache.legacy, _remote_of(repo))
 
 
-def fetch_records(repo: "Repo") -> None:
+def fetch_records(repo: Repo) -> None:
     """Fetch the records that the project lacks, with the times at which they were pushed."""
     _copy_missing(_remote_of(repo), repo.cache.legacy, keeps_times=True)
 
 
-def fetch_no_records(repo: "Repo") -> None:
+def fetch_no_records(repo: Repo) -> None:
     """Keep DVC from fetching every record again for each stage that may be restored from the remote."""
     repo.stage_cache.pull = lambda remote: []
 
 
-def _remote_of(repo: "Repo") -> Any:
+def _remote_of(repo: Repo) -> Any:
     return repo.cloud.get_remote_odb(hash_name="md5-dos2unix")
 
 
@@ -188,7 +185,8 @@ def add(root: Path, url: str, endpoint: str | None = None) -> None:
         settings["endpointurl"] = endpoint
     if url.startswith("s3:"):
         settings["connect_timeout"] = _CONNECT_SECONDS
-    with _checked_settings(url), open_project(root, settings=_settings(settings)) as repo:
+    laid_over = {"remote": {NAME: settings}, "core": {"remote": NAME}}
+    with _checked_settings(url), open_project(root, settings=laid_over) as repo:
         check(repo)
     with open_project(root) as repo, repo.config.edit("repo") as written:
         written.setdefault("remote", {})[NAME] = settings
@@ -222,9 +220,7 @@ def push(root: Path) -> int:
             sent = repo.cloud.push(cached)
         if sent.failed:
             raise TransientError(
-                "not every file was pushed",
-                given=f"{len(sent.failed)} of {len(cached)} objects are not at {_url(repo)}",
-                expected="a remote that takes every file",
+                f"not every file was pushed: {len(sent.failed)} of {len(cached)} objects are not at {_url(repo)}",
                 do="push again (`clozeline remote push`): only what is missing is sent",
             )
         with remote_errors(repo):
@@ -262,11 +258,11 @@ def missing(root: Path) -> int | None:
             return len(repo.cloud.status([HashInfo("md5", oid) for oid in repo.cache.local.all()]).new)
 
 
-def has_remote(repo: "Repo") -> bool:
+def has_remote(repo: Repo) -> bool:
     return bool(repo.config["core"].get("remote"))
 
 
-def check(repo: "Repo") -> None:
+def check(repo: Repo) -> None:
     """Write a small file to the remote and remove it again; raises the errors of `add`."""
     with remote_errors(repo):
         remote = repo.cloud.get_remote()
@@ -277,7 +273,7 @@ def check(repo: "Repo") -> None:
 
 
 @contextmanager
-def remote_errors(repo: "Repo") -> Iterator[None]:
+def remote_errors(repo: Repo) -> Iterator[None]:
     """Translate the errors of a store; each kind of store has its own.
 
     Raises:
@@ -289,25 +285,19 @@ def remote_errors(repo: "Repo") -> Iterator[None]:
     except (ArtifactError, TransientError):
         raise
     except Exception as error:  # each client of a store raises its own
-        given = f"{_url(repo)}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        told = f"{_url(repo)}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
             raise ArtifactError(
-                "the remote refuses the key",
-                given=given,
-                expected="a key that may read and write there",
+                f"the remote refuses the key: {told}",
                 do="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in as the store's own tool does",
             ) from error
         if isinstance(error, FileNotFoundError):
             raise ArtifactError(
-                "the remote does not exist",
-                given=given,
-                expected="a bucket or folder that exists",
+                f"the remote does not exist: {told}",
                 do="create it, or correct the address: `clozeline remote add URL`",
             ) from error
         raise TransientError(
-            "the remote does not answer",
-            given=given,
-            expected="a store that this machine can reach",
+            f"the remote does not answer: {told}",
             do="try again later, or correct the address: `clozeline remote add URL [--endpoint URL]`",
         ) from error
 
@@ -320,16 +310,10 @@ def _checked_settings(url: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ParamsError(
-            "DVC knows no such remote",
-            given=f"{url}: {error}",
-            expected="s3://BUCKET/FOLDER, gs://…, azure://…, ssh://…, or a folder that all machines see",
-            do="correct the address",
+            f"DVC knows no remote such as {url}: {error}",
+            do="name s3://BUCKET/FOLDER, gs://…, azure://…, ssh://…, or a folder that all machines see",
         ) from error
 
 
-def _settings(settings: Mapping[str, str | int]) -> dict[str, dict[str, object]]:
-    return {"remote": {NAME: dict(settings)}, "core": {"remote": NAME}}
-
-
-def _url(repo: "Repo") -> str:
+def _url(repo: Repo) -> str:
     return str(repo.config["remote"][repo.config["core"]["remote"]]["url"])

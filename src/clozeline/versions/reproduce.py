@@ -15,17 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from clozeline.system.errors import ClozelineError, TransientError
 from clozeline.system.files import replacing_file
 from clozeline.system.machine import collect_rarely
-from clozeline.versions.project import open_project
+from clozeline.versions.project import Repo, open_project
 from clozeline.versions.remote import fetch_no_records
-
-if TYPE_CHECKING:
-    from dvc.repo import Repo
-
 
 Outcome = Literal["executed", "restored", "unchanged"]
 EXIT_CODES: Final[Mapping[Outcome, int]] = MappingProxyType({"executed": 0, "restored": 100, "unchanged": 101})
@@ -91,13 +87,17 @@ def reproduce(name: str, *, again: bool = False) -> int:
                 done = repo.reproduce(name, single_item=True, force=again, pull=is_fetching)
             was_out_of_date = bool(done) or was_missing
         except DvcException as error:
-            return _exit_code_of(shell.exit_code) if shell.exit_code else _tell(_error_of(name, error))
+            if code := shell.exit_code:
+                return _FAILED if outcome_of(code) else code  # its own code may mean an outcome here
+            told = _error_of(name, error)
+            sys.stderr.write(f"error: {told}\n")
+            return told.exit_code
         if not was_out_of_date:
             return EXIT_CODES["unchanged"]
         return EXIT_CODES["restored" if shell.exit_code is None else "executed"]
 
 
-def _fetch_unchanged(repo: "Repo", name: str) -> None:
+def _fetch_unchanged(repo: Repo, name: str) -> None:
     """Fetch all outputs of a stage whose inputs are those of dvc.lock.
 
     DVC's own pull leaves out metrics and plots with `cache: false`. If they were not committed to git, only the run
@@ -142,11 +142,6 @@ def _dvc_lock_replaced(names: Sequence[str]) -> Iterator[None]:
         dvcfile.modify_yaml = rewriting
 
 
-def _exit_code_of(command: int) -> int:
-    """Return the exit code of the stage's command, or 1 if that code means an outcome here."""
-    return _FAILED if outcome_of(command) else command
-
-
 def _error_of(name: str, error: BaseException) -> ClozelineError:
     from dvc.lock import LockError
 
@@ -155,22 +150,13 @@ def _error_of(name: str, error: BaseException) -> ClozelineError:
         causes.append(causes[-1].__cause__)
     if any(isinstance(cause, LockError) for cause in causes):
         return TransientError(
-            f"another DVC command holds a lock that stage `{name}` needs",
-            given=str(causes[-1]),
-            expected="one DVC command at a time in this folder",
+            f"another DVC command holds a lock that stage `{name}` needs: {causes[-1]}",
             do="wait until it ends, then run again",
         )
     return ClozelineError(
-        f"DVC could not bring stage `{name}` up to date",
-        given=": ".join(map(str, causes)),
-        expected="a stage that DVC can run, and that makes every output in dvc.yaml",
+        f"DVC could not bring stage `{name}` up to date: {': '.join(map(str, causes))}",
         do=f"correct the fault that DVC names; `dvc repro {name}` shows it too",
     )
-
-
-def _tell(error: ClozelineError) -> int:
-    sys.stderr.write(f"error: {error}\n")
-    return error.exit_code
 
 
 if __name__ == "__main__":

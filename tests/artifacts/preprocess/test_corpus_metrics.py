@@ -4,7 +4,7 @@ import pytest
 
 from clozeline.records.clean_text import CorpusMetrics
 from clozeline.system.errors import ArtifactError
-from tests.text_metrics import corpus_metrics
+from tests.make.texts import corpus_metrics
 
 
 def test_counts_that_do_not_add_up_are_refused(tmp_path: Path) -> None:

@@ -93,10 +93,7 @@ def compare(setup: Setup, description: str | None) -> None:
 def changed(setup: Setup, chosen: argparse.Namespace) -> Setup:
     """Return the benchmark with the recipe of the command line, for both sides."""
     recipe = replace(
-        setup.recipe,
-        epochs=chosen.epochs,
-        batch_size=chosen.batch_size,
-        learning_rate=chosen.learning_rate,
+        setup.recipe, epochs=chosen.epochs, batch_size=chosen.batch_size, learning_rate=chosen.learning_rate
     )
     return replace(setup, sizes={**setup.sizes, "train": chosen.train}, recipe=recipe)
 

@@ -132,7 +132,7 @@ def losses_of_one_batch(
     """Ours projects the targets alone; theirs all positions, with labels of -100 where there is no target."""
     split = Split.open(TokenShards.open(tokens, "train"), max_length)
     rows_B = np.arange(min(num_rows, len(split.rows)))
-    batch = OBJECTIVES["mlm"].judging(split, split.read(rows_B), _MASK_SEED, 0, _NUM_FOLDS)
+    batch = OBJECTIVES["mlm"].evaluation_batch(split, split.read(rows_B), _MASK_SEED, 0, _NUM_FOLDS)
     ours = functional.cross_entropy(models.target_logits(model, batch), batch.labels_T)
     labels_BL = torch.full_like(batch.input_ids_BL, -100)
     labels_BL.view(-1)[batch.slot_T] = batch.labels_T

@@ -222,13 +222,7 @@ def _run_ours(job: Job, seed: int, params: PretrainParams, seconds: float, targe
     """Train with `params`, the schedule fitted into `seconds`; measure the loss at each twentieth of it."""
     steps = max(round(seconds / _our_seconds_per_step(job)), 40)
     fitted = ours.with_changes(
-        params,
-        {
-            "steps": steps,
-            "tokens": None,
-            "epochs": None,
-            "log_every_steps": max(steps // 20, 1),
-        },
+        params, {"steps": steps, "tokens": None, "epochs": None, "log_every_steps": max(steps // 20, 1)}
     )
     with ours.prepared(fitted, seed, job.corpus.tokens, job.corpus.tokenizer) as built:
         return ours.train_until(built, lambda: ours.validation_loss(built.model, job.validation), target_loss)

@@ -10,7 +10,9 @@ import numpy as np
 from clozeline.inference.language import Embedder, OpenEncoder
 from clozeline.inference.open_model import AnyQuestion
 from clozeline.inference.package import load
-from clozeline.serving.queue import Admission, BatchWorkers, Lane, Scheduler, Ticket
+from clozeline.serving.admission import Admission
+from clozeline.serving.queue import Lane, Ticket
+from clozeline.serving.scheduler import BatchWorkers, Scheduler
 from comparison.sentences import Embeddings
 
 REQUEST_TEXTS = 32

@@ -35,10 +35,7 @@ a newer huggingface_hub. torch and ONNX Runtime are the project's.
 """
 _EMBEDDING: Mapping[str, Any] = {}
 """The encoder is exported as `make run` would: its INT8 graph is timed only if it passes the gates of params.yaml."""
-_FILLING: Mapping[str, Any] = {
-    "gates": {"min_agreement": 0.0, "min_metric_ratio": 0.0},
-    "static_ratios": [],
-}
+_FILLING: Mapping[str, Any] = {"gates": {"min_agreement": 0.0, "min_metric_ratio": 0.0}, "static_ratios": []}
 """Export params for the weights with a random vocabulary head. No INT8 scheme can pass the gates of params.yaml: the
 words that fp32 predicts are meaningless, and INT8 predicts others. The INT8 graph is made for its speed, and the line
 says that it does not pass.

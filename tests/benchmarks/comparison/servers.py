@@ -112,11 +112,7 @@ def _running(command: Sequence[str], health: str, settings: Mapping[str, str] | 
     """Run `python COMMAND PORT`; yield the port once `health` answers 200."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    environment = {
-        **os.environ,
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        **(settings or {}),
-    }
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", **(settings or {})}
     log = KEPT / "sentences" / f"server-{port}.log"
     with log.open("wb") as told:
         process = subprocess.Popen(

@@ -32,11 +32,7 @@ def _opened(embedder: OnnxEmbedder) -> Any:
     torch.set_num_threads(embedder.num_threads)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = embedder.num_threads
-    settings = {
-        "file_name": f"onnx/{embedder.file}",
-        "provider": "CPUExecutionProvider",
-        "session_options": options,
-    }
+    settings = {"file_name": f"onnx/{embedder.file}", "provider": "CPUExecutionProvider", "session_options": options}
     theirs = importlib.import_module("sentence_transformers")
     return theirs.SentenceTransformer(str(embedder.folder), backend="onnx", model_kwargs=settings)
 

@@ -40,10 +40,7 @@ class Script:
         return rows.map(function, batched=True, remove_columns=rows.column_names)
 
     def predict(
-        self,
-        model: PreTrainedModel,
-        collator: Callable[..., Any],
-        rows: Mapping[str, datasets.Dataset],
+        self, model: PreTrainedModel, collator: Callable[..., Any], rows: Mapping[str, datasets.Dataset]
     ) -> Any:
         """Train, save, evaluate on the validation part; return the model's predictions for the test part.
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.exporting.proof import checks
-
 from clozeline.params.delivery import ExportGates, ExportParams
 from clozeline.records.package import Manifest, Precision, QuantizationScheme, Rung, read_manifest
 from comparison.stages import params_tree

@@ -47,11 +47,7 @@ class CorpusFigures:
     vocabulary_core_seconds: Figure = Figure(16, "core-s", "measured", "learning a vocabulary of 38,331, once", _RUN)
     alone_share: Figure = Figure(0.28, "of it", "measured", "share that one process works alone today", _RUN)
     after_share: Figure = Figure(
-        0.26,
-        "of it",
-        "measured",
-        "share after the exchange",
-        "`corpus_increment`, 7.7 of 29.9 core-s",
+        0.26, "of it", "measured", "share after the exchange", "`corpus_increment`, 7.7 of 29.9 core-s"
     )
     text_bytes: Figure = Figure(1_709, "bytes", "measured", "raw text for each text that is compared", _RUN)
     bytes_per_token: Figure = Figure(5.68, "bytes", "measured", "raw text for each token kept", _RUN)
@@ -60,11 +56,7 @@ class CorpusFigures:
     exchanged: Figure = Figure(1.86, "bytes", "measured", "spool and sketches at most, for a byte", _RUN)
     memory_gb: Figure = Figure(0.29, "GB", "measured", "memory of all processes of preprocess, 79 MB", _RUN)
     memory_growth: Figure = Figure(
-        1.07,
-        "times",
-        "measured",
-        "memory with ten times the text, at most",
-        f"`corpus_growth`, {_PAGE}",
+        1.07, "times", "measured", "memory with ten times the text, at most", f"`corpus_growth`, {_PAGE}"
     )
 
 

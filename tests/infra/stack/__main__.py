@@ -20,7 +20,7 @@ import httpx
 from tests.infra.stack.compose_file import ROOT, Compose
 from tests.infra.stack.sandbox import Sandbox, machine, namespaces_are_allowed
 from tests.infra.stack.services import Services
-from tests.postgres_server import running_postgres
+from tests.make.servers import running_postgres
 
 POSTGRES_PORT, STORE_PORT = 5432, 3900
 NIGHT, DRIFT = (

@@ -21,8 +21,8 @@ from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.limits import MAX_BODY_BYTES
 from clozeline.serving.models import Catalogue
 from tests.make.apps import KEY, opened, running
+from tests.make.packages import TOPICS, write_embedder
 from tests.serving.http.test_openapi import EXAMPLES, asked
-from tests.tiny_packages import TOPICS, write_embedder
 
 JSON = {"content-type": "application/json"}
 

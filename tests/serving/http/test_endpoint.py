@@ -12,7 +12,7 @@ from huggingface_hub import InferenceClient
 from clozeline.serving.asking import TIMES
 from clozeline.serving.models import Catalogue
 from tests.make.apps import running
-from tests.serving.observe.test_metrics import counted
+from tests.serving.test_metrics import counted
 
 BODY = b'{"inputs": "the list"}'
 JSON = {"content-type": "application/json"}

@@ -10,7 +10,7 @@ from clozeline.inference.tagger import Aggregation
 from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING, TAGGING
 from clozeline.serving.models import Catalogue
 from tests.make.apps import running
-from tests.tiny_packages import TAGS, TOPICS
+from tests.make.packages import TAGS, TOPICS
 
 TEXT = "open the lists of a file"
 ASKED = {"question": "open", "context": "the list of a file, and é"}

@@ -19,13 +19,13 @@ from clozeline.inference.completer import Completer, Decoding
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.open_model import Rows
 from clozeline.inference.tokenization import TokenizedText
+from clozeline.serving.admission import Admission
 from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.http.house_texts import COMPLETING, FILLING
 from clozeline.serving.models import Catalogue
-from clozeline.serving.queue import Admission
 from tests.make.apps import opened, running, service_of
+from tests.make.packages import HIDDEN_SIZE, write_classifier, write_embedder
 from tests.serving.conftest import wait_until
-from tests.tiny_packages import HIDDEN_SIZE, write_classifier, write_embedder
 
 
 def test_one_text_with_one_mask_gets_its_candidates_best_first(client: httpx.Client) -> None:

@@ -22,7 +22,7 @@ from clozeline.serving.http.house_texts import FILLING
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Catalogue
 from tests.make.apps import running
-from tests.tiny_packages import write_encoder_of_another_mask
+from tests.make.packages import write_encoder_of_another_mask
 
 TEXTS = ["return the [MASK]", "open the file"]
 

@@ -17,8 +17,8 @@ from clozeline.serving.http.openapi import OpenAPIDocument
 from clozeline.serving.limits import MAX_BODY_BYTES
 from clozeline.serving.models import Capacity, Catalogue, Service
 from tests.make.apps import KEY, opened, running, service_of
+from tests.make.packages import write_embedder
 from tests.serving.conftest import connection
-from tests.tiny_packages import write_embedder
 
 
 def documented() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from clozeline.serving.http.house_texts import FILLING
 from clozeline.serving.http.tei import RERANK, RERANKING
 from clozeline.serving.models import Catalogue
 from tests.make.apps import opened, running
-from tests.tiny_packages import LABELS, classifier_graph, write_package
+from tests.make.packages import LABELS, classifier_graph, write_package
 
 
 def test_one_text_gets_its_labels_in_a_flat_list_best_first(client: httpx.Client) -> None:

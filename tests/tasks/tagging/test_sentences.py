@@ -1,105 +1,199 @@
-"""Claim: no validation or test sentence is trained on, and entities that cannot be found are reported."""
+"""Claim: entity scores equal seqeval's, on random tags and on tags that break the rules of the scheme."""
 
-from dataclasses import asdict
+import json
+import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
+from seqeval.metrics import classification_report, f1_score, precision_score, recall_score
+from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from clozeline.params.reading import read_params
 from clozeline.params.tasks import TaggingParams, whole_task
-from clozeline.system.errors import DataError
-from clozeline.tasks.files import LabelledRecord, Part
-from clozeline.tasks.tagging.data import Sentences, select
+from clozeline.records.finetune.scored_items import read_held_out
+from clozeline.tasks.probe import NAME as PROBE
+from clozeline.tasks.tagging.data import Sentence
+from clozeline.tasks.tagging.sentences import Tagging, entities_in, score, usual_tags
+from tests.make.tasks import CASES, contents, fine_tune, metrics_of, prepare, record, write_rows
+
+ADVERSARIAL = [
+    ([["O", "O"]], [["O", "O"]]),
+    ([["B-A", "I-A"]], [["O", "O"]]),
+    ([["O", "O"]], [["B-A", "I-A"]]),
+    ([["B-A", "I-A", "I-A"]], [["I-A", "I-B", "I-A"]]),
+    ([["B-A", "B-A", "I-A"]], [["B-A", "I-A", "I-A"]]),
+    ([["B-A"], ["I-A"]], [["B-A"], ["I-A"]]),
+]
+
+
+def random_tags(draw: random.Random) -> tuple[list[list[str]], list[list[str]]]:
+    def drawn(length: int) -> list[str]:
+        return [draw.choice(["O", "O", "B-A", "I-A", "B-B", "I-B"]) for _ in range(length)]
+
+    lengths = [draw.randint(1, 8) for _ in range(20)]
+    return [drawn(length) for length in lengths], [drawn(length) for length in lengths]
+
+
+def cases() -> list[tuple[list[list[str]], list[list[str]]]]:
+    draw = random.Random(5)
+    return ADVERSARIAL + [random_tags(draw) for _ in range(50)]
+
+
+def test_figures_equal_those_of_seqeval() -> None:
+    for actual, predicted in cases():
+        ours = score(actual, predicted)
+        theirs = [f(actual, predicted, zero_division=0) for f in (precision_score, recall_score, f1_score)]
+        assert [ours.precision, ours.recall, ours.f1] == pytest.approx(theirs)
+
+
+def test_figures_of_each_type_equal_those_of_seqeval() -> None:
+    for actual, predicted in cases()[len(ADVERSARIAL) :]:
+        report = classification_report(actual, predicted, output_dict=True, zero_division=0)
+        for name, ours in score(actual, predicted).per_type.items():
+            theirs = [report[name][key] for key in ("precision", "recall", "f1-score", "support")]
+            assert [*ours.values()] == pytest.approx(theirs)
+
+
+def test_words_of_entities_are_listed_in_order() -> None:
+    words = ["New", "York", "met", "Ada", "Bob"]
+    tags = ["B-LOC", "I-LOC", "O", "B-PER", "B-PER"]
+    assert entities_in(words, tags) == [("New York", "LOC"), ("Ada", "PER"), ("Bob", "PER")]
+
+
+def sentence(words: str, tags: str) -> Sentence:
+    return Sentence(tuple(words.split()), tuple(tags.split()), words, "train")
+
+
+def test_a_word_gets_the_tag_it_has_most_often() -> None:
+    train = [sentence("Paris is Paris", "B-LOC O B-LOC"), sentence("Paris sang", "B-PER O")]
+    assert usual_tags(train, [sentence("Paris is new", "O O O")]) == [["B-LOC", "O", "O"]]
+
+
+def test_ties_between_tags_go_to_the_first_by_name() -> None:
+    train = [sentence("x x", "O B-A")]
+    assert usual_tags(train, [sentence("x", "O")]) == [["B-A"]]
+
 
 PROJECT = Path(__file__).parents[3]
-Given = tuple[Part, str, str]
+Finetune = Callable[..., Path]
+
+
+def conll(num_sentences: int, seed: int) -> str:
+    """Return sentences in which the words after `the` are an entity; elsewhere the same words are not."""
+    draw = random.Random(seed)
+    words = ["tensor", "model", "file", "error", "shape", "text", "hash"]
+    lines = []
+    for _ in range(num_sentences):
+        for _ in range(draw.randint(1, 3)):
+            lines += [f"{draw.choice(words)}\tO" for _ in range(draw.randint(0, 2))]
+            lines += ["the\tO", f"{draw.choice(words)}\tB-thing"]
+            lines += [f"small\tI-thing\n{draw.choice(words)}\tI-thing"] * draw.randint(0, 1)
+        lines.append("\t" if draw.random() < 0.3 else "")
+    return "\n".join(lines)
 
 
 def params(**changes: object) -> TaggingParams:
-    defaults = read_params(PROJECT / "params.yaml").finetune_defaults
-    return TaggingParams.model_validate(whole_task({"kind": "tagging", "data": "x", **changes}, defaults))
+    task = {
+        "kind": "tagging",
+        "data": "x",
+        "splits": {"train": "train.conll", "test": "test.conll"},
+        "validation_fraction": 0.2,
+        "max_length": 32,
+        "batch_size": 8,
+        "epochs": 5,
+        "optimizer": {"learning_rate": 0.01},
+        "num_threads": 1,
+        **changes,
+    }
+    return TaggingParams.model_validate(whole_task(task, read_params(PROJECT / "params.yaml").finetune_defaults))
 
 
-PARTS = params(splits={"train": "a", "validation": "b", "test": "c"})
+@pytest.fixture
+def run(small_encoder: Path, tmp_path: Path) -> Finetune:
+    """`run(name, **changes)` runs the stage and returns its output folder."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "train.conll").write_text(conll(300, seed=1))
+    (data / "test.conll").write_text(conll(60, seed=2))
+
+    def run(name: str, **changes: object) -> Path:
+        return fine_tune(params(**changes), tmp_path / name, encoder=small_encoder, data=data)
+
+    return run
 
 
-def chosen(*given: Given, params: TaggingParams = PARTS) -> Sentences:
-    records = [
-        (part, LabelledRecord({"tokens": words.split(), "ner_tags": tags.split()}, f"line {number}"))
-        for number, (part, words, tags) in enumerate(given)
-    ]
-    return select(records, params)
+def test_the_model_beats_the_most_frequent_tag_baseline(run: Finetune) -> None:
+    out = run("out")
+    headline = metrics_of(out)["headline"]
+    assert headline["metric"] == "f1"
+    assert headline["value"] > 0.65 > headline["baseline_value"] + 0.4
+    assert headline["trivial_value"] == 0
+    (beside,) = headline["beside"]
+    assert beside == {
+        "name": "logistic regression on the frozen encoder",
+        "value": metrics_of(out)["baseline_probe_f1"],
+    }
+    assert headline["baseline_value"] < beside["value"] < headline["value"]
+    tokenizer = AutoTokenizer.from_pretrained(out / "model")
+    model = AutoModelForTokenClassification.from_pretrained(out / "model")
+    assert model.config.id2label == {0: "O", 1: "B-thing", 2: "I-thing"}
+    assert tokenizer.model_max_length == 32
+    shown = json.loads((out / "examples" / "examples.json").read_text())
+    assert any("(thing)" in item["actual"] for item in shown)
 
 
-FEW: tuple[Given, ...] = (
-    ("train", "in Paris", "O B-LOC"),
-    ("validation", "to Rome", "O B-LOC"),
-    ("test", "by Ada", "O B-PER"),
-)
+def test_the_fitted_head_is_kept_if_no_epoch_is_better(run: Finetune, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = iter([0.5, 0.4])
+    monkeypatch.setattr(Tagging, "validation_score", lambda task: next(scores))
+    metrics = metrics_of(run("out", epochs=1, rate_factors=[1.0]))
+    assert metrics["best_epoch"] == 0
+    assert metrics["headline"]["method"] == PROBE
+    assert metrics["f1"] == metrics["baseline_probe_f1"] > metrics["baseline_usual_tag_f1"]
 
 
-def test_each_entity_type_of_training_has_a_begin_and_an_inside_tag() -> None:
-    assert chosen(*FEW).tags == ("O", "B-LOC", "I-LOC")
+def test_two_runs_write_identical_files(run: Finetune) -> None:
+    once, twice = (run(name, epochs=1) for name in ("one", "two"))
+    assert contents(once) == contents(twice)
+    held_out = read_held_out(once / "model")
+    assert 40 < len(held_out) < 100
+    found = [item.text[entity.start : entity.end] for item in held_out for entity in item.entities]
+    words = {"tensor", "model", "file", "error", "shape", "text", "hash"}
+    assert {word.split()[-1] for word in found} == words
+    assert {len(word.split()) for word in found} == {1, 3}
 
 
-def test_entity_types_that_training_lacks_are_reported_by_name(caplog: pytest.LogCaptureFixture) -> None:
-    assert chosen(*FEW).types_not_trained == {"PER": 1}
-    assert "count as missed: PER (1)" in caplog.text
-    caplog.clear()
-    assert chosen(*FEW, ("train", "of Bob", "O B-PER")).types_not_trained == {}
-    assert caplog.text == ""
+def salted(numbers: range, kind: str) -> list[dict[str, object]]:
+    """Return records in which each `salt` is an entity of `kind`.
+
+    The most frequent tag of each word finds every entity of the kind that the training records have.
+    """
+    records = [record(number, {}) for number in numbers]
+    tags = [[f"B-{kind}" if word == "salt" else "O" for word in str(it["text"]).split()] for it in records]
+    return [it | {"ner_tags": of_words} for it, of_words in zip(records, tags, strict=True)]
 
 
-def test_test_sentences_are_removed_from_training() -> None:
-    found = chosen(*FEW, ("train", "BY ada", "O O"))
-    assert found.count.in_several_parts == 1
-    assert [sentence.words for sentence in found.train] == [("in", "Paris")]
+def test_entities_of_unseen_types_count_as_missed_for_model_and_baseline(small_encoder: Path, tmp_path: Path) -> None:
+    odd = salted(range(300, 310), "odd")
+    write_rows(tmp_path / "train.jsonl", salted(range(80), "thing"))
+    write_rows(tmp_path / "test.jsonl", [*salted(range(200, 230), "thing"), *odd])
+    splits = {"train": "train.jsonl", "test": "test.jsonl"}
+    report = prepare("tagging", CASES["tagging"][0], small_encoder, tmp_path, splits=splits).test()
+    num_odd = sum(str(it["text"]).split().count("salt") for it in odd)
+    assert report.figures["num_entities_of_unknown_types"] == num_odd > 5
+    assert report.per_class["odd"] == {"precision": 0, "recall": 0, "f1": 0, "num_entities": num_odd}
+    share = 1 - num_odd / cast(int, report.figures["num_entities"])
+    assert report.headline.baseline_value == pytest.approx(share), "as many things are predicted as exist"
+    assert report.headline_on is not None
+    assert report.headline_on(range(len(report.test_texts))) == report.headline
+    odd_texts = {" ".join(str(it["text"]).split()) for it in odd}
+    known = [place for place, text in enumerate(report.test_texts) if text not in odd_texts]
+    assert len(known) == 30
+    assert report.headline_on(known).baseline_value == 1
 
 
-def test_the_first_sentence_in_several_splits_is_reported_with_its_place() -> None:
-    leaks: list[Given] = [("train", words, "O O") for words in ("TO rome", "BY ada", "By Ada")]
-    assert chosen(*FEW, *leaks).count.first_places == {"in_several_parts": "line 3"}
-
-
-def test_copies_within_a_split_are_kept() -> None:
-    assert len(chosen(*FEW, FEW[0]).train) == 2
-
-
-def test_the_counts_add_up() -> None:
-    found = chosen(*FEW, ("train", "", ""), ("validation", "by Ada", "O O"))
-    count = asdict(found.count)
-    assert count.pop("num_read") == sum(count.values()) == 5
-    assert found.count.num_used == len(found.train) + len(found.validation) + len(found.test)
-
-
-def test_the_order_of_records_changes_nothing() -> None:
-    given = (*FEW, ("train", "a b", "O B-LOC"), ("train", "a b", "O O"))
-    assert chosen(*given) == chosen(*given[::-1])
-
-
-def test_without_given_splits_the_words_of_a_sentence_determine_its_split() -> None:
-    many: list[Given] = [("train", f"word {number}", "B-X O") for number in range(500)]
-    found = chosen(*many, params=params())
-    assert len(found.test) == pytest.approx(150, abs=40)
-    assert not {it.words for it in found.train} & {it.words for it in found.test}
-
-
-@pytest.mark.parametrize(
-    ("words", "tags", "expected"), [("a b", "O", "2 tags, one for each word, not 1"), ("a", "NNP", "not NNP")]
-)
-def test_sentences_with_mismatched_words_and_tags_are_named(words: str, tags: str, expected: str) -> None:
-    with pytest.raises(DataError, match=expected):
-        chosen(*FEW, ("train", words, tags))
-
-
-def test_a_split_without_sentences_is_refused() -> None:
-    with pytest.raises(DataError, match="too few tagged sentences") as caught:
-        chosen(*FEW[:2])
-    assert caught.value.do.startswith("add sentences")
-
-
-def test_a_file_given_for_training_and_for_test_is_refused() -> None:
-    twice: list[Given] = [(part, f"in Paris {n}", "O B-LOC O") for part in ("train", "test") for n in range(3)]
-    with pytest.raises(DataError, match="`splits` names one file twice") as caught:
-        chosen(*twice, params=params(splits={"train": "a", "test": "a"}))
-    assert caught.value.do.startswith("3 of the records also occur in the test or validation split")
+def test_rows_shorter_than_sentences_lose_no_word(run: Finetune) -> None:
+    metrics = metrics_of(run("out", epochs=1, max_length=8))
+    assert metrics["num_split_test"] > 10
+    assert metrics["num_entities"] > 60

@@ -342,7 +342,7 @@ def open_snapshot(folder: Path, params: SourceParams, *, quarantines: bool = Fal
     Raises:
         ArtifactError: the snapshot is missing, incomplete, or of another source than `params` name.
     """
-    snapshot = Snapshot.read(folder)
+    snapshot = Snapshot.of_folder(folder)
     if (snapshot.kind, snapshot.place) != (params.kind, params.place):
         raise ArtifactError(
             f"{folder} is a snapshot of another source: of {snapshot.place} (kind {snapshot.kind}), not of"
@@ -362,7 +362,7 @@ def names_in_source(folder: Path, params: SourceParams) -> Callable[[str], str]:
     root = Path(params.url or params.path)
     seen = set[str]()
     names: dict[str, str] = {}
-    for file in Snapshot.read(folder).files:
+    for file in Snapshot.of_folder(folder).files:
         path = folder / file.object_name
         # Lines of a part are counted from its beginning.
         part = f" (the part that snapshot {file.snapshot} added)" if file.name in seen else ""

@@ -15,7 +15,7 @@ from clozeline.corpus.sources.store import SnapshotStore, keep_records, line_of,
 from clozeline.params.text import SourceParams
 from clozeline.records.reading.files import label_of, matching_files
 from clozeline.records.reading.hub import HubKnobs, HubSplit, commit_of, hub_records
-from clozeline.records.snapshot import NOTHING, Earlier, Forgotten, Snapshot, SnapshotFile
+from clozeline.records.snapshot import MANIFEST, NOTHING, Earlier, Forgotten, Snapshot, SnapshotFile
 from clozeline.system.errors import DataError, TransientError
 from clozeline.system.progress import track
 from clozeline.system.workers import Workers
@@ -120,7 +120,7 @@ def take(
     earlier = _of_same_source(earlier, params)
     store = SnapshotStore(folder, earlier, forgotten)
     snapshot = _taken(params, source, store, workers)
-    snapshot.write(folder)
+    snapshot.write(folder / MANIFEST, exclude_none=True)
     new = [file for file in snapshot.files if file.snapshot == earlier.number + 1]
     _LOG.info(
         "snapshot %d of %s: %d files, %d of them new, %s bytes",

@@ -7,7 +7,6 @@ candidates of a query among all candidates.
 Shapes: N pairs, Q queries, D candidates, H hidden, B queries of a block.
 """
 
-import hashlib
 import heapq
 import math
 import re
@@ -20,9 +19,10 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, FiniteFloat, PositiveInt, ValidationError
+from pydantic import FiniteFloat, PositiveInt
 
-from clozeline.system.errors import ArtifactError
+from clozeline.records.record import Record
+from clozeline.system.content import sha256_of
 
 FILE = "held_out.jsonl"
 MAX_ITEMS = 512
@@ -42,20 +42,16 @@ _BLOCK = 256
 """Queries scored together, so that memory does not grow with the number of queries."""
 
 
-class EntitySpan(BaseModel):
+class EntitySpan(Record):
     """An entity: its type, and the characters `start` to `end` of the text."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     start: int
     end: int
     type: str
 
 
-class HeldOut(BaseModel):
+class HeldOut(Record):
     """One item and its label."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     text: str
     """The text, the first text of a pair, or the question."""
@@ -86,7 +82,7 @@ def write_test_items(folder: Path, items: Sequence[HeldOut]) -> None:
 def _write(path: Path, items: Sequence[HeldOut], most: int) -> None:
     """Write the items with the lowest hashes, a sample without a seed."""
     lines = {item.model_dump_json(exclude_defaults=True) for item in items}
-    chosen = heapq.nsmallest(most, lines, key=lambda line: hashlib.sha256(line.encode()).digest())
+    chosen = heapq.nsmallest(most, lines, key=lambda line: sha256_of(line.encode()))
     path.write_text("".join(f"{line}\n" for line in chosen), encoding="utf-8")
 
 
@@ -96,30 +92,7 @@ def read_held_out(folder: Path) -> list[HeldOut]:
     Raises:
         ArtifactError: a line is not a held-out item.
     """
-    return read_items(folder / FILE)
-
-
-def read_items(path: Path) -> list[HeldOut]:
-    """Read a file of items; an empty list if there is none.
-
-    Raises:
-        ArtifactError: a line is not a held-out item.
-    """
-    if not path.is_file():
-        return []
-    # Iterate over the file: `splitlines` also splits at U+2028 and others, which JSON leaves inside a string.
-    with path.open("rb") as lines:
-        return [_item(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
-
-
-def _item(line: bytes, place: str) -> HeldOut:
-    try:
-        return HeldOut.model_validate_json(line)
-    except ValidationError as error:
-        raise ArtifactError(
-            f"{place} is no held-out item in JSON: {line.decode(errors='replace').strip()[:80] or 'an empty line'}",
-            do="run `dvc repro finetune` to write it again",
-        ) from error
+    return HeldOut.lines(folder / FILE)
 
 
 @dataclass(frozen=True)

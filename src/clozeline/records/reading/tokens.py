@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
+from clozeline.records.record import Record
 from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError
 
@@ -14,10 +13,8 @@ _TOKENIZER_FILE = "tokenizer.json"
 REBUILD = "rebuild it: `dvc repro --force tokenize`"
 
 
-class SpecialIds(BaseModel):
+class SpecialIds(Record):
     """Ids that never stand for text. `cls` and `sep` open and close a row, whatever the tokenizer calls them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     pad: int
     cls: int
@@ -28,11 +25,7 @@ class SpecialIds(BaseModel):
     """All special ids, ascending: never targets, never drawn as replacements."""
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ShardInfo(_Record):
+class ShardInfo(Record):
     """Contents of one shard and the sha256 of each of its files."""
 
     num_documents: int
@@ -43,14 +36,14 @@ class ShardInfo(_Record):
     bytes_sha256: str
 
 
-class SplitInfo(_Record):
+class SplitInfo(Record):
     num_documents: int
     num_tokens: int
     text_bytes: int
     shards: tuple[ShardInfo, ...]
 
 
-class TokensInfo(_Record):
+class TokensInfo(Record):
     """Contents of tokens.json. It is written last, so a folder that holds it is complete."""
 
     format_version: Literal[1]
@@ -76,19 +69,13 @@ class TokensInfo(_Record):
         )
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
+    def of_folder(cls, folder: Path) -> Self:
         """Read `folder`'s tokens.json.
 
         Raises:
             ArtifactError: the file is missing or damaged.
         """
-        path = folder / INFO_NAME
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except FileNotFoundError as error:
-            raise ArtifactError(f"{folder} holds no token shards: there is no file {path}", do=REBUILD) from error
-        except ValidationError as error:
-            raise ArtifactError(f"{path} is damaged: {error.errors()[0]['msg']}", do=REBUILD) from error
+        return cls.read(folder / INFO_NAME, do=REBUILD)
 
     def check_tokenizer(self, folder: Path, tokenizer: Path) -> None:
         """Check that the tokens in `folder` were made with the tokenizer in the folder `tokenizer`.
@@ -104,9 +91,6 @@ class TokensInfo(_Record):
                 f"the tokens in {folder} were not made with this tokenizer: {given}, not {self.tokenizer_sha256[:12]}…",
                 do="make both together: `dvc repro tokenize`",
             )
-
-    def write(self, folder: Path) -> None:
-        (folder / INFO_NAME).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True)

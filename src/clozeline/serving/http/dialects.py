@@ -11,7 +11,7 @@ from starlette.types import Scope
 
 from clozeline.serving.errors import ApiError, ErrorDetail
 from clozeline.serving.http.operation import JsonResponse, Operation
-from clozeline.serving.queue import LoadedModel
+from clozeline.serving.loading import LoadedModel
 
 
 class ErrorBody(BaseModel):

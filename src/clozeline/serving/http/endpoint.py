@@ -29,8 +29,8 @@ from clozeline.serving.http.openai import OPENAI
 from clozeline.serving.http.operation import Call, Operation
 from clozeline.serving.http.status import FEEDBACK, OPERATIONS
 from clozeline.serving.http.tei import EMBED, EMBEDDINGS_INFERENCE, HUGGING_FACE_WORDS, SIMILARITY
+from clozeline.serving.loading import VERSION
 from clozeline.serving.models import REQUEST_ID, Service
-from clozeline.serving.queue import VERSION
 
 TIMEOUT_HEADER = "x-timeout-ms"
 _TIMEOUT: TypeAdapter[int] = TypeAdapter(TimeoutMilliseconds)

@@ -23,8 +23,8 @@ from clozeline.serving.asking import Reply
 from clozeline.serving.errors import check_known, problem, refused
 from clozeline.serving.http import bodies
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.loading import ServedModel
 from clozeline.serving.models import Ability
-from clozeline.serving.queue import ServedModel
 from clozeline.serving.zero_shot import can_choose, choosing_by_cloze, choosing_by_entailment, chosen, tells_entailment
 
 _DEFAULT_NUM_LABELS = 5

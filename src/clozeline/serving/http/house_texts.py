@@ -23,8 +23,8 @@ from clozeline.serving.asking import Reply, Turns
 from clozeline.serving.errors import problem, refused
 from clozeline.serving.http import bodies
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.loading import ServedModel
 from clozeline.serving.models import Ability
-from clozeline.serving.queue import ServedModel
 
 DEFAULT_NUM_CANDIDATES = 5
 

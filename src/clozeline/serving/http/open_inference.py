@@ -31,8 +31,8 @@ from clozeline.serving.http.house_texts import FILLING
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.http.status import Health, live, ready
 from clozeline.serving.http.tensors import Datatype, InputName
+from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY, no_such_model
-from clozeline.serving.queue import LoadedModel
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration")
 """Triton's names of its extensions; `TRITON` answers the last one."""

@@ -14,8 +14,8 @@ from clozeline.serving.http import house_texts
 from clozeline.serving.http.bodies import TEXT_TAG, TEXTS_TAG, Dimensions, inputs_kind, texts_of
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY
-from clozeline.serving.queue import LoadedModel
 
 LIST = "/v1/models"
 _MAX_TEXTS = 2048

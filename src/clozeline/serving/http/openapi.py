@@ -17,8 +17,8 @@ from clozeline.serving.http.bodies import TimeoutMilliseconds
 from clozeline.serving.http.dialects import Dialects, Words
 from clozeline.serving.http.endpoint import TIMEOUT_HEADER
 from clozeline.serving.http.operation import Example, Operation
+from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY, Catalogue
-from clozeline.serving.queue import LoadedModel
 
 DESCRIPTION = """Your own encoder, served on an ordinary CPU.
 

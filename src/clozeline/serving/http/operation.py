@@ -14,8 +14,8 @@ from clozeline.inference.open_model import AnyQuestion, OpenModel, Question
 from clozeline.serving.asking import Reply, Turns
 from clozeline.serving.errors import refused
 from clozeline.serving.http.bodies import PREFIX, prefixed_name, read_json
+from clozeline.serving.loading import VERSION, LoadedModel, ServedModel
 from clozeline.serving.models import LIST, Ability, Catalogue, Service
-from clozeline.serving.queue import VERSION, LoadedModel, ServedModel
 
 Answer = TypeVar("Answer")
 Made = TypeVar("Made")

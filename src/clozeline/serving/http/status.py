@@ -17,8 +17,8 @@ from clozeline.serving.errors import refused
 from clozeline.serving.http.bodies import MAX_TEXTS
 from clozeline.serving.http.house_labels import TaggedSpan, entities_of
 from clozeline.serving.http.operation import ASKED, KEYED, LOADING, Call, JsonResponse, Operation
+from clozeline.serving.loading import Identity, LoadedModel
 from clozeline.serving.models import REQUEST_ID, GivenAnswer
-from clozeline.serving.queue import Identity, LoadedModel
 
 _SCORED = "/classify, /tag, /answer or /fill-mask"
 _REFUSALS = {status: ASKED[status] for status in (400, 401, 408, 413, 415, 422, 503)} | {

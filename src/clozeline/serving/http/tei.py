@@ -21,8 +21,8 @@ from clozeline.serving.http import bodies, house_texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.http.house_labels import CLASSIFYING, CLASSIFYING_PAIRS, classifier_of, labelled
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY
-from clozeline.serving.queue import LoadedModel
 
 RERANKING = replace(
     CLASSIFYING_PAIRS,

@@ -18,7 +18,7 @@ from clozeline.params.tasks import FinetuneParams, LabelledParams, QuestionAnswe
 from clozeline.records.reading.streams import identity_of
 from clozeline.tasks.files import LabelledRecord, Part
 from clozeline.tasks.formats import Labelled, task_records
-from clozeline.tasks.question_answering.data import AnswerCount, QuestionCount, question_of
+from clozeline.tasks.question_answering.data import answer_counts, question_of
 from clozeline.tasks.selection import part_of
 from clozeline.tasks.tagging.data import OUTSIDE, type_of, words_and_tags
 
@@ -72,8 +72,8 @@ def _of_tags(params: TaggingParams, record: LabelledRecord, given: Part) -> Labe
 
 @labelled_item.register
 def _of_answers(params: QuestionAnsweringParams, record: LabelledRecord, given: Part) -> LabelledItem | None:
-    question = question_of(record, given, params, QuestionCount(), AnswerCount())
-    if question is None:
+    question = question_of(record, given, params, answer_counts())
+    if isinstance(question, tuple):
         return None
     answers = tuple(sorted(set(question.texts)))
     kind = "answerable" if question.is_answerable else "unanswerable"

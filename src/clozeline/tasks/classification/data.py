@@ -5,22 +5,23 @@ Shapes: T texts, C classes, B rows of a batch.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from clozeline.params.tasks import LabelledParams
 from clozeline.records.reading.streams import identity_of
 from clozeline.system.errors import DataError
+from clozeline.tasks import selection
 from clozeline.tasks.classification.scores import TextsOrPairs
 from clozeline.tasks.files import Part
 from clozeline.tasks.formats import Labelled, task_records
-from clozeline.tasks.rows import EncodedBatch, Ids, TargetedBatch, TextRows
-from clozeline.tasks.selection import RecordCount, num_of_each, part_of, remedy, strictest
+from clozeline.tasks.rows import Ids, TextRows
+from clozeline.tasks.selection import Counts, Splits, part_of
 from clozeline.tasks.task import TaskInputs
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
@@ -52,42 +53,20 @@ class LabelledText:
         return label
 
 
-@dataclass
-class SelectionCount(RecordCount):
-    """Counts of records, used and dropped."""
-
-    without_text: int = 0
-    without_label: int = 0
-    duplicates: int = 0
-    """Copies with the same text and labels as a record that is kept."""
-    contradictions: int = 0
-    """Records with the same text and different labels; none is kept."""
-    in_several_parts: int = 0
-    """Copies of a text that a stricter split holds (test before validation before training); these are dropped."""
-    of_rarer_classes: int = 0
-    above_max_per_class: int = 0
-    beyond_max_train: int = 0
-    too_long: int = 0
-    """Texts dropped by `too_long: drop`."""
-
-
 @dataclass(frozen=True)
-class Selection:
-    """Splits of a task."""
+class Selection(Splits[LabelledText]):
+    """Splits of a task.
+
+    `labels` can be answered, sorted; a class is an index of them. Validation and test texts may have others.
+    """
 
     labels: tuple[str, ...]
-    """Labels that can be answered, sorted; a class is an index of them. Validation and test texts may have others."""
-    train: list[LabelledText]
-    validation: list[LabelledText]
-    test: list[LabelledText]
     trained_labels: frozenset[str]
-    """Labels of the training texts."""
-    count: SelectionCount = field(default_factory=SelectionCount)
 
     @property
     def every_label(self) -> frozenset[str]:
         """Labels of all texts."""
-        return frozenset(label for example in (*self.train, *self.validation, *self.test) for label in example.labels)
+        return _labels_of(example for part in self.parts.values() for example in part)
 
     def num_not_trained(self, part: Sequence[LabelledText]) -> int:
         """Return the number of texts with a label that no training text has."""
@@ -107,78 +86,73 @@ def select(records: Iterable[Labelled], params: LabelledParams, fits: Fits | Non
     Raises:
         DataError: fewer than two classes are left, or a split is empty or has no label that can be answered.
     """
-    count = SelectionCount()
-    examples = _of_frequent_classes(_distinct(records, params, count), params, count)
+    count = Counts.of_records(
+        *("without_text", "without_label"),
+        "duplicates",  # copies with the same text and labels as a record that is kept
+        "contradictions",  # records with the same text and different labels; none is kept
+        *("in_several_parts", "of_rarer_classes", "above_max_per_class", "beyond_max_train"),
+        "too_long",  # texts dropped by `too_long: drop`
+    )
+    examples = selection.select(
+        records, partial(_example, params), _identity_of, partial(_without_copies, count), count
+    )
+    examples = _of_frequent_classes(examples, params, count)
     examples = _capped(examples, params.max_per_class, count)
     if fits is not None:
         fit = dict(zip(examples, fits(examples), strict=True))
         count.add("too_long", *(example.place for example in examples if not fit[example]))
         examples = [example for example in examples if fit[example]]
-    parts: dict[Part, list[LabelledText]] = {"train": [], "validation": [], "test": []}
-    for example in sorted(examples, key=_identity_of):
-        parts[example.part].append(example)
-    parts["train"], count.beyond_max_train = parts["train"][: params.max_train], len(parts["train"])
-    count.beyond_max_train -= len(parts["train"])
-    trained = frozenset(label for example in parts["train"] for label in example.labels)
-    count.num_used = sum(map(len, parts.values()))
-    count.tell()
+    splits = Splits.of(examples, _identity_of, count, params.max_train)
+    trained = _labels_of(splits.train)
     labels = trained | params.named_labels
-    _check_enough(parts, trained, count)
-    _check_answerable(parts, labels)
-    _name_unseen(parts, labels)
-    return Selection(tuple(sorted(labels)), **parts, trained_labels=trained, count=count)
+    if len(trained) < 2 or not all(splits.parts.values()):
+        raise splits.too_few(
+            "labelled texts",
+            f"texts in each split and two classes in training, which has {len(trained)}",
+            "add labelled texts, or check `label_field`, `validation_fraction` and `test_fraction` of this task",
+        )
+    _check_answerable(splits, labels)
+    _name_unseen(splits, labels)
+    return Selection(splits.train, splits.validation, splits.test, count, tuple(sorted(labels)), trained)
 
 
-def _distinct(records: Iterable[Labelled], params: LabelledParams, count: SelectionCount) -> list[LabelledText]:
-    """Return each text once, in the order of the records, without texts whose copies have different labels."""
-    found: dict[str, list[LabelledText]] = {}
-    for record in records:
-        count.num_read += 1
-        texts = [text.strip() for text in record.texts]
-        if not all(texts):
-            count.add("without_text", record.place)
-        elif record.labels is None:
-            count.add("without_label", record.place)
-        else:
-            identity = identity_of(*texts)
-            part = part_of(identity, record.given, params)
-            labels = tuple(sorted(set(record.labels)))
-            first, second = (*texts, "")[:2]
-            example = LabelledText(first, labels, identity, part, second, record.place)
-            found.setdefault(identity, []).append(example)
-    examples = []
-    for all_copies in found.values():
-        part = strictest(copy.part for copy in all_copies)
-        copies = [copy for copy in all_copies if copy.part == part]
-        count.add("in_several_parts", *(copy.place for copy in all_copies if copy.part != part))
-        if len({copy.labels for copy in copies}) > 1:
-            count.add("contradictions", *(copy.place for copy in copies))
-        else:
-            count.add("duplicates", *(copy.place for copy in copies[1:]))
-            examples.append(min(copies, key=lambda copy: (copy.text, copy.second)))
-    return examples
+def _labels_of(examples: Iterable[LabelledText]) -> frozenset[str]:
+    return frozenset(label for example in examples for label in example.labels)
 
 
-def _of_frequent_classes(
-    examples: list[LabelledText], params: LabelledParams, count: SelectionCount
-) -> list[LabelledText]:
+def _example(params: LabelledParams, record: Labelled) -> LabelledText | tuple[str, str]:
+    texts = [text.strip() for text in record.texts]
+    if not all(texts):
+        return "without_text", record.place
+    if record.labels is None:
+        return "without_label", record.place
+    identity = identity_of(*texts)
+    first, second = (*texts, "")[:2]
+    labels = tuple(sorted(set(record.labels)))
+    return LabelledText(first, labels, identity, part_of(identity, record.given, params), second, record.place)
+
+
+def _without_copies(count: Counts, copies: list[LabelledText]) -> Iterator[LabelledText]:
+    """Yield one of the copies; none if they have different labels."""
+    if len({copy.labels for copy in copies}) > 1:
+        count.add("contradictions", *(copy.place for copy in copies))
+    else:
+        count.add("duplicates", *(copy.place for copy in copies[1:]))
+        yield min(copies, key=lambda copy: (copy.text, copy.second))
+
+
+def _of_frequent_classes(examples: list[LabelledText], params: LabelledParams, count: Counts) -> list[LabelledText]:
+    """Return the examples with a label of a frequent class; of a multi-label task all, with only those labels."""
     sizes = Counter(label for example in examples for label in example.labels)
     frequent = set(sorted(sizes, key=lambda label: (-sizes[label], label))[: params.max_classes])
-    kept = _with_labels_of(frequent, examples, params.multi_label)
-    count.of_rarer_classes += len(examples) - len(kept)
+    if params.multi_label:
+        return [replace(it, labels=tuple(label for label in it.labels if label in frequent)) for it in examples]
+    kept = [example for example in examples if example.label in frequent]
+    count.add_limited("of_rarer_classes", len(examples) - len(kept))
     return kept
 
 
-def _with_labels_of(labels: set[str], examples: list[LabelledText], multi_label: bool) -> list[LabelledText]:
-    """Return the examples with a label in `labels`; for multi-label tasks all examples, with only those labels."""
-    if not multi_label:
-        return [example for example in examples if example.label in labels]
-    return [
-        replace(example, labels=tuple(label for label in example.labels if label in labels)) for example in examples
-    ]
-
-
-def _capped(examples: list[LabelledText], max_per_class: int | None, count: SelectionCount) -> list[LabelledText]:
+def _capped(examples: list[LabelledText], max_per_class: int | None, count: Counts) -> list[LabelledText]:
     """Return at most `max_per_class` examples of each class: those with the lowest hashes, a sample without a seed."""
     if max_per_class is None:
         return examples
@@ -188,7 +162,7 @@ def _capped(examples: list[LabelledText], max_per_class: int | None, count: Sele
         sizes[example.label] += 1
         if sizes[example.label] <= max_per_class:
             lowest.add(example.identity)
-    count.above_max_per_class += len(examples) - len(lowest)
+    count.add_limited("above_max_per_class", len(examples) - len(lowest))
     return [example for example in examples if example.identity in lowest]
 
 
@@ -196,8 +170,8 @@ def _identity_of(example: LabelledText) -> str:
     return example.identity
 
 
-def _name_unseen(parts: Mapping[Part, list[LabelledText]], labels: frozenset[str]) -> None:
-    judged = Counter(label for part in ("validation", "test") for example in parts[part] for label in example.labels)
+def _name_unseen(splits: Splits[LabelledText], labels: frozenset[str]) -> None:
+    judged = Counter(label for example in (*splits.validation, *splits.test) for label in example.labels)
     unseen = sorted(set(judged) - labels)
     if unseen:
         num_texts = sum(judged[label] for label in unseen)
@@ -211,27 +185,13 @@ def _name_unseen(parts: Mapping[Part, list[LabelledText]], labels: frozenset[str
         )
 
 
-def _check_enough(parts: Mapping[Part, list[LabelledText]], trained: frozenset[str], count: SelectionCount) -> None:
-    if len(trained) >= 2 and all(parts.values()):
-        return
-    raise DataError(
-        f"too few labelled texts: {count.num_read} records, {count.num_used} of use: {num_of_each(parts)}; a task needs"
-        f" texts in each split and two classes in training, which has {len(trained)}",
-        do=remedy(
-            "add labelled texts, or check `label_field`, `validation_fraction` and `test_fraction` of this task",
-            parts,
-            count.in_several_parts,
-        ),
-    )
-
-
-def _check_answerable(parts: Mapping[Part, list[LabelledText]], labels: frozenset[str]) -> None:
+def _check_answerable(splits: Splits[LabelledText], labels: frozenset[str]) -> None:
     """Check that every split has a label that can be answered, because it measures nothing otherwise."""
-    for part, content in parts.items():
+    for part, content in splits.parts.items():
         if all(example.labels and labels.isdisjoint(example.labels) for example in content):
             raise DataError(
                 f"no {part} text has a label that the model can answer ({_some(labels)})",
-                given=_some({label for example in content for label in example.labels}),
+                given=_some(_labels_of(content)),
                 do="spell labels the same way in every split, or name other files in `splits` of this task",
             )
 
@@ -242,14 +202,15 @@ def _some(labels: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class ClassifiedRows:
-    """One split of the task."""
+    """One split of the task.
+
+    Targets index `labels`: first those the model can answer, then others that occur in this split.
+    """
 
     texts: TextsOrPairs
     rows: TextRows
     labels: tuple[str, ...]
-    """Labels that targets index: first those the model can answer, then others that occur in this split."""
     targets_T: Targets
-    with_types: bool
 
     @classmethod
     def encode(
@@ -257,18 +218,11 @@ class ClassifiedRows:
     ) -> Self:
         texts = texts_of(examples, params)
         rows = TextRows.encode(texts.first, opened, params.max_length, seconds=texts.second)
-        others = {label for example in examples for label in example.labels}.difference(labels)
-        every = (*labels, *sorted(others))
-        return cls(texts, rows, every, _targets(examples, every, params.multi_label), with_types=False)
+        every = (*labels, *sorted(_labels_of(examples).difference(labels)))
+        return cls(texts, rows, every, _targets(examples, every, params.multi_label))
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def encoded(self, rows_B: Ids) -> EncodedBatch:
-        return self.rows.encoded(rows_B, with_types=self.with_types)
-
-    def batch(self, rows_B: Ids) -> TargetedBatch:
-        return TargetedBatch(self.encoded(rows_B), torch.from_numpy(self.targets_T[rows_B]))
 
 
 def read_selection(inputs: TaskInputs, params: LabelledParams, lengths: Lengths) -> Selection:
@@ -281,10 +235,15 @@ def read_selection(inputs: TaskInputs, params: LabelledParams, lengths: Lengths)
     labelled = (Labelled.of(record, part, params) for part, record in records)
 
     def fits(examples: Sequence[LabelledText]) -> list[bool]:
-        trained = {label for example in examples if example.part == "train" for label in example.labels}
+        trained = _labels_of(example for example in examples if example.part == "train")
         length_T = lengths(texts_of(examples, params), trained | params.named_labels)
-        if params.too_long == "error" and (length_T > params.max_length).any():
-            raise _too_long(examples, length_T, params)
+        if params.too_long == "error" and (num_long := int((length_T > params.max_length).sum())):
+            longest = int(length_T.argmax())
+            raise DataError(
+                f"{num_long} of {len(examples)} texts exceed `max_length` {params.max_length}, the longest with"
+                f" {length_T[longest]} tokens: {examples[longest].text[:80]}…",
+                do="raise `max_length`, shorten the texts, or set `too_long: truncate` or `drop`",
+            )
         return [bool(fit) for fit in length_T <= params.max_length]
 
     return select(labelled, params, None if params.too_long == "truncate" else fits)
@@ -303,12 +262,3 @@ def _targets(examples: Sequence[LabelledText], labels: Sequence[str], multi_labe
     for row, example in zip(is_true_TC, examples, strict=True):
         row[[place[label] for label in example.labels]] = 1
     return is_true_TC
-
-
-def _too_long(examples: Sequence[LabelledText], length_T: Ids, params: LabelledParams) -> DataError:
-    longest = int(length_T.argmax())
-    return DataError(
-        f"{int((length_T > params.max_length).sum())} of {len(examples)} texts exceed `max_length` {params.max_length},"
-        f" the longest with {length_T[longest]} tokens: {examples[longest].text[:80]}…",
-        do="raise `max_length`, shorten the texts, or set `too_long: truncate` or `drop`",
-    )

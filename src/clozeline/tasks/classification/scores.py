@@ -26,46 +26,31 @@ _NUM_CANDIDATES = 400
 _USUAL_THRESHOLD = 0.5
 _INVERSE_REGULARIZATIONS = (1.0, 10.0, 100.0)
 Shares = npt.NDArray[np.float64]
+PerClass = dict[str, dict[str, float]]
+"""Label → its figures."""
 
 
-@dataclass(frozen=True)
-class ClassScore:
-    """Metrics of one class. A ratio with denominator 0 is 0, as in scikit-learn with `zero_division=0`."""
-
-    precision: float
-    recall: float
-    f1: float
-    num_texts: int
+def score(actual_T: Classes, predicted_T: Classes, num_classes: int) -> dict[str, float]:
+    """Return the figures of predicted classes, with the ends of the 95 % interval of the accuracy."""
+    low, high = wilson_interval(int((actual_T == predicted_T).sum()), len(actual_T))
+    figures = {name: figure(actual_T, predicted_T, num_classes) for name, figure in FIGURES.items()}
+    return {"accuracy": figures.pop("accuracy"), "accuracy_low": low, "accuracy_high": high, **figures}
 
 
-@dataclass(frozen=True)
-class Scores:
-    accuracy: float
-    accuracy_low: float
-    accuracy_high: float
-    """`accuracy_low` and `accuracy_high` are the ends of the 95 % interval over other texts of the same kind."""
-    macro_f1: float
-    """Mean F1 over the classes that occur among the actual or the predicted ones."""
-    matthews: float
-    """Correlation of actual and predicted classes (Gorodkin 2004); 0 if either is constant."""
-    per_class: dict[str, ClassScore]
+def score_each(actual_T: Classes, predicted_T: Classes, labels: Sequence[str]) -> PerClass:
+    """Return the figures of each class; both classes are given as indices of `labels`."""
+    return _each(*_margins(actual_T, predicted_T, len(labels)), labels)
 
 
-def score(actual_T: Classes, predicted_T: Classes, labels: Sequence[str]) -> Scores:
-    """Compare predicted with actual classes, both given as indices of `labels`."""
-    hits_C, actual_C, predicted_C = _margins(actual_T, predicted_T, len(labels))
+def _each(hits_C: Classes, actual_C: Classes, predicted_C: Classes, labels: Sequence[str]) -> PerClass:
+    """Return the figures of each class. A ratio with denominator 0 is 0, as in scikit-learn with `zero_division=0`."""
     precision_C, recall_C = ratio(hits_C, predicted_C), ratio(hits_C, actual_C)
     f1_C = ratio(2 * hits_C, actual_C + predicted_C)
-    low, high = wilson_interval(int(hits_C.sum()), len(actual_T))
-    columns = (array.tolist() for array in (precision_C, recall_C, f1_C, actual_C))
-    return Scores(
-        accuracy=accuracy(actual_T, predicted_T, len(labels)),
-        accuracy_low=low,
-        accuracy_high=high,
-        macro_f1=macro_f1(actual_T, predicted_T, len(labels)),
-        matthews=matthews(actual_T, predicted_T, len(labels)),
-        per_class={label: ClassScore(*values) for label, *values in zip(labels, *columns, strict=True)},
-    )
+    columns = zip(labels, *(array.tolist() for array in (precision_C, recall_C, f1_C, actual_C)), strict=True)
+    return {
+        label: {"precision": precision, "recall": recall, "f1": f1, "num_texts": num_texts}
+        for label, precision, recall, f1, num_texts in columns
+    }
 
 
 def accuracy(actual_T: Classes, predicted_T: Classes, num_classes: int) -> float:
@@ -73,12 +58,14 @@ def accuracy(actual_T: Classes, predicted_T: Classes, num_classes: int) -> float
 
 
 def macro_f1(actual_T: Classes, predicted_T: Classes, num_classes: int) -> float:
+    """Return the mean F1 over the classes that occur among the actual or the predicted ones."""
     hits_C, actual_C, predicted_C = _margins(actual_T, predicted_T, num_classes)
     f1_C = ratio(2 * hits_C, actual_C + predicted_C)
     return float(f1_C[(actual_C > 0) | (predicted_C > 0)].mean())
 
 
 def matthews(actual_T: Classes, predicted_T: Classes, num_classes: int) -> float:
+    """Return the correlation of actual and predicted classes (Gorodkin 2004); 0 if either is constant."""
     hits_C, actual_C, predicted_C = (
         counts.astype(np.float64) for counts in _margins(actual_T, predicted_T, num_classes)
     )
@@ -88,7 +75,7 @@ def matthews(actual_T: Classes, predicted_T: Classes, num_classes: int) -> float
     return float(together / math.sqrt(alone)) if alone > 0 else 0.0
 
 
-def f1_of(class_: int) -> "Figure":
+def f1_of(class_: int) -> Figure:
     """Return the metric F1 of a single class, as GLUE uses for MRPC and QQP."""
 
     def f1(actual_T: Classes, predicted_T: Classes, num_classes: int) -> float:
@@ -112,29 +99,18 @@ def ratio(part_C: npt.NDArray[np.int64], whole_C: npt.NDArray[np.int64]) -> npt.
     return np.divide(part_C, whole_C, out=np.zeros(len(whole_C)), where=whole_C > 0)
 
 
-@dataclass(frozen=True)
-class SetScores:
-    """Metrics of label sets. A ratio with denominator 0 is 0, as in scikit-learn with `zero_division=0`."""
-
-    micro_f1: float
-    macro_f1: float
-    exact_match: float
-    """Share of texts whose label set is exactly right."""
-    per_class: dict[str, ClassScore]
+def score_sets(actual_TC: LabelSets, predicted_TC: LabelSets) -> dict[str, float]:
+    """Return the figures of label sets; `exact_match` is the share of texts whose set is exactly right."""
+    return {
+        "micro_f1": micro_f1(actual_TC, predicted_TC),
+        "macro_f1": macro_f1_of_sets(actual_TC, predicted_TC),
+        "exact_match": float((actual_TC == predicted_TC).all(axis=1).mean()),
+    }
 
 
-def score_sets(actual_TC: LabelSets, predicted_TC: LabelSets, labels: Sequence[str]) -> SetScores:
-    hits_C = (actual_TC & predicted_TC).sum(axis=0)
-    actual_C, predicted_C = actual_TC.sum(axis=0), predicted_TC.sum(axis=0)
-    precision_C, recall_C = ratio(hits_C, predicted_C), ratio(hits_C, actual_C)
-    f1_C = ratio(2 * hits_C, actual_C + predicted_C)
-    columns = (array.tolist() for array in (precision_C, recall_C, f1_C, actual_C))
-    return SetScores(
-        micro_f1=micro_f1(actual_TC, predicted_TC),
-        macro_f1=macro_f1_of_sets(actual_TC, predicted_TC),
-        exact_match=float((actual_TC == predicted_TC).all(axis=1).mean()),
-        per_class={label: ClassScore(*values) for label, *values in zip(labels, *columns, strict=True)},
-    )
+def score_each_label(actual_TC: LabelSets, predicted_TC: LabelSets, labels: Sequence[str]) -> PerClass:
+    hits_TC = actual_TC & predicted_TC
+    return _each(hits_TC.sum(axis=0), actual_TC.sum(axis=0), predicted_TC.sum(axis=0), labels)
 
 
 def whole(predicted_TC: LabelSets, actual_TC: LabelSets) -> LabelSets:
@@ -197,12 +173,8 @@ class TextsOrPairs:
         )
 
 
-@dataclass(frozen=True)
-class LabelledTexts:
-    """Texts and their classes."""
-
-    texts: TextsOrPairs
-    class_T: Classes
+LabelledTexts = tuple[TextsOrPairs, Classes]
+"""Texts and their classes."""
 
 
 def largest_class(class_T: Classes, num_test: int) -> Classes:
@@ -218,13 +190,13 @@ def tfidf_logistic_regression(train: LabelledTexts, validation: LabelledTexts, t
     """
     from sklearn.multiclass import OneVsRestClassifier
 
-    features = WordCounts(train.texts)
-    train_TF, validation_TF = features.of(train.texts), features.of(validation.texts)
+    features = WordCounts(train[0])
+    train_TF, validation_TF = features.of(train[0]), features.of(validation[0])
     fitted = [
-        OneVsRestClassifier(_logistic_regression(strength)).fit(train_TF, train.class_T)
+        OneVsRestClassifier(_logistic_regression(strength)).fit(train_TF, train[1])
         for strength in _INVERSE_REGULARIZATIONS
     ]
-    best = max(fitted, key=lambda model: float(model.score(validation_TF, validation.class_T)))
+    best = max(fitted, key=lambda model: float(model.score(validation_TF, validation[1])))
     predicted_T: Classes = best.predict(features.of(test))
     return predicted_T
 

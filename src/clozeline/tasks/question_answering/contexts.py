@@ -8,10 +8,9 @@ Shapes: Q questions, W windows, B windows of a batch, L longest of them.
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,44 +18,23 @@ from torch import Tensor
 from torch.nn import functional
 
 from clozeline.params.tasks import QuestionAnsweringParams
-from clozeline.records.finetune.scored_items import (
-    ConfigFacts,
-    HeldOut,
-    exact_match,
-    f1,
-    write_held_out,
-    write_test_items,
-)
-from clozeline.records.finetune.statistics import bootstrap_interval
+from clozeline.records.finetune.scored_items import ConfigFacts, HeldOut, exact_match, f1
+from clozeline.records.finetune.statistics import Figure
 from clozeline.records.finetune.task_metrics import Headline, ShownItem
 from clozeline.tasks import heads
 from clozeline.tasks.classification.scores import tfidf_vectorizer
 from clozeline.tasks.formats import task_records
-from clozeline.tasks.question_answering.data import AnswerCount, ContextQuestion, QuestionCount, select
+from clozeline.tasks.question_answering.data import ContextQuestion, ContextQuestions, select
 from clozeline.tasks.question_answering.windows import NO_ANSWER, Windows
-from clozeline.tasks.rows import TargetedBatch, training_batches
+from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer_to, shown
+from clozeline.tasks.rows import Ids, TargetedBatch
 from clozeline.tasks.selection import count_seen
-from clozeline.tasks.task import (
-    InputsOf,
-    TaskReport,
-    answers,
-    measuring_batches,
-    num_batches,
-    only_answer,
-    opened_for,
-    shown,
-    warn_of_unknown_tokens,
-)
-from clozeline.training.state import Batch
-
-if TYPE_CHECKING:
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
+from clozeline.tasks.task import InputsOf, TrainedTask, answers, measuring_batches
 
 Scores = npt.NDArray[np.float32]
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _NOTHING = "no answer"
-F1s = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -78,7 +56,7 @@ def best_span(start_L: Scores, end_L: Scores, most_tokens: int) -> TokenSpan:
     return TokenSpan(int(first), int(first + offset), float(sums[first, offset]))
 
 
-def best_threshold(margin_Q: npt.NDArray[np.float64], gain_Q: npt.NDArray[np.float64]) -> float:
+def best_threshold(margin_Q: Floats, gain_Q: Floats) -> float:
     """Return the threshold with the largest total gain if questions with a margin above it are left unanswered.
 
     It is infinite if no question should be left unanswered, and minus infinity if all should.
@@ -105,13 +83,13 @@ def nearest_sentences(validation: Sequence[ContextQuestion], test: Sequence[Cont
     vectorizer = tfidf_vectorizer()
     vectorizer.fit([question.context for question in (*validation, *test)])
     known = [_nearest(question, vectorizer) for question in validation]
-    gains = [f1(it.texts, "") - f1(it.texts, answer) for it, (answer, _) in zip(validation, known, strict=True)]
-    bound = -best_threshold(np.array([-likeness for _, likeness in known]), np.array(gains))
+    gain_Q = _f1s(validation, [""] * len(validation)) - _f1s(validation, [answer for answer, _ in known])
+    bound = -best_threshold(np.array([-likeness for _, likeness in known]), gain_Q)
     found = [_nearest(question, vectorizer) for question in test]
     return [answer if likeness >= bound else "" for answer, likeness in found]
 
 
-def _nearest(question: ContextQuestion, vectorizer: "TfidfVectorizer") -> tuple[str, float]:
+def _nearest(question: ContextQuestion, vectorizer: Any) -> tuple[str, float]:
     sentences = _SENTENCE_END.split(question.context.strip())
     likeness = (vectorizer.transform(sentences) @ vectorizer.transform([question.question]).T).toarray().ravel()
     best = int(likeness.argmax())
@@ -126,131 +104,110 @@ class FoundSpan:
     margin: float
 
 
-@dataclass(frozen=True)
-class SpanFigures:
-    """Figures of the test split in metrics/finetune/<task>.json; shares are 0-1."""
-
-    f1: float
-    f1_low: float
-    f1_high: float
-    exact_match: float
-    baseline_nearest_sentence_f1: float
-    no_answer_f1: float
-    no_answer_margin: float | None
-    """Margin, chosen on the validation split, above which a question is left unanswered. None: all questions are
-    answered, or none is."""
-    num_train: int
-    num_validation: int
-    num_test: int
-    num_test_unanswerable: int
-    num_windows_train: int
-    num_in_several_windows_test: int
-    num_cut_questions_test: int
-    num_test_contexts_seen_in_pretraining: int
-    answers: AnswerCount
-    records: QuestionCount
-
-
-class QuestionAnswering:
+class QuestionAnswering(TrainedTask[ContextQuestion]):
     """Extractive question answering with a head that scores both ends of an answer."""
+
+    splits: ContextQuestions
 
     def __init__(self, inputs: InputsOf[QuestionAnsweringParams]) -> None:
         params = inputs.params
-        self._inputs, self._params = inputs, params
-        self._questions = select(task_records(params, inputs.data), params)
-        self.model = heads.build_answerer(inputs.encoder, inputs.seed, inputs.family)
-        opened = opened_for(self.model, inputs)
-        self._with_types = heads.tells_pairs_apart(self.model)
+        splits = select(task_records(params, inputs.data), params)
+        model = heads.build_answerer(inputs.encoder, inputs.seed, inputs.family)
+        super().__init__(inputs, splits, model, reads_pairs=True)
         self._train, self._validation, self._test = (
-            Windows.encode(part, opened, params)
-            for part in (self._questions.train, self._questions.validation, self._questions.test)
+            Windows.encode(part, self.opened, params) for part in splits.parts.values()
         )
-        self.trained_on = (self._train.rows,)
-        warn_of_unknown_tokens(opened, *self.trained_on)
-        self.batches_per_epoch = num_batches(len(self._train.rows), inputs)
+        self.feed(self._train.rows)
 
-    def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:
-        return training_batches(
-            self._train.rows.length_T,
-            self._params.batch_size,
-            self._inputs.seed,
-            epoch,
-            index,
-            lambda windows_B: self._train.batch(windows_B, self._with_types),
-        )
+    def batch(self, rows_B: Ids, epoch: int) -> TargetedBatch:
+        return self._train.batch(rows_B, self.with_types)
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
         """Return the mean of the losses of both ends, summed over the windows (Devlin et al. 2018, section 4.2)."""
-        ends = heads.end_logits(self.model, inputs.encoded)
         losses = [
             functional.cross_entropy(logits_BL, inputs.targets_B[:, end], reduction="sum")
-            for end, logits_BL in enumerate(ends)
+            for end, logits_BL in enumerate(heads.end_logits(self.model, inputs.encoded))
         ]
         return (losses[0] + losses[1]) / 2
 
     def validation_score(self) -> float:
         """Return F1 at the best margin."""
-        questions, found = self._questions.validation, self._find(self._validation)
-        return _mean_f1(questions, _answers(found, _margin(questions, found)))
+        questions, found = self.splits.validation, self._find(self._validation)
+        return float(_f1s(questions, _answers(found, _margin(questions, found))).mean())
 
     def test(self) -> TaskReport:
-        questions = self._questions
-        margin = _margin(questions.validation, self._find(self._validation))
+        splits, questions = self.splits, self.splits.test
+        margin = _margin(splits.validation, self._find(self._validation))
         predicted = _answers(self._find(self._test), margin)
-        answered = list(zip(questions.test, predicted, strict=True))
-        f1_Q = _f1s(questions.test, predicted)
-        nearest_Q = _f1s(questions.test, nearest_sentences(questions.validation, questions.test))
-        nothing_Q = _f1s(questions.test, [""] * len(questions.test))
-        contexts = sorted({it.context for it in questions.test})
+        nearest = nearest_sentences(splits.validation, questions)
+        contexts = sorted({it.context for it in questions})
+
+        def mean_f1(texts: Sequence[str]) -> Figure:
+            f1_Q = _f1s(questions, texts)
+            return lambda place_Q: float(f1_Q[place_Q].mean())
+
+        figure = HeadlineFigure(
+            "f1",
+            mean_f1(predicted),
+            ("nearest sentence by TF-IDF", mean_f1(nearest)),
+            ("no answer to anything", mean_f1([""] * len(questions))),
+            is_paired=False,
+        )
 
         def headline_on(places: Sequence[int]) -> Headline:
             chosen = {contexts[place] for place in places}
-            is_chosen_Q = np.array([it.context in chosen for it in questions.test])
-            return _headline(*(f1s[is_chosen_Q] for f1s in (f1_Q, nearest_Q, nothing_Q)))
+            return figure.on([place for place, it in enumerate(questions) if it.context in chosen])
 
-        top = headline_on(range(len(contexts)))
-        figures = SpanFigures(
-            f1=top.value,
-            f1_low=top.low,
-            f1_high=top.high,
-            exact_match=_mean_exact(questions.test, predicted),
-            baseline_nearest_sentence_f1=top.baseline_value,
-            no_answer_f1=top.trivial_value,
-            no_answer_margin=margin if math.isfinite(margin) else None,
-            num_train=len(questions.train),
-            num_validation=len(questions.validation),
-            num_test=len(questions.test),
-            num_test_unanswerable=sum(not it.is_answerable for it in questions.test),
-            num_windows_train=len(self._train.rows),
-            num_in_several_windows_test=self._test.num_in_several,
-            num_cut_questions_test=self._test.num_cut_questions,
-            num_test_contexts_seen_in_pretraining=count_seen(
-                {it.context_identity for it in questions.test}, self._inputs.pretraining_text
-            ),
-            answers=questions.answers,
-            records=questions.count,
-        )
-        items = _shown(questions.test, predicted)
+        top = figure.on(range(len(questions)))
+        exact_Q = np.array([exact_match(it.texts, text) for it, text in zip(questions, predicted, strict=True)])
+        seen = count_seen({it.context_identity for it in questions}, self.inputs.pretraining_text)
+        figures = {
+            "f1": top.value,
+            "f1_low": top.low,
+            "f1_high": top.high,
+            "exact_match": float(exact_Q.mean()),
+            "baseline_nearest_sentence_f1": top.baseline_value,
+            "no_answer_f1": top.trivial_value,
+            # Chosen on the validation split; a question with a margin above it is left unanswered. None: all are
+            # answered, or none is.
+            "no_answer_margin": margin if math.isfinite(margin) else None,
+            **splits.sizes,
+            "num_test_unanswerable": sum(not it.is_answerable for it in questions),
+            "num_windows_train": len(self._train.rows),
+            "num_in_several_windows_test": self._test.num_in_several,
+            "num_cut_questions_test": self._test.num_cut_questions,
+            "num_test_contexts_seen_in_pretraining": seen,
+            "answers": splits.answers.by_reason,
+            "records": splits.count.by_reason,
+        }
+        items = [
+            ShownItem(
+                {"question": it.question, "context": it.context},
+                " / ".join(dict.fromkeys(it.texts)) or _NOTHING,
+                text or _NOTHING,
+                exact == 1,
+            )
+            for it, text, exact in zip(questions, predicted, exact_Q.tolist(), strict=True)
+        ]
         return TaskReport(
             headline=top,
-            figures=asdict(figures),
-            confusion=[(_kind(it.is_answerable), _kind(bool(text))) for it, text in answered],
-            per_class=_per_group(questions.test, predicted),
-            examples=shown(items, self._params.num_examples),
+            figures=figures,
+            confusion=[(_kind(it.texts), _kind(text)) for it, text in zip(questions, predicted, strict=True)],
+            per_class=_per_group(questions, _f1s(questions, predicted), exact_Q),
+            examples=shown(items, self.params.num_examples),
             test_texts=contexts,
-            train_texts=sorted({it.context for it in questions.train}),
+            train_texts=sorted({it.context for it in splits.train}),
             headline_on=headline_on,
-            first_places={**questions.count.first_places, **questions.answers.first_places},
-            only_answer=only_answer([item.predicted for item in items], [item.actual for item in items]),
+            first_places={**splits.count.first_places, **splits.answers.first_places},
+            only_answer=only_answer_to(items),
         )
 
-    def save(self, out: Path) -> None:
-        questions = self._questions.validation
-        margin = _margin(questions, self._find(self._validation))
-        ConfigFacts(no_answer_margin=margin if math.isfinite(margin) else None).add_to(self.model.config)
-        heads.save(self.model, self._inputs.encoder, self._params.max_length, out, with_types=self._with_types)
-        for write, part in ((write_held_out, questions), (write_test_items, self._questions.test)):
-            write(out, [HeldOut(text=it.question, second=it.context, right=it.texts) for it in part])
+    def facts(self) -> ConfigFacts:
+        margin = _margin(self.splits.validation, self._find(self._validation))
+        return ConfigFacts(no_answer_margin=margin if math.isfinite(margin) else None)
+
+    def held_out(self, items: Sequence[ContextQuestion], most: int) -> list[HeldOut]:
+        return [HeldOut(text=it.question, second=it.context, right=it.texts) for it in items]
 
     def _find(self, part: Windows) -> list[FoundSpan]:
         """Return the best span over all windows of each question."""
@@ -264,78 +221,45 @@ class QuestionAnswering:
             if len(spans) == 0:
                 continue
             inside = slice(first, first + len(spans))
-            span = best_span(start_L[inside], end_L[inside], self._params.max_answer_tokens)
+            span = best_span(start_L[inside], end_L[inside], self.params.max_answer_tokens)
             if span.score > score_Q[question]:
                 score_Q[question] = span.score
                 texts[question] = part.questions[question].context[spans[span.first, 0] : spans[span.last, 1]]
         return [FoundSpan(text, margin) for text, margin in zip(texts, (nothing_Q - score_Q).tolist(), strict=True)]
 
-    def _logits(self, part: Windows) -> Iterator[tuple[int, npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
-        encoded = partial(part.rows.encoded, with_types=self._with_types)
-        batches = measuring_batches(part.rows.length_T, self._inputs)
+    def _logits(self, part: Windows) -> Iterator[tuple[int, Scores, Scores]]:
+        encoded = partial(part.rows.encoded, with_types=self.with_types)
+        batches = measuring_batches(part.rows.length_T, self.inputs)
         for windows_B, ends in answers(self.model, batches, encoded, heads.end_logits):
             start_BL, end_BL = (logits_BL.float().cpu().numpy() for logits_BL in ends)
             yield from zip(windows_B.tolist(), start_BL, end_BL, strict=True)
 
 
 def _margin(questions: Sequence[ContextQuestion], found: Sequence[FoundSpan]) -> float:
-    gains = [f1(it.texts, "") - f1(it.texts, best.text) for it, best in zip(questions, found, strict=True)]
-    return best_threshold(np.array([best.margin for best in found]), np.array(gains))
+    gain_Q = _f1s(questions, [""] * len(questions)) - _f1s(questions, [best.text for best in found])
+    return best_threshold(np.array([best.margin for best in found]), gain_Q)
 
 
 def _answers(found: Sequence[FoundSpan], margin: float) -> list[str]:
     return ["" if best.margin > margin else best.text for best in found]
 
 
-def _mean_f1(questions: Sequence[ContextQuestion], predicted: Sequence[str]) -> float:
-    return float(_f1s(questions, predicted).mean())
-
-
-def _f1s(questions: Sequence[ContextQuestion], predicted: Sequence[str]) -> F1s:
+def _f1s(questions: Sequence[ContextQuestion], predicted: Sequence[str]) -> Floats:
     return np.array([f1(it.texts, text) for it, text in zip(questions, predicted, strict=True)])
 
 
-def _mean_exact(questions: Sequence[ContextQuestion], predicted: Sequence[str]) -> float:
-    return float(np.mean([exact_match(it.texts, text) for it, text in zip(questions, predicted, strict=True)]))
+def _kind(answer: str | Sequence[str]) -> str:
+    return "answer" if answer else _NOTHING
 
 
-def _kind(has_answer: bool) -> str:
-    return "answer" if has_answer else _NOTHING
-
-
-def _per_group(questions: Sequence[ContextQuestion], predicted: Sequence[str]) -> dict[str, dict[str, float]]:
-    groups: dict[str, tuple[list[ContextQuestion], list[str]]] = {}
-    for question, text in zip(questions, predicted, strict=True):
-        group = groups.setdefault(_kind(question.is_answerable), ([], []))
-        group[0].append(question)
-        group[1].append(text)
+def _per_group(questions: Sequence[ContextQuestion], f1_Q: Floats, exact_Q: Floats) -> dict[str, dict[str, float]]:
+    """Return the figures of the questions with an answer, and of those without."""
+    kinds = np.array([_kind(question.texts) for question in questions])
     return {
-        name: {"f1": _mean_f1(*group), "exact_match": _mean_exact(*group), "num_questions": len(group[0])}
-        for name, group in sorted(groups.items())
+        kind: {
+            "f1": float(f1_Q[kinds == kind].mean()),
+            "exact_match": float(exact_Q[kinds == kind].mean()),
+            "num_questions": int((kinds == kind).sum()),
+        }
+        for kind in sorted(set(kinds.tolist()))
     }
-
-
-def _shown(questions: Sequence[ContextQuestion], predicted: Sequence[str]) -> list[ShownItem]:
-    return [
-        ShownItem(
-            {"question": it.question, "context": it.context},
-            " / ".join(dict.fromkeys(it.texts)) or _NOTHING,
-            text or _NOTHING,
-            exact_match(it.texts, text) == 1,
-        )
-        for it, text in zip(questions, predicted, strict=True)
-    ]
-
-
-def _headline(f1_Q: F1s, nearest_Q: F1s, nothing_Q: F1s) -> Headline:
-    low, high = bootstrap_interval(lambda places_Q: float(f1_Q[places_Q].mean()), len(f1_Q))
-    return Headline(
-        metric="f1",
-        value=float(f1_Q.mean()),
-        low=low,
-        high=high,
-        baseline="nearest sentence by TF-IDF",
-        baseline_value=float(nearest_Q.mean()),
-        trivial="no answer to anything",
-        trivial_value=float(nothing_Q.mean()),
-    )

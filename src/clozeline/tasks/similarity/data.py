@@ -11,8 +11,10 @@ Shapes: B pairs of a batch, P pairs of a part of it.
 
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import attrgetter
 from typing import Self
 
 import torch
@@ -21,9 +23,10 @@ from torch import Tensor
 from clozeline.params.tasks import SimilarityParams
 from clozeline.records.reading.streams import identity_of
 from clozeline.system.errors import DataError
+from clozeline.tasks import selection
 from clozeline.tasks.files import LabelledRecord, Part
 from clozeline.tasks.rows import EncodedBatch, Ids, TextRows
-from clozeline.tasks.selection import STRICTEST_FIRST, RecordCount, num_of_each, part_of, remedy, strictest
+from clozeline.tasks.selection import Counts, Splits, part_of, strictest
 
 _PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
 _SENTENCE_END = re.compile(r"[.!?]\s+(?=[A-Z`\"'(\[:*])")
@@ -97,32 +100,7 @@ class TextPair:
     """Location of the record."""
 
 
-@dataclass
-class PairCount(RecordCount):
-    """Counts of records, used and dropped."""
-
-    without_text: int = 0
-    without_score: int = 0
-    too_short: int = 0
-    """Docstrings with a summary of fewer than 3 words, or a description of fewer than 5."""
-    repeated: int = 0
-    """Docstrings whose description contains the summary verbatim, which word search would find trivially."""
-    twice: int = 0
-    """Copies of a pair; the pair gets their mean score."""
-    beyond_max_train: int = 0
-    in_several_parts: int = 0
-    """Pairs with a text that a stricter split holds (test before validation before training); these are dropped."""
-
-
-@dataclass(frozen=True)
-class Pairs:
-    train: list[TextPair]
-    validation: list[TextPair]
-    test: list[TextPair]
-    count: PairCount = field(default_factory=PairCount)
-
-
-def select(records: Iterable[tuple[Part, LabelledRecord]], params: SimilarityParams) -> Pairs:
+def select(records: Iterable[tuple[Part, LabelledRecord]], params: SimilarityParams) -> Splits[TextPair]:
     """Read the pairs and split them.
 
     The hash of both texts decides the split of a scored pair, that of the second text the split of a matching pair. The
@@ -132,69 +110,59 @@ def select(records: Iterable[tuple[Part, LabelledRecord]], params: SimilarityPar
         DataError: a score is not a number or outside the scale, a split has fewer than two pairs, or all scores of a
             split are the same.
     """
-    count = PairCount()
-    copies: dict[tuple[str, str], list[TextPair]] = {}
-    for given, record in records:
-        count.num_read += 1
-        pair = _pair(record, given, params, count)
-        if pair is not None:
-            copies.setdefault((pair.first_identity, pair.second_identity), []).append(pair)
-    merged = [_merged(of_key, count) for of_key in copies.values()]
-    kept = merged if params.score_field else _apart(merged, count)
-    # The result does not depend on the order of the records.
-    kept = sorted(kept, key=lambda pair: (pair.first_identity, pair.second_identity))
-    parts: dict[Part, list[TextPair]] = {part: [pair for pair in kept if pair.part == part] for part in STRICTEST_FIRST}
-    parts["train"] = _chosen(parts["train"], params.max_train, count)
-    count.num_used = sum(map(len, parts.values()))
-    count.tell()
-    _check_enough(parts, count)
+    count = Counts.of_records(
+        *("without_text", "without_score"),
+        "too_short",  # docstrings with a summary of fewer than 3 words, or a description of fewer than 5
+        "repeated",  # descriptions that contain the summary verbatim, which word search would find trivially
+        "twice",  # copies of a pair; the pair gets their mean score
+        *("beyond_max_train", "in_several_parts"),
+    )
+
+    def key(pair: TextPair) -> tuple[str, str]:
+        return pair.first_identity, pair.second_identity
+
+    kept = selection.select(records, partial(_pair, params), key, partial(_merged, count), count)
+    splits = Splits.of(kept if params.score_field else _apart(kept, count), key, count, params.max_train)
+    if not all(len(pairs) > 1 for pairs in splits.parts.values()):
+        raise splits.too_few(
+            "pairs",
+            "two in each split",
+            "add pairs, check the fields and fractions of this task, or remove it from `finetune`",
+        )
     if params.score_field:
-        _check_scores_differ(parts, params.score_field, params)
-    return Pairs(parts["train"], parts["validation"], parts["test"], count)
+        _check_scores_differ(splits, params)
+    return splits
 
 
-def _pair(record: LabelledRecord, given: Part, params: SimilarityParams, count: PairCount) -> TextPair | None:
-    texts = _both(record, params, count)
-    if texts is None:
-        return None
+def _pair(params: SimilarityParams, found: tuple[Part, LabelledRecord]) -> TextPair | tuple[str, str]:
+    given, record = found
+    if params.docstring_field is not None:
+        texts = _of_docstring(record, params.docstring_field, params.title_field)
+    else:
+        texts = record.text(params.first_field).strip(), record.text(params.second_field).strip()
+    if isinstance(texts, str):
+        return texts, record.place
+    if not all(texts):
+        return "without_text", record.place
     score = None
-    if params.score_field:
-        score = _scaled(record, params.score_field, params)
-        if score is None:
-            count.add("without_score", record.place)
-            return None
+    if params.score_field and (score := _scaled(record, params.score_field, params)) is None:
+        return "without_score", record.place
     first, second = identity_of(texts[0]), identity_of(texts[1])
     identity = identity_of(*sorted((first, second))) if params.score_field else second
     return TextPair(*texts, score, first, second, part_of(identity, given, params), record.place)
 
 
-def _both(record: LabelledRecord, params: SimilarityParams, count: PairCount) -> tuple[str, str] | None:
-    if params.docstring_field is not None:
-        return _of_docstring(record, params.docstring_field, params.title_field, count)
-    texts = record.text(params.first_field).strip(), record.text(params.second_field).strip()
-    if not all(texts):
-        count.add("without_text", record.place)
-        return None
-    return texts
-
-
-def _of_docstring(
-    record: LabelledRecord, docstring_field: str, title_field: str | None, count: PairCount
-) -> tuple[str, str] | None:
+def _of_docstring(record: LabelledRecord, docstring_field: str, title_field: str | None) -> tuple[str, str] | str:
+    """Return summary and description; or the reason why they are no pair."""
     whole = record.text(docstring_field)
     if not whole.strip():
-        count.add("without_text", record.place)
-        return None
+        return "without_text"
     title = record.text(title_field) if title_field else ""
     docstring = parted(whole)
     summary, description = without_name(docstring.summary, title), without_name(docstring.description, title)
     if _is_shorter(summary, _LEAST_SUMMARY_WORDS) or _is_shorter(description, _LEAST_DESCRIPTION_WORDS):
-        count.add("too_short", record.place)
-        return None
-    if summary.rstrip(".").casefold() in description.casefold():
-        count.add("repeated", record.place)
-        return None
-    return summary, description
+        return "too_short"
+    return "repeated" if summary.rstrip(".").casefold() in description.casefold() else (summary, description)
 
 
 def _is_shorter(text: str, num_words: int) -> bool:
@@ -213,74 +181,46 @@ def _scaled(record: LabelledRecord, score_field: str, params: SimilarityParams) 
     return (score - params.lowest_score) / (params.highest_score - params.lowest_score)
 
 
-def _merged(copies: list[TextPair], count: PairCount) -> TextPair:
-    part = strictest(copy.part for copy in copies)
-    kept = [copy for copy in copies if copy.part == part]
-    count.add("in_several_parts", *(copy.place for copy in copies if copy.part != part))
-    count.add("twice", *(copy.place for copy in kept[1:]))
-    chosen = min(kept, key=lambda copy: (copy.first, copy.second))
-    scores = sorted(copy.score for copy in kept if copy.score is not None)
-    score = statistics.fmean(scores) if scores else None
-    return replace(chosen, score=score)
+def _merged(count: Counts, copies: list[TextPair]) -> Iterator[TextPair]:
+    count.add("twice", *(copy.place for copy in copies[1:]))
+    scores = sorted(copy.score for copy in copies if copy.score is not None)
+    chosen = min(copies, key=lambda copy: (copy.first, copy.second))
+    yield replace(chosen, score=statistics.fmean(scores) if scores else None)
 
 
-def _apart(pairs: list[TextPair], count: PairCount) -> list[TextPair]:
+def _apart(pairs: list[TextPair], count: Counts) -> list[TextPair]:
     """Return the pairs without a text in a stricter split, checked by second texts first, then by first texts."""
-    for identity_name in ("second_identity", "first_identity"):
+    for identity_of_pair in (attrgetter("second_identity"), attrgetter("first_identity")):
         parts: dict[str, set[Part]] = {}
         for pair in pairs:
-            parts.setdefault(getattr(pair, identity_name), set()).add(pair.part)
-        stays = [pair.part == strictest(parts[getattr(pair, identity_name)]) for pair in pairs]
+            parts.setdefault(identity_of_pair(pair), set()).add(pair.part)
+        stays = [pair.part == strictest(parts[identity_of_pair(pair)]) for pair in pairs]
         count.add("in_several_parts", *(pair.place for pair, stay in zip(pairs, stays, strict=True) if not stay))
         pairs = [pair for pair, stay in zip(pairs, stays, strict=True) if stay]
     return pairs
 
 
-def _chosen(pairs: list[TextPair], most: int | None, count: PairCount) -> list[TextPair]:
-    """Return the first `most` pairs. They are sorted by hash, so adding or removing other pairs changes few of them."""
-    chosen = pairs[:most]
-    count.beyond_max_train = len(pairs) - len(chosen)
-    return chosen
-
-
-def _check_enough(parts: Mapping[Part, list[TextPair]], count: PairCount) -> None:
-    if all(len(pairs) > 1 for pairs in parts.values()):
-        return
-    raise DataError(
-        f"too few pairs: {count.num_read} records, {count.num_used} of use: {num_of_each(parts)}; a task needs two in"
-        " each split",
-        do=remedy(
-            "add pairs, check the fields and fractions of this task, or remove it from `finetune`",
-            parts,
-            count.in_several_parts,
-        ),
-    )
-
-
-def _check_scores_differ(parts: Mapping[Part, list[TextPair]], score_field: str, params: SimilarityParams) -> None:
+def _check_scores_differ(splits: Splits[TextPair], params: SimilarityParams) -> None:
     """Check that each split has different scores: constant scores teach nothing and have no correlation."""
-    for part, pairs in parts.items():
+    for part, pairs in splits.parts.items():
         scores = {pair.score for pair in pairs}
-        if len(scores) > 1:
-            continue
-        share = scores.pop() or 0.0
-        score = params.lowest_score + share * (params.highest_score - params.lowest_score)
-        raise DataError(
-            f"all {len(pairs)} {part} pairs have the score {score:g}, and each split needs two different ones",
-            do=f"add pairs with other scores, or check `score_field` ({score_field}) and `splits` of this task",
-        )
+        if len(scores) == 1:
+            score = params.lowest_score + (scores.pop() or 0.0) * (params.highest_score - params.lowest_score)
+            raise DataError(
+                f"all {len(pairs)} {part} pairs have the score {score:g}, and each split needs two scores",
+                do="add pairs with other scores, or check `score_field` and `splits` of this task",
+            )
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Targets of the pairs of a batch."""
+    """Targets of the pairs of a batch: scores, 0-1, and None for matching pairs; and the numbers of their texts, the
+    same for equal texts. Pairs that share a text are not negatives of each other.
+    """
 
     score_B: Tensor | None
-    """Scores, 0-1; None for matching pairs."""
     first_B: Tensor
-    """Number of the first text, the same for equal texts,"""
     second_B: Tensor
-    """... and of the second text. Pairs that share a text are not negatives of each other."""
 
     def rows(self, first: int, last: int) -> Self:
         return self._each(lambda tensor: tensor[first:last])

@@ -11,12 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from clozeline.params.tasks import TaggingParams
 from clozeline.records.reading.streams import identity_of
-from clozeline.system.errors import DataError
+from clozeline.tasks import selection
 from clozeline.tasks.files import LabelledRecord, Part
-from clozeline.tasks.selection import RecordCount, num_of_each, part_of, remedy, strictest
+from clozeline.tasks.selection import Counts, Splits, part_of
 
 OUTSIDE = "O"
 _TAG = re.compile(r"([BIESLU])-(.+)")
@@ -69,68 +70,53 @@ class Sentence:
     """Location of the record."""
 
 
-@dataclass
-class SentenceCount(RecordCount):
-    """Counts of records, used and dropped."""
+@dataclass(frozen=True)
+class Sentences(Splits[Sentence]):
+    """Splits of a task. `tags` are O, and B- and I- of each entity type in training.
 
-    without_words: int = 0
-    in_several_parts: int = 0
-    """Copies of a sentence that a stricter split holds (test before validation before training); these are dropped.
-    Copies within one split stay, because they reflect how frequent a sentence is.
+    `types_not_trained` has the number of entities of each type that occurs only in validation and test, and so cannot
+    be found.
     """
 
-
-@dataclass(frozen=True)
-class Sentences:
-    """Splits of a task. `tags` are O, and B- and I- of each entity type in training."""
-
     tags: tuple[str, ...]
-    train: list[Sentence]
-    validation: list[Sentence]
-    test: list[Sentence]
     types_not_trained: Mapping[str, int]
-    """Entity type that occurs only in validation and test → number of its entities, which cannot be found."""
-    count: SentenceCount = field(default_factory=SentenceCount)
 
 
 def select(records: Iterable[tuple[Part, LabelledRecord]], params: TaggingParams) -> Sentences:
-    """Read the sentences and split them.
+    """Read the sentences and split them. Copies within one split stay, because they tell how frequent a sentence is.
 
     Raises:
         DataError: words and tags of a record do not match, a split is empty, or training has no entity.
     """
-    count = SentenceCount()
-    copies: dict[str, list[Sentence]] = {}
-    for given, record in records:
-        count.num_read += 1
-        words, tags = words_and_tags(record, params)
-        if words:
-            identity = identity_of(" ".join(words))
-            sentence = Sentence(words, tags, identity, part_of(identity, given, params), record.place)
-            copies.setdefault(identity, []).append(sentence)
-        else:
-            count.add("without_words", record.place)
-    parts: dict[Part, list[Sentence]] = {"train": [], "validation": [], "test": []}
-    for of_identity in copies.values():
-        part = strictest(copy.part for copy in of_identity)
-        count.add("in_several_parts", *(copy.place for copy in of_identity if copy.part != part))
-        parts[part].extend(copy for copy in of_identity if copy.part == part)
-    for content in parts.values():  # The result does not depend on the order of the records.
-        content.sort(key=lambda copy: (copy.identity, copy.words, copy.tags))
-    count.num_used = sum(map(len, parts.values()))
-    types = {type_of(tag) for sentence in parts["train"] for tag in sentence.tags} - {OUTSIDE}
-    count.tell()
-    _check_enough(parts, types, count)
-    not_trained = _not_trained((*parts["validation"], *parts["test"]), types)
-    _name(not_trained)
-    return Sentences(
-        tags=(OUTSIDE, *(f"{prefix}-{name}" for name in sorted(types) for prefix in "BI")),
-        train=parts["train"],
-        validation=parts["validation"],
-        test=parts["test"],
-        types_not_trained=not_trained,
-        count=count,
-    )
+    count = Counts.of_records("without_words", "in_several_parts")
+    kept = selection.select(records, partial(_sentence, params), lambda it: it.identity, iter, count)
+    splits = Splits.of(kept, lambda it: (it.identity, it.words, it.tags), count)
+    types = {type_of(tag) for sentence in splits.train for tag in sentence.tags} - {OUTSIDE}
+    if not (types and all(splits.parts.values())):
+        raise splits.too_few(
+            "tagged sentences",
+            f"some in each split, and entities in training, which has {len(types)} types",
+            "add sentences, or check the fields or columns, `validation_fraction` and `test_fraction` of this task",
+        )
+    judged = (*splits.validation, *splits.test)
+    begun = Counter(tag[2:] for sentence in judged for tag in sentence.tags if tag.startswith("B-"))
+    not_trained = {name: num for name, num in sorted(begun.items()) if name not in types}
+    if not_trained:
+        _LOG.warning(
+            "entity types that occur only in validation or test sentences count as missed: %s",
+            ", ".join(f"{name} ({num:,})" for name, num in not_trained.items()),
+        )
+    tags = (OUTSIDE, *(f"{prefix}-{name}" for name in sorted(types) for prefix in "BI"))
+    return Sentences(splits.train, splits.validation, splits.test, count, tags, not_trained)
+
+
+def _sentence(params: TaggingParams, found: tuple[Part, LabelledRecord]) -> Sentence | tuple[str, str]:
+    given, record = found
+    words, tags = words_and_tags(record, params)
+    if not words:
+        return "without_words", record.place
+    identity = identity_of(" ".join(words))
+    return Sentence(words, tags, identity, part_of(identity, given, params), record.place)
 
 
 def words_and_tags(record: LabelledRecord, params: TaggingParams) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -146,30 +132,3 @@ def words_and_tags(record: LabelledRecord, params: TaggingParams) -> tuple[tuple
         return tuple(words), tuple(to_iob2(tags))
     except ValueError as error:
         raise record.refuse(params.tags_field, f"O, or a type after B-, I-, E-, S-, L- or U-, not {error}") from error
-
-
-def _not_trained(sentences: Iterable[Sentence], types: set[str]) -> dict[str, int]:
-    begun = (tag[2:] for sentence in sentences for tag in sentence.tags if tag.startswith("B-"))
-    return dict(sorted(Counter(name for name in begun if name not in types).items()))
-
-
-def _name(not_trained: Mapping[str, int]) -> None:
-    if not_trained:
-        _LOG.warning(
-            "entity types that occur only in validation or test sentences count as missed: %s",
-            ", ".join(f"{name} ({num:,})" for name, num in not_trained.items()),
-        )
-
-
-def _check_enough(parts: Mapping[Part, list[Sentence]], types: set[str], count: SentenceCount) -> None:
-    if types and all(parts.values()):
-        return
-    raise DataError(
-        f"too few tagged sentences: {count.num_read} records, {count.num_used} of use: {num_of_each(parts)}; a task"
-        f" needs some in each split, and entities in training, which has {len(types)} types",
-        do=remedy(
-            "add sentences, or check the fields or columns, `validation_fraction` and `test_fraction` of this task",
-            parts,
-            count.in_several_parts,
-        ),
-    )

@@ -3,7 +3,6 @@
 A folder holds tokenizer.json (the rules) and tokenizer_config.json (the roles), and loads in stock `AutoTokenizer`.
 """
 
-import hashlib
 import json
 import logging
 import shutil
@@ -16,6 +15,7 @@ from typing import Any, Self
 from tokenizers import AddedToken, Tokenizer, processors
 
 from clozeline.records.reading.tokens import SpecialIds
+from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError
 from clozeline.tokenizing.tokenizer.vocabulary.opening import TOKENIZER_FILE, open_published
 
@@ -87,7 +87,7 @@ class OpenTokenizer:
             special_ids=_special_ids(tokenizer, names, special),
             special_strings=tuple(special[id_] for id_ in sorted(special)),
             vocab_size=max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
-            sha256=hashlib.sha256(content).hexdigest(),
+            sha256=sha256_of(content),
             folder=folder,
         )
 

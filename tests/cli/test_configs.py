@@ -1,0 +1,76 @@
+"""Each file of configs/ changes params.yaml into params that can be used, and its run ends, at toy size."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clozeline as cz
+from clozeline.params.editing import changes_in, edit
+from clozeline.params.reading import read_params
+from tests.make.projects import TINY_EVALUATION, TINY_MODEL, toy_language
+
+PROJECT = Path(__file__).parents[2]
+CONFIGS = sorted((PROJECT / "configs").glob("*.yaml"))
+PUBLISHED = "distilbert/distilbert-base-uncased"
+SHRUNK: list[tuple[str, Any]] = [
+    ("pretrain.max_length", 32),
+    ("pretrain.batch_tokens", 256),
+    ("pretrain.num_workers", 0),
+    ("pretrain.num_threads", 1),
+    ("pretrain.compile", False),
+    ("tokenize.vocab_size", 200),
+    *((f"evaluate.{name}", value) for name, value in TINY_EVALUATION.items()),
+]
+
+
+def adapted(config: Path, folder: Path) -> Path:
+    """Return params.yaml with the changes of `config`."""
+    path = Path(shutil.copy(PROJECT / "params.yaml", folder))
+    edit(path, changes_in(config), config.name)
+    return path
+
+
+def test_the_documented_configs_are_those_that_exist() -> None:
+    page = (PROJECT / "docs" / "own-text.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`configs/([\w-]+\.yaml)`", page)) == {config.name for config in CONFIGS}
+
+
+@pytest.mark.slow  # each reads the long params.yaml once for every value
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_each_value_of_a_config_differs_from_the_default(config: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copy(PROJECT / "params.yaml", tmp_path))
+    changes = changes_in(config)
+    told = [line for line in edit(path, changes, config.name) if not line.endswith("→ null")]
+    assert len(told) == len(changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_a_run_with_a_config_makes_an_encoder(config: Path, small_encoder: Path, tmp_path: Path) -> None:
+    path = adapted(config, tmp_path)
+    params = read_params(path)
+    changes = list(SHRUNK)
+    if params.pretrain.start == PUBLISHED:
+        changes += [("pretrain.start", str(small_encoder)), ("tokenize.existing", str(small_encoder))]
+        changes += [("pretrain.model.family", "modernbert")]
+    else:
+        changes += [(f"pretrain.model.{name}", value) for name, value in TINY_MODEL.items()]
+    if params.pretrain.steps:
+        changes.append(("pretrain.steps", 4))
+    edit(path, changes, "the test")
+    source = tmp_path / params.preprocess.source.path
+    records = toy_language(400)
+    if source.suffix == ".txt":
+        source.write_text("\n".join(record["text"] for record in records), encoding="utf-8")
+    else:
+        source.mkdir()
+        lines = (json.dumps({"text": record["text"]}) for record in records)
+        (source / "texts.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    run = cz.pretrain(source, cz.Config(path), folder=tmp_path / "run")
+    figures = cz.evaluate(run)
+    assert figures.perplexity < 10_000
+    assert run.config.pretrain.objective == params.pretrain.objective

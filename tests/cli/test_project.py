@@ -1,0 +1,172 @@
+"""Claim: `clozeline init` makes a project that DVC and the params' reader take, and that pins the running Clozeline."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+from typer.testing import CliRunner
+
+from clozeline.cli import app, project
+from clozeline.params.editing import edit
+from clozeline.params.reading import read_params
+from clozeline.stages.calling.calls import PIN, graph_elsewhere, own_graph
+from clozeline.system.content import sha256_of
+from clozeline.system.errors import ParamsError
+from clozeline.versions.graph import read_stage_graph
+
+PROJECT = Path(__file__).parents[2]
+WHOLE_PARAMS = "data/params.yaml"
+IMPORTED = {
+    "model": "./folder",
+    "revision": None,
+    "task": "fill-mask",
+    "pooling": "mean",
+    "prompts": {},
+    "default_prompt": None,
+    "max_length": 64,
+    "reads_pairs": False,
+    "items": "items.jsonl",
+    "sha256": {},
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project of the template `lines`, with its text."""
+    folder = tmp_path_factory.mktemp("init") / "own"
+    project.create_project(folder, "lines")
+    (folder / "sentences.txt").write_text("the cat sat on the mat\n" * 3, encoding="utf-8")
+    return folder
+
+
+def read(path: Path) -> object:
+    return YAML(typ="safe").load(path)
+
+
+def test_the_stages_are_ours_with_the_pin_in_place_of_code() -> None:
+    ours, theirs = own_graph(), graph_elsewhere()
+    assert list(theirs["stages"]) == list(ours["stages"])
+    assert theirs["plots"] == ours["plots"]
+    for name, stage in ours["stages"].items():
+        there = theirs["stages"][name]
+        own, other = stage.get("do", stage), there.get("do", there)
+        unchanged = own.keys() - {"deps"}
+        assert {key: own[key] for key in unchanged} == {key: other[key] for key in unchanged}
+        assert set(other["deps"]) == {PIN, *(dep for dep in own["deps"] if not dep.startswith("src/"))}
+
+
+def test_dvc_reads_the_stages_and_all_follow_the_completed_params(made: Path) -> None:
+    nodes = {node.name: node for node in read_stage_graph(made)}
+    assert next(iter(nodes)) == "params"
+    assert [name for name, node in nodes.items() if name != "params" and "params" not in node.parents] == []
+    assert "export@encoder" in nodes
+
+
+def test_the_completed_params_are_what_the_stages_read(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made)
+    CliRunner().invoke(app, ["params", "--out", WHOLE_PARAMS], catch_exceptions=False)
+    layers = {"recipes", "presets", "finetune_defaults"}
+    assert read(made / WHOLE_PARAMS) == read_params(made / "params.yaml").model_dump(mode="json", exclude=layers)
+
+
+@pytest.mark.parametrize("template", project.TEMPLATES)
+def test_each_template_states_what_dvc_yaml_reads_in_params_yaml(template: project.Template, tmp_path: Path) -> None:
+    path = project.template_file(template)
+    tree = read(path)
+    assert isinstance(tree, dict)
+    assert tree["preprocess"]["source"]["path"]
+    assert tree["finetune"] == {}
+    assert tree["export"]["models"] == {"encoder": "encoder"}
+    assert read_params(path).preprocess.source.kind == "files"
+
+
+def test_the_lock_pins_the_wheel_of_the_running_clozeline(made: Path) -> None:
+    (wheel,) = (made / "wheels").iterdir()
+    lines = (made / PIN).read_text(encoding="utf-8").splitlines()
+    assert sha256_of(wheel) in lines[0]
+    assert lines[1] == f"clozeline=={wheel.name.split('-')[1]}"
+    assert lines[2:] == (PROJECT / PIN).read_text(encoding="utf-8").splitlines()
+
+
+def test_infra_is_ours_and_its_images_install_the_wheel(made: Path) -> None:
+    listed = subprocess.run(["git", "ls-files", "infra"], cwd=PROJECT, capture_output=True, text=True, check=True)
+    missing = [name for name in listed.stdout.split() if not (made / name).is_file()]
+    assert missing == [], "link them in src/clozeline/starter/files; `_` ends the name of Python files"
+    for name in listed.stdout.split():
+        theirs = (made / name).read_text(encoding="utf-8")
+        if name.startswith("infra/Dockerfile"):
+            assert "wheels" in theirs
+            assert not re.search(r"^COPY src|^!src|pip install .*-e ", theirs, re.MULTILINE)
+        elif name != "infra/README.md":
+            assert theirs == (PROJECT / name).read_text(encoding="utf-8"), f"{name} is no longer a link"
+
+
+def test_its_pages_link_only_to_files_that_it_has(made: Path) -> None:
+    pages = [path for path in made.rglob("*.md") if ".venv" not in path.parts]
+    assert len(pages) >= 2
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        links = re.findall(r"\]\((?!https?:|#)([^)#]*)", text)
+        assert [link for link in links if not (page.parent / link).exists()] == [], page
+    assert "(docs/operations.md of Clozeline)" in (made / "infra/README.md").read_text(encoding="utf-8")
+
+
+def test_every_deployed_flow_is_in_flows(made: Path) -> None:
+    for file, flow in re.findall(r"entrypoint: (\S+):(\w+)", (made / "infra/prefect.yaml").read_text(encoding="utf-8")):
+        assert f"from clozeline.flows.{Path(file).stem} import {flow}" in (made / file).read_text(encoding="utf-8")
+
+
+def test_its_own_test_passes(made: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "unittest", "discover", "--start-directory", "tests"],
+        cwd=made, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+
+
+def test_its_workflow_is_one_of_github(made: Path) -> None:
+    file = made / ".github/workflows/ci.yaml"
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(file)]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_files_of_another_project_are_kept(made: Path) -> None:
+    before = (made / "params.yaml").read_bytes()
+    with pytest.raises(ParamsError, match="already has files of a project"):
+        project.create_project(made, "mlm")
+    assert (made / "params.yaml").read_bytes() == before
+
+
+def test_an_upgrade_writes_pin_and_stages_and_leaves_the_params(tmp_path: Path) -> None:
+    project.create_project(tmp_path, "mlm")
+    (tmp_path / "params.yaml").write_text("pretrain: {steps: 700}\n", encoding="utf-8")
+    for name in ("dvc.yaml", PIN):
+        (tmp_path / name).write_text("old\n", encoding="utf-8")
+    project.upgrade_project(tmp_path)
+    assert read(tmp_path / "dvc.yaml") == graph_elsewhere()
+    assert "clozeline==" in (tmp_path / PIN).read_text(encoding="utf-8")
+    assert (tmp_path / "params.yaml").read_text(encoding="utf-8") == "pretrain: {steps: 700}\n"
+    with pytest.raises(ParamsError, match="is not a project"):
+        project.upgrade_project(tmp_path / "none")
+
+
+def test_dvc_runs_an_import_of_a_project_without_its_other_stages(made: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(made, tmp_path / "own")
+    params = folder / "params.yaml"
+    edit(params, [("imports.mine", IMPORTED)], "test")
+    assert [node.name for node in read_stage_graph(folder, only="import@mine")] == ["params", "import@mine"]
+
+
+@pytest.mark.parametrize(("folder", "next_command"), [(".", "`clozeline run`"), ("mine", "`cd mine && clozeline run`")])
+def test_a_new_project_says_where_its_text_goes_and_what_to_type(
+    folder: str, next_command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["init", folder, "--template", "lines"])
+    assert result.exit_code == 0, result.output
+    assert f"Put your text at {Path(folder) / 'sentences.txt'}, then: {next_command}" in result.output
+    assert (tmp_path / folder / "params.yaml").is_file()

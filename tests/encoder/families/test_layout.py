@@ -1,0 +1,377 @@
+"""Requirements for every row of the table of families."""
+
+import json
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional
+from transformers import (
+    AlbertConfig,
+    AlbertForPreTraining,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    BertConfig,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    DebertaV2Config,
+    DebertaV2ForMaskedLM,
+    PreTrainedModel,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
+)
+
+from clozeline.encoder.families import FAMILIES
+from clozeline.encoder.families.layout import LanguageHead, TokenIds
+from clozeline.language import models
+from clozeline.language.objectives import TargetBatch
+from clozeline.pretraining.starting import start_from
+from clozeline.system.errors import ArtifactError
+
+ROW = [2, 10, 11, 12, 13, 14, 3]
+CASES = [(family, objective) for family, row in FAMILIES.items() for objective in row.forms if objective != "rtd"]
+AUTO = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
+
+every_form = pytest.mark.parametrize(("family", "objective"), CASES, ids=["-".join(case) for case in CASES])
+
+
+@pytest.fixture
+def model(family: str, objective: LanguageHead, params_of, ids) -> PreTrainedModel:
+    return models.build(params_of(family), objective, ids, seed=0).eval()
+
+
+@torch.inference_mode()
+def assert_same_logits(model: PreTrainedModel, one: TargetBatch, two: TargetBatch, num_targets: int = 5) -> None:
+    first_TV = models.target_logits(model, one)[:num_targets]
+    second_TV = models.target_logits(model, two)[:num_targets]
+    assert (first_TV - second_TV).abs().max() <= 1e-5
+
+
+@every_form
+def test_the_logits_of_a_row_do_not_depend_on_padding_or_other_rows(model, batch_of) -> None:
+    alone = batch_of(ROW)
+    assert_same_logits(model, alone, batch_of(ROW, pad_to=20))
+    assert_same_logits(model, alone, batch_of(ROW, [2, *range(20, 60), 3]))
+    assert_same_logits(model, alone, batch_of(ROW, [2, 33, 40, 41, 5, 6, 3]))
+
+
+@every_form
+@torch.inference_mode()
+def test_projecting_only_targets_gives_the_logits_of_the_stock_forward_pass(model, batch_of) -> None:
+    batch = batch_of(ROW, [2, 33, 40, 3])
+    stock_BLV = model(batch.input_ids_BL, attention_mask=batch.attention_mask_BL).logits
+    expected_TV = stock_BLV.reshape(-1, stock_BLV.shape[-1])[batch.slot_T]
+    assert (models.target_logits(model, batch) - expected_TV).abs().max() <= 1e-5
+
+
+@every_form
+@torch.inference_mode()
+def test_attention_is_bidirectional_in_masked_models_and_backward_only_in_causal_ones(
+    model, objective, batch_of
+) -> None:
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        parameter += torch.randn_like(parameter) * 0.3  # fresh weights hide the effect of the mask
+    before_TV = models.target_logits(model, batch_of(ROW))
+    later_TV = models.target_logits(model, batch_of([*ROW[:5], 60, 3]))
+    earlier_TV = models.target_logits(model, batch_of([2, 60, *ROW[2:]]))
+    assert (before_TV[4] - earlier_TV[4]).abs().max() > 1e-3
+    ahead = (before_TV[:4] - later_TV[:4]).abs().amax(dim=1)
+    assert (ahead > 1e-3).all() if objective == "mlm" else (ahead <= 1e-5).all()
+
+
+@every_form
+@torch.inference_mode()
+def test_the_initial_loss_equals_that_of_a_uniform_guess(model, batch_of) -> None:
+    torch.manual_seed(0)
+    batch = batch_of(*[[2, *torch.randint(5, 64, (30,)).tolist(), 3] for _ in range(20)])
+    loss = functional.cross_entropy(models.target_logits(model, batch), batch.labels_T)
+    assert loss.item() == pytest.approx(math.log(64), abs=0.1)
+
+
+@every_form
+@torch.inference_mode()
+def test_the_initial_loss_of_a_wide_model_is_higher_by_half_the_variance_of_its_logits(
+    family, objective, params_of, ids, batch_of
+) -> None:
+    """768 wide, as `base` is: what a norm gives times a table drawn with sigma has logits of variance sigma^2 width,
+    and the mean of exp of a normal variable is exp(variance / 2). Labels are not what the model reads."""
+    shape = {"hidden_size": 768, "num_hidden_layers": 1, "num_attention_heads": 12, "intermediate_size": 768}
+    size = 512
+    model = models.build(params_of(family, **shape), objective, replace(ids, vocab_size=size), seed=0).eval()
+    torch.manual_seed(0)
+    batch = batch_of(*[[2, *torch.randint(5, size, (30,)).tolist(), 3] for _ in range(20)])
+    labels_T = torch.randint(5, size, batch.labels_T.shape)
+    loss = functional.cross_entropy(models.target_logits(model, batch), labels_T)
+    width = model.get_input_embeddings().weight.shape[1]
+    assert loss.item() == pytest.approx(math.log(size) + 0.02**2 * width / 2, abs=0.1)
+
+
+@every_form
+def test_a_model_can_memorize_one_batch(model, batch_of) -> None:
+    shown = batch_of([2, 4, 11, 4, 13, 4, 3], [2, 20, 4, 22, 4, 24, 3])
+    hidden_T = torch.tensor([10, 11, 12, 13, 14, 20, 21, 22, 23, 24])
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-2)
+    for _ in range(600):
+        loss = functional.cross_entropy(models.target_logits(model, shown), hidden_T)
+        if loss.item() < 0.05:
+            break
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert loss.item() < 0.05
+
+
+@every_form
+@torch.inference_mode()
+def test_padding_gives_no_nan_even_in_an_all_padding_row(model, batch_of) -> None:
+    batch = batch_of(ROW, [2, 33, 3], [], pad_to=12)
+    assert bool(models.target_logits(model, batch).isfinite().all())
+    whole = model(batch.input_ids_BL, attention_mask=batch.attention_mask_BL)
+    assert bool(whole.logits[:2].isfinite().all())
+
+
+@pytest.mark.parametrize("family", ["modernbert", "longformer", "big_bird"])
+@torch.inference_mode()
+def test_the_logits_of_a_long_row_do_not_depend_on_an_earlier_short_row(family, params_of, ids, batch_of) -> None:
+    """transformers' block-sparse BigBird changes its attention for good when it meets a short row."""
+    model = models.build(params_of(family, max_position_embeddings=800), "mlm", ids, seed=0).eval()
+    torch.manual_seed(0)
+    long = batch_of([2, *torch.randint(5, 64, (798,)).tolist(), 3])
+    before_TV = models.target_logits(model, long)
+    models.target_logits(model, batch_of(ROW))
+    assert torch.equal(models.target_logits(model, long), before_TV)
+
+
+def trained_a_little(model: PreTrainedModel, seed: int) -> None:
+    """Change every weight and bias at random, so that a weight that is left out shows."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += torch.randn_like(parameter) * 0.05
+
+
+@every_form
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_a_saved_model_gives_the_same_logits_in_stock_transformers(
+    family, objective, params_of, ids, tied, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    model = models.build(params_of(family, tie_word_embeddings=tied), objective, ids, seed=0).eval()
+    trained_a_little(model, seed=0)
+    out = tmp_path / "encoder"
+    out.mkdir()
+    models.save(model, tiny_tokenizer, out)
+    stock, report = AUTO[objective].from_pretrained(out, local_files_only=True, output_loading_info=True)
+    encoder = AutoModel.from_pretrained(out, local_files_only=True).eval()
+    ours = models.load(out)
+    rows_BL = torch.tensor([ROW])
+    with torch.inference_mode():
+        expected_BLV = model(rows_BL).logits
+        assert (stock.eval()(rows_BL).logits - expected_BLV).abs().max() <= 1e-5
+        hidden_BLH = model.base_model(rows_BL).last_hidden_state
+        assert (encoder(rows_BL).last_hidden_state - hidden_BLH).abs().max() <= 1e-5
+        assert torch.equal(ours(rows_BL).logits, expected_BLV)
+    assert report["missing_keys"] in ([], set())
+    assert (stock.get_input_embeddings().weight is stock.get_output_embeddings().weight) == tied
+    assert type(ours) is type(model)
+
+
+@every_form
+def test_every_parameter_exists_once_and_is_trainable(model, batch_of) -> None:
+    batch = batch_of(ROW, [2, 33, 40, 41, 42, 3])
+    functional.cross_entropy(models.target_logits(model, batch), batch.labels_T).backward()
+    parameters = list(model.parameters())
+    assert len({id(parameter) for parameter in parameters}) == len(parameters)
+    idle = {name for name, parameter in model.named_parameters() if parameter.grad is None}
+    assert all("pooler" in name or "global" in name for name in idle), idle
+
+
+ROWS_BL = torch.tensor([[2, 10, 11, 12, 13, 14, 3]])
+SHAPE = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 66,
+}
+PUBLISHED: dict[str, Callable[[], PreTrainedModel]] = {
+    "albert": lambda: AlbertForPreTraining(AlbertConfig(**SHAPE, embedding_size=16)),
+    "bert": lambda: BertForPreTraining(BertConfig(**SHAPE)),
+    "deberta-v3": lambda: DebertaV2ForMaskedLM(
+        DebertaV2Config(
+            **SHAPE,
+            type_vocab_size=0,
+            relative_attention=True,
+            position_biased_input=False,
+            pos_att_type="p2c|c2p",
+            share_att_key=True,
+            norm_rel_ebd="layer_norm",
+            position_buckets=16,
+        )
+    ),
+    "xlm-roberta": lambda: XLMRobertaForMaskedLM(XLMRobertaConfig(**SHAPE, pad_token_id=0)),
+}
+"""With the heads that they were published with: the next sentence's, the order of sentences'."""
+
+Folder = Callable[[PreTrainedModel], Path]
+
+
+def with_weights(build: Callable[[], PreTrainedModel]) -> PreTrainedModel:
+    """Give every parameter random weights."""
+    torch.manual_seed(0)
+    model = build().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += torch.randn_like(parameter) * 0.1
+    return model
+
+
+@pytest.fixture(scope="module", params=PUBLISHED)
+def published(request: pytest.FixtureRequest) -> PreTrainedModel:
+    return with_weights(PUBLISHED[request.param])
+
+
+@pytest.fixture
+def start(params_of) -> Callable[..., PreTrainedModel]:
+    def start(folder: Path, **more) -> PreTrainedModel:
+        ids = TokenIds(64, 0, 2, 3)
+        return start_from(str(folder), None, params_of("modernbert"), "mlm", ids, seed=1, max_length=64, **more).eval()
+
+    return start
+
+
+def weights_of(folder: Path) -> dict[str, Tensor]:
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    return weights
+
+
+def with_old_names(folder: Path) -> None:
+    """Rename weights as in checkpoints from TensorFlow: gamma and beta."""
+    new = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    weights = {}
+    for name, weight in weights_of(folder).items():
+        ending = next((ending for ending in new if name.endswith(ending)), "")
+        weights[name.removesuffix(ending) + new.get(ending, "")] = weight
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def in_half(folder: Path) -> None:
+    weights = {name: weight.half() for name, weight in weights_of(folder).items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": "float16", "dtype": "float16"}))
+
+
+def in_shards(folder: Path) -> None:
+    weights = weights_of(folder)
+    places = {name: f"model-0000{number % 3 + 1}-of-00003.safetensors" for number, name in enumerate(sorted(weights))}
+    for place in set(places.values()):
+        part = {name: weight for name, weight in weights.items() if places[name] == place}
+        save_file(part, folder / place, metadata={"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {"total_size": 0}, "weight_map": places})
+    )
+
+
+LAYOUTS = [with_old_names, in_half, in_shards]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_published_layout_gives_the_outputs_of_stock_transformers(
+    layout, published, start, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    folder, out = tmp_path / "published", tmp_path / "out"
+    published.save_pretrained(folder)
+    layout(folder)
+    stock = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
+    ours = start(folder)
+    out.mkdir()
+    models.save(ours, tiny_tokenizer, out)
+    with torch.inference_mode():
+        expected_BLV = stock(ROWS_BL).logits
+        assert (ours(ROWS_BL).logits - expected_BLV).abs().max() <= 1e-5
+        again = AutoModelForMaskedLM.from_pretrained(out, local_files_only=True).eval()
+        assert (again(ROWS_BL).logits - expected_BLV).abs().max() <= 1e-5
+        of_published_BLH = published.base_model(ROWS_BL).last_hidden_state
+    largest = 0.05 if layout is in_half else 1e-5
+    with torch.inference_mode():
+        assert (ours.base_model(ROWS_BL).last_hidden_state - of_published_BLH).abs().max() <= largest
+    assert {parameter.dtype for parameter in ours.parameters()} == {torch.float32}
+    assert again.config.dtype == torch.float32
+
+
+def test_a_classifier_keeps_its_encoder_and_a_fresh_head_is_reported(start, tmp_path: Path, caplog) -> None:
+    classifier = with_weights(lambda: BertForSequenceClassification(BertConfig(**SHAPE, num_labels=3)))
+    classifier.save_pretrained(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        ours = start(tmp_path)
+    assert f"{tmp_path} (BertForSequenceClassification) has no trained head of this kind: " in caplog.text
+    with torch.inference_mode():
+        hidden_BLH = AutoModel.from_pretrained(tmp_path, local_files_only=True).eval()(ROWS_BL).last_hidden_state
+        assert (ours.base_model(ROWS_BL).last_hidden_state - hidden_BLH).abs().max() <= 1e-6
+        assert ours(ROWS_BL).logits.std() < 2, "a fresh head predicts at chance"
+
+
+def test_a_missing_shard_is_refused_by_name(start, tmp_path: Path) -> None:
+    with_weights(PUBLISHED["bert"]).save_pretrained(tmp_path)
+    in_shards(tmp_path)
+    (tmp_path / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(ArtifactError, match=r"(?s)cannot be read.*model-00002-of-00003\.safetensors"):
+        start(tmp_path)
+
+
+def test_a_pickle_is_refused_unopened_with_how_to_convert_it(start, tmp_path: Path) -> None:
+    """A pickle can call any function when it is opened."""
+    with_weights(PUBLISHED["bert"]).save_pretrained(tmp_path)
+    weights_of(tmp_path)
+    torch.save({"weights": Caller(tmp_path / "it-ran")}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ArtifactError, match=r"(?s)without running code.*pytorch_model\.bin.*is a program"):
+        start(tmp_path)
+    assert not (tmp_path / "it-ran").exists()
+
+
+class Caller:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def test_tensorflow_only_weights_are_refused_with_how_to_convert_them(start, tmp_path: Path) -> None:
+    with_weights(PUBLISHED["bert"]).save_pretrained(tmp_path)
+    weights_of(tmp_path)
+    (tmp_path / "tf_model.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    with pytest.raises(ArtifactError, match=r"(?s)TensorFlow.*from_tf=True"):
+        start(tmp_path)
+
+
+def test_tokens_of_another_vocabulary_txt_are_refused(start, tmp_path: Path, made_tiny_tokenizer: Path) -> None:
+    with_weights(PUBLISHED["bert"]).save_pretrained(tmp_path)
+    words = json.loads((made_tiny_tokenizer / "tokenizer.json").read_text())["model"]["vocab"]
+    words = sorted(words, key=words.get)
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    start(tmp_path, tokenizer=made_tiny_tokenizer)
+    words[10], words[11] = words[11], words[10]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    with pytest.raises(ArtifactError, match=r"(?s)'w11' is 11, not 10"):
+        start(tmp_path, tokenizer=made_tiny_tokenizer)
+
+
+def test_a_checkpoint_without_a_tokenizer_is_accepted_with_a_warning(
+    start, tmp_path: Path, made_tiny_tokenizer: Path, caplog
+) -> None:
+    with_weights(PUBLISHED["bert"]).save_pretrained(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        start(tmp_path, tokenizer=made_tiny_tokenizer)
+    assert f"{tmp_path}: its tokenizer cannot be compared with the one that made the tokens" in caplog.text

@@ -1,0 +1,183 @@
+"""Claim: the last layer at some positions gives the numbers that the whole layer has there, forward and backward."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from clozeline.encoder.architecture import SIZES, ChosenPositions, FirstPosition, Positions, Shape, Slots, shape_of
+from clozeline.encoder.families import LAYOUTS
+from clozeline.encoder.layers import Attention
+from clozeline.encoder.model import EncoderModel
+from clozeline.language import models
+from clozeline.language.objectives import TargetBatch
+from clozeline.params.model import SIZE_NAMES
+from tests.encoder.test_model import PUBLISHED, both, largest
+
+
+def test_the_size_names_are_the_rows_of_the_table_of_sizes() -> None:
+    assert list(SIZE_NAMES) == list(SIZES)
+
+
+def test_the_default_is_the_measured_one(params_of, ids) -> None:
+    config = models.build(params_of("modernbert", size="mini", **NO_NUMBERS), "mlm", ids, seed=0).config
+    shape = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
+    assert shape == (2, 96, 2, 192)
+
+
+NO_NUMBERS = dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_plain_mlp_is_four_times_as_wide_as_its_layer_and_a_gated_one_narrower(size, params_of) -> None:
+    params = params_of("bert", size=size, **NO_NUMBERS)
+    plain, gated = shape_of(params, gated=False), shape_of(params, gated=True)
+    assert plain.intermediate_size == 4 * plain.hidden_size
+    assert gated.hidden_size < gated.intermediate_size < plain.intermediate_size
+    assert plain.hidden_size % plain.num_attention_heads == 0
+    assert plain.hidden_size // plain.num_attention_heads == (48 if size == "mini" else 64)
+
+
+@pytest.mark.parametrize(
+    ("family", "size", "millions"),
+    [
+        ("bert", "base", 85.7),
+        ("bert", "large", 303.3),
+        ("modernbert", "base", 110.3),
+        ("modernbert", "large", 343.0),
+        ("distilbert", "base", 42.9),
+        ("electra", "small", 9.6),
+    ],
+)
+def test_the_named_sizes_are_as_large_as_the_published_models(family, size, millions, params_of, ids) -> None:
+    model = meta_model(params_of(family, size=size, max_position_embeddings=512, **NO_NUMBERS), ids)
+    layers = [p.numel() for name, p in model.base_model.named_parameters() if "embeddings.tokens" not in name]
+    assert sum(layers) / 1e6 == pytest.approx(millions, rel=0.01)
+
+
+def meta_model(params, ids):
+    """Return a model on the meta device, without memory for its weights."""
+    import torch
+
+    with torch.device("meta"):
+        return models.build(params, "mlm", ids, seed=0)
+
+
+def test_explicit_numbers_replace_a_named_size(params_of) -> None:
+    assert shape_of(params_of("bert"), gated=False) == Shape(2, 32, 2, 48)
+    assert shape_of(params_of("bert"), gated=True) == Shape(2, 32, 2, 48)
+
+
+LENGTH = 100
+Asked = Callable[[Tensor], Positions]
+
+
+def texts() -> tuple[Tensor, Tensor]:
+    """Return ids and mask of four texts; all but the first are padded."""
+    draw = torch.Generator().manual_seed(0)
+    mask_BL = (torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 1], [LENGTH // 2], [2]])).long()
+    return torch.randint(5, 64, mask_BL.shape, generator=draw) * mask_BL, mask_BL
+
+
+def some(mask_BL: Tensor) -> Tensor:
+    """Return the requested positions: none of two texts, three of the first, most of the third."""
+    is_asked_BL = torch.zeros_like(mask_BL, dtype=torch.bool)
+    is_asked_BL[0, [3, 9, 99]] = True
+    is_asked_BL[2, 1:20] = True
+    return is_asked_BL
+
+
+def slots(mask_BL: Tensor) -> Slots:
+    return Slots(some(mask_BL).flatten().nonzero()[:, 0], *mask_BL.shape, most_in_row=25)
+
+
+ASKED: dict[str, Asked] = {
+    "first": lambda mask_BL: FirstPosition(),
+    "chosen": lambda mask_BL: ChosenPositions.where(some(mask_BL)),
+    "slots": slots,
+}
+
+
+@pytest.mark.parametrize("is_padded", [False, True])
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_hidden_states_and_gradients_at_positions_equal_those_of_the_whole_layer(name, asked, is_padded) -> None:
+    _, model = both(name, "feature-extraction")
+    input_ids_BL, mask_BL = texts()
+    mask = mask_BL if is_padded else None
+    positions = ASKED[asked](mask_BL)
+    gradients = []
+    for there in (model.encoder(input_ids_BL, mask).last_hidden_state, None):
+        hidden_PH = model.encoder(input_ids_BL, mask, positions=positions).last_hidden_state
+        expected_PH = hidden_PH if there is None else positions.of(there)
+        assert hidden_PH.shape == expected_PH.shape
+        assert largest(hidden_PH - expected_PH) <= 1e-5
+        model.zero_grad()
+        expected_PH.square().sum().backward()
+        gradients.append({name: it.grad.clone() for name, it in model.encoder.named_parameters()})
+    whole, at_positions = gradients
+    scale = max(map(largest, whole.values()))
+    assert all(largest(at_positions[name] - whole[name]) <= 1e-5 * scale for name in whole)
+
+
+def test_chosen_positions_include_the_first_of_each_row_and_are_padded_with_others() -> None:
+    _, mask_BL = texts()
+    chosen = ChosenPositions.where(some(mask_BL))
+    assert chosen.position_BQ.shape == (4, 20)
+    assert chosen.position_BQ[0, :4].tolist() == [0, 3, 9, 99]
+    assert chosen.position_BQ[2].tolist() == list(range(20))
+    assert chosen.position_BQ[:, 0].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_the_last_layer_computes_only_the_requested_positions(name, monkeypatch) -> None:
+    seen: list[int] = []
+    attended = Attention._attended
+    monkeypatch.setattr(
+        Attention, "_attended", lambda self, query, *rest: seen.append(query.shape[2]) or attended(self, query, *rest)
+    )
+    _, model = both(name, "feature-extraction")
+    input_ids_BL, mask_BL = texts()
+    model.encoder(input_ids_BL, mask_BL, positions=FirstPosition())
+    model.encoder(input_ids_BL, mask_BL, positions=slots(mask_BL))
+    assert seen == [LENGTH, LENGTH, 1, LENGTH, LENGTH, 25]
+
+
+def test_a_classifier_computes_only_the_positions_that_its_head_reads(monkeypatch) -> None:
+    seen: list[int] = []
+    attended = Attention._attended
+    monkeypatch.setattr(
+        Attention, "_attended", lambda self, query, *rest: seen.append(query.shape[2]) or attended(self, query, *rest)
+    )
+    last = {}
+    for name in PUBLISHED:
+        if "text-classification" in LAYOUTS[PUBLISHED[name][0]].heads:
+            both(name, "text-classification")[1](*texts())
+            last[name] = seen[-1]
+    assert last.pop("modernbert, biases everywhere") == LENGTH, "its head reads the mean"
+    assert set(last.values()) == {1}
+
+
+def test_the_whole_layer_is_computed_for_many_targets_and_for_none() -> None:
+    assert Slots(torch.arange(10), 4, 10, 10).are_few
+    assert not Slots(torch.arange(20), 4, 10, 10).are_few
+    assert not Slots(torch.arange(0), 4, 10, 0).are_few
+
+
+@pytest.mark.parametrize("knob", ["dropout", "attention_dropout", "head_dropout", "stochastic_depth"])
+def test_dropout_also_applies_at_the_targets_during_training_only(knob, params_of, ids) -> None:
+    model = models.build(params_of("modernbert", **{knob: 0.3}), "mlm", ids, seed=0)
+    assert isinstance(model, EncoderModel)
+    batch = TargetBatch(torch.randint(5, 64, (6, 20)), None, torch.arange(0, 120, 7), torch.zeros(18))
+    with torch.no_grad():
+        trained = [models.target_logits(model.train(), batch) for _ in range(2)]
+        judged = [models.target_logits(model.eval(), batch) for _ in range(2)]
+    assert not torch.equal(*trained)
+    assert torch.equal(*judged)
+
+
+def test_a_batch_and_its_parts_store_the_largest_number_of_targets_in_a_row() -> None:
+    batch = TargetBatch(torch.zeros(3, 10, dtype=torch.long), None, torch.tensor([1, 2, 3, 11, 25]), torch.zeros(5))
+    assert batch.positions.most_in_row == 3
+    assert batch.to(torch.device("cpu")).rows(1, 3).positions.most_in_row >= 1

@@ -1,0 +1,98 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from transformers import ModernBertConfig
+from transformers.activations import ACT2FN
+
+from clozeline.encoder.architecture import activation_of, is_known_activation, known_activations, norm_of
+from clozeline.encoder.families import LAYOUTS
+from clozeline.encoder.layers import DropoutOf16Bits, Encoder
+
+
+@pytest.mark.parametrize("name", sorted(ACT2FN))
+def test_every_activation_computes_what_transformers_computes(name: str) -> None:
+    values_N = torch.linspace(-4, 4, 97)
+    torch.manual_seed(0)  # laplace and xielu have weights, others none
+    theirs = ACT2FN[name]
+    torch.manual_seed(0)
+    assert torch.equal(activation_of(name)(values_N), theirs(values_N))
+    assert is_known_activation(name)
+
+
+def test_an_unknown_activation_is_not_accepted() -> None:
+    assert not is_known_activation("gelou")
+    assert "gelou" not in known_activations()
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.97, 1 - 2**-16])
+def test_dropout_drops_its_rate_and_keeps_the_mean(rate: float) -> None:
+    torch.manual_seed(1)
+    of_ones = DropoutOf16Bits(rate)(torch.ones(1000, 1001))
+    standard_error = (rate * (1 - rate) / of_ones.numel()) ** 0.5
+    assert abs((of_ones == 0).double().mean().item() - rate) < 5 * standard_error
+    assert abs(of_ones.double().mean().item() - 1) < 5 * standard_error / (1 - rate)
+    assert len(of_ones.unique()) == 2
+
+
+def test_neighbouring_elements_are_dropped_independently() -> None:
+    torch.manual_seed(2)
+    is_dropped = (DropoutOf16Bits(0.3)(torch.ones(400_000)) == 0).double()
+    for distance in (1, 2, 3, 4):  # four elements share a draw
+        both = (is_dropped[distance:] * is_dropped[:-distance]).mean().item()
+        assert both == pytest.approx(0.09, abs=0.003)
+
+
+def test_dropout_uses_the_same_mask_for_values_and_gradients() -> None:
+    torch.manual_seed(3)
+    given = torch.randn(7, 13, requires_grad=True)
+    out = DropoutOf16Bits(0.4)(given)
+    out.sum().backward()
+    assert given.grad is not None
+    torch.testing.assert_close(out, given * given.grad)
+
+
+def test_a_seed_gives_the_same_elements_again() -> None:
+    dropout, given = DropoutOf16Bits(0.5), torch.ones(30, 5)
+    torch.manual_seed(4)
+    first, second = dropout(given), dropout(given)
+    torch.manual_seed(4)
+    assert torch.equal(dropout(given), first)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize(("rate", "left"), [(0.0, 1.0), (1.0, 0.0)])
+def test_rate_0_keeps_everything_and_rate_1_drops_everything(rate: float, left: float) -> None:
+    assert torch.equal(DropoutOf16Bits(rate)(torch.ones(9)), torch.full((9,), left))
+
+
+def test_dropout_does_nothing_in_evaluation_mode() -> None:
+    assert torch.equal(DropoutOf16Bits(0.5).eval()(torch.ones(9)), torch.ones(9))
+
+
+def test_half_precision_stays_half_precision() -> None:
+    assert DropoutOf16Bits(0.5)(torch.ones(9, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+HIDDEN_BLH = torch.linspace(-3, 5, 2 * 3 * 8, dtype=torch.float64).view(2, 3, 8)
+
+
+def test_rms_norm_follows_its_published_formula() -> None:
+    """Zhang & Sennrich 2019, equation 4: no mean is subtracted, and there is no bias."""
+    norm = norm_of("rms", 8, 1e-6, has_bias=True).double()
+    torch.nn.init.uniform_(norm.weight)
+    expected_BLH = HIDDEN_BLH / (HIDDEN_BLH.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * norm.weight
+    assert torch.allclose(norm(HIDDEN_BLH), expected_BLH, rtol=1e-12)
+    assert [name for name, _ in norm.named_parameters()] == ["weight"]
+
+
+@pytest.mark.parametrize(("norm", "kind"), [("layer", nn.LayerNorm), ("rms", nn.RMSNorm)])
+def test_every_norm_of_an_encoder_has_the_chosen_type(norm: str, kind: type[nn.Module]) -> None:
+    shape = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
+    config = ModernBertConfig(vocab_size=16, pad_token_id=0, **shape)
+    architecture = replace(LAYOUTS["modernbert"].architecture(config), norm=norm)
+    encoder = Encoder(architecture)
+    norms = [module for module in encoder.modules() if isinstance(module, nn.LayerNorm | nn.RMSNorm)]
+    assert norms
+    assert {type(module) for module in norms} == {kind}

@@ -1,0 +1,162 @@
+"""Claim: an experiment runs once, continues after a kill with the same result, and is known by what decides it."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from clozeline.lab.experiment import Corpus, Experiment, Stopwatch, arms_of, held
+from clozeline.params.editing import Config
+from clozeline.system.errors import ParamsError
+from clozeline.training.curves import CurvePoint
+from clozeline.training.state import Callback, State
+
+
+class Killed(BaseException):
+    """In the place of a signal."""
+
+
+class Killing(Callback):
+    """Ends the training at a step; remembers where each training started."""
+
+    def __init__(self, at_step: int = 0) -> None:
+        self.at_step = at_step
+        self.starts: list[int] = []
+
+    def on_start(self, state: State) -> None:
+        self.starts.append(state.step)
+
+    def on_point(self, point: CurvePoint) -> None:
+        if point.step == self.at_step:
+            raise Killed
+
+
+@pytest.fixture
+def experiment(config: Config, corpus: Corpus, tmp_path: Path) -> Experiment:
+    return Experiment.of(config, 1, corpus, tmp_path / "kept")
+
+
+def test_a_killed_experiment_continues_to_the_result_of_an_undisturbed_one_and_then_never_runs_again(
+    experiment: Experiment, config: Config, corpus: Corpus, tmp_path: Path
+) -> None:
+    callback = Killing(at_step=25)
+    with pytest.raises(Killed):
+        experiment.run([callback])
+    assert experiment.result is None
+    callback.at_step = 0
+    result = experiment.run([callback])
+    assert experiment.run([callback]) == result == experiment.result
+    assert callback.starts == [0, 20]
+    whole = Experiment.of(config, 1, corpus, tmp_path / "undisturbed").run()
+    assert result.nats == whole.nats
+    assert result.steps == whole.steps == 40
+    assert result.nats_per_byte > 0
+    assert result.num_documents == 40
+    assert result.seconds.wall > 0
+    assert not (experiment.folder / "models" / "encoder").exists()
+
+
+def test_an_experiment_is_known_by_params_seed_and_corpus_only(
+    experiment: Experiment, config: Config, corpus: Corpus, tmp_path: Path
+) -> None:
+    def folder(seed: int = 1, corpus: Corpus = corpus, **changes: object) -> str:
+        changed = config.copy()
+        for name, value in changes.items():
+            changed["pretrain"][name] = value
+        return Experiment.of(changed, seed, corpus, tmp_path / "kept").folder.name
+
+    other = Corpus(corpus.clean, corpus.tokens, corpus.tokenizer, "another hash")
+    assert folder() == folder(num_checkpoints=7) == experiment.folder.name
+    assert len({folder(), folder(seed=2), folder(steps=50), folder(num_workers=1), folder(corpus=other)}) == 5
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "params.yaml").write_text("pretrain: {num_threads: 1}  # as `clozeline init` writes it: differences\n")
+    return tmp_path
+
+
+def test_an_arm_is_the_project_with_the_changes_of_files_and_settings_in_their_order(root: Path) -> None:
+    (root / "small.yaml").write_text("pretrain: {steps: 7}\ntokenize: {vocab_size: 500}\n", encoding="utf-8")
+    before = (root / "params.yaml").read_bytes()
+    base, changed = arms_of("params.yaml", "small.yaml 'pretrain.masking={mask_rate: 0.4}' pretrain.steps=9", root)
+    pretrain = changed.params.pretrain
+    assert (pretrain.steps, pretrain.masking.mask_rate, changed.params.tokenize.vocab_size) == (9, 0.4, 500)
+    assert base.params.pretrain.masking.unit == pretrain.masking.unit
+    assert base.name == "params.yaml"
+    assert (root / "params.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        ("nonsense", "nonsense"),
+        ("", "nothing"),
+        ("'pretrain.steps=5", "quotation"),
+        ("pretrain.stepz=5", "stepz"),
+        ("pretrain.masking.mask_rate=2", "mask_rate: 2"),
+        ("pretrain.recipe=measured", "same training"),
+        ("pretrain.checkpoint_every_steps=7", "same training"),
+        ("seed=5", "`seed`"),
+        ("preprocess.min_characters=5 evaluate.num_pseudo_documents=3", "`preprocess` and `evaluate`"),
+        ("pretrain.start=champion", "champion"),
+        ("pretrain.objective=clm finetune={} export.models={}", "mlm and clm"),
+    ],
+)
+def test_arms_that_do_not_compare_are_refused(root: Path, second: str, told: str) -> None:
+    with pytest.raises(ParamsError) as error:
+        arms_of("params.yaml", second, root)
+    assert told in str(error.value)
+
+
+PARTS = ("data/clean/validation.parquet", "data/tokens/train-0.bin", "models/tokenizer/tokenizer.json")
+
+
+def write(root: Path, text: str) -> None:
+    """Write a corpus as stages do: new files take the places of old ones."""
+    for part in PARTS:
+        (root / part).parent.mkdir(parents=True, exist_ok=True)
+        (root / part).unlink(missing_ok=True)
+        (root / part).write_text(f"{text} {part}", encoding="utf-8")
+
+
+def test_a_held_corpus_is_found_again_by_its_content_and_survives_its_replacement(tmp_path: Path) -> None:
+    root, kept = tmp_path / "project", tmp_path / "project" / "work"
+    write(root, "old")
+    old = held(root, kept)
+    assert held(root, kept) == old
+    write(root, "new")
+    new = held(root, kept)
+    assert new.digest != old.digest
+    assert old.validation_text.read_text(encoding="utf-8") == f"old {PARTS[0]}"
+    old.laid_into(tmp_path / "run")
+    old.laid_into(tmp_path / "run")
+    assert (tmp_path / "run" / PARTS[1]).read_text(encoding="utf-8") == f"old {PARTS[1]}"
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clocks that advance by 10 and by 4 seconds each time they are read."""
+    for name, step in (("monotonic", 10.0), ("process_time", 4.0)):
+        ticks = iter(range(1000))
+        monkeypatch.setattr(time, name, lambda ticks=ticks, step=step: step * next(ticks))
+
+
+def point(step: int) -> CurvePoint:
+    return CurvePoint(step, 1.0, 1e-3, 1.0, 100)
+
+
+@pytest.mark.usefixtures("later")
+def test_a_resumed_training_adds_to_the_seconds_up_to_its_checkpoint(tmp_path: Path) -> None:
+    killed = Stopwatch(tmp_path / "seconds.json")
+    killed.on_start(State())
+    for step in (10, 20, 30):
+        killed.on_point(point(step))
+    assert killed.total == (30, 12)
+    resumed = Stopwatch(tmp_path / "seconds.json")
+    resumed.on_start(State(step=20))
+    assert resumed.total == (20, 8)
+    resumed.on_point(point(30))
+    resumed.on_end(State(step=30))
+    assert resumed.total == (40, 16)
+    assert Stopwatch(tmp_path / "seconds.json").total == (40, 16)

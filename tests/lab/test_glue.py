@@ -1,0 +1,192 @@
+"""Claim: a run of GLUE trains what is there, keeps what is finished, and names what is missing."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from clozeline.cli import app
+from clozeline.lab import glue as running
+from clozeline.lab import glue as training
+from clozeline.lab.glue import TaskFigures, Trained, average_of, figures_of, summary
+from clozeline.lab.glue_data import chosen, glue_tasks
+from clozeline.records.finetune.statistics import Interval
+from clozeline.system.errors import ArtifactError, ClozelineError, DataError, ParamsError
+from tests.make.glue_copies import write_official
+
+SMALL = [
+    "--set",
+    "epochs=1",
+    "--set",
+    "max_length=24",
+    "--set",
+    "num_threads=1",
+    "--set",
+    "optimizer.learning_rate=0.01",
+]
+
+
+@pytest.fixture(autouse=True)
+def outside_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def glue(*arguments: object) -> str:
+    result = CliRunner().invoke(app, ["glue", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_tasks_are_trained_once_and_missing_ones_are_named(
+    small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_official(tmp_path / "glue", [glue_tasks()["mnli"], glue_tasks()["stsb"]])
+    asked = ("glue", "-m", small_encoder, *SMALL)
+    found = json.loads(glue(*asked, "--json"))
+    assert [task["task"] for task in found["tasks"]] == ["stsb", "mnli"]
+    assert set(found["tasks"][0]["metrics"]) == {"pearson", "spearman"}
+    assert set(found["tasks"][1]["metrics"]) == {"dev_matched accuracy", "dev_mismatched accuracy"}
+    assert [task["num_dev"] for task in found["tasks"]] == [12, 24]
+    assert found["missing"] == ["cola", "sst2", "mrpc", "qqp", "qnli", "rte"]
+    assert found["average"] is None
+    (written,) = (tmp_path / "work/glue").glob("*/glue.json")
+    assert json.loads(written.read_text()) == found
+    assert not list((tmp_path / "work/glue/training").rglob("*.pt")), "checkpoints of finished trainings"
+
+    def never(*_: object) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(training, "train_each", never)
+    told = glue(*asked)
+    assert "No GLUE average: CoLA, SST-2, MRPC, QQP, QNLI, RTE missing." in told
+    with pytest.raises(AssertionError, match="trained again"):
+        glue(*asked, "--tasks", "stsb", "--seeds", "2")
+
+
+def test_faults_are_told_before_any_training(
+    small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "trained", lambda *_: pytest.fail("trained"))
+    write_official(tmp_path / "glue", [glue_tasks()["rte"]])
+    cases: list[tuple[tuple[object, ...], type[ClozelineError], str]] = [
+        (("nowhere", "-m", small_encoder), DataError, "no folder nowhere"),
+        (("glue", "-m", small_encoder, "--tasks", "cola,rte"), DataError, "lacks cola"),
+        (("glue",), ArtifactError, "models/encoder"),
+        (("glue", "-m", small_encoder, "--set", "epoch=3"), ClozelineError, "epochs"),
+        (("glue", "-m", small_encoder, "--set", "num_seeds=3"), ParamsError, "num_seeds"),
+    ]
+    for arguments, kind, words in cases:
+        with pytest.raises(kind, match=words):
+            glue(*arguments)
+
+
+def test_another_model_than_ours_gets_the_rate_of_published_ones(
+    small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = []
+
+    def stop(_task: object, params: object, *_: object) -> None:
+        rates.append(params.optimizer.learning_rate)  # type: ignore[attr-defined]
+        raise InterruptedError
+
+    monkeypatch.setattr(running, "trained", stop)
+    write_official(tmp_path / "glue", chosen("rte"))
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/encoder").symlink_to(small_encoder)
+    other = ("-m", small_encoder, "--set", "optimizer.weight_decay=0.0")
+    for arguments in (("-m", small_encoder), (), ("-m", small_encoder, "--set", "optimizer.learning_rate=0.1"), other):
+        with pytest.raises(InterruptedError):
+            glue("glue", *arguments)
+    assert rates == [5e-5, 2e-3, 0.1, 5e-5]
+
+
+BERT_LARGE = {
+    "cola": (60.5,),
+    "sst2": (94.9,),
+    "mrpc": (89.3, 85.4),
+    "stsb": (87.6, 86.5),
+    "qqp": (72.1, 89.3),
+    "mnli": (86.7, 85.9),
+    "qnli": (92.7,),
+    "rte": (70.1,),
+    "wnli": (65.1,),
+}
+"""Row of BERT-large on the leaderboard (gluebenchmark.com), whose score is 80.5."""
+
+
+def measured(name: str, *scores: float) -> TaskFigures:
+    score = sum(scores) / len(scores)
+    return TaskFigures(
+        task=name,
+        title=glue_tasks()[name].title,
+        metrics={str(place): value for place, value in enumerate(scores)},
+        score=score,
+        score_of_seeds=(score - 1, score + 1),
+        over_seeds=None,
+        over_rows=Interval(low=score - 3, high=score + 3),
+        num_train=100,
+        num_dev=100,
+    )
+
+
+def trained(parts: list[str], right: list[float], answers: list[float]) -> Trained:
+    return Trained(parts=parts, right=right, answers=answers, num_train=50, num_validation=5, seconds=1.0)
+
+
+ROW = [measured(name, *scores) for name, scores in BERT_LARGE.items()]
+
+
+def test_the_average_with_wnli_is_that_of_the_leaderboard() -> None:
+    found = summary("bert", [1, 2], None, ROW)
+    assert found.average is not None
+    assert found.average_with_wnli is not None
+    assert found.average_with_wnli.score == pytest.approx(80.5, abs=0.05)
+    assert "wnli" not in found.average.tasks
+    assert found.average.score == pytest.approx(sum(it.score for it in ROW[:-1]) / 8)
+    assert found.average.over_rows.high - found.average.score == pytest.approx(3 / np.sqrt(8))
+    assert found.average.over_seeds is not None
+    assert found.average.over_seeds.high - found.average.score == pytest.approx(12.706, abs=0.001), "t of 1, s = √2"
+
+
+@pytest.mark.parametrize(("tasks", "limit", "missing"), [(ROW[1:], None, ("cola",)), (ROW, 100, ())])
+def test_a_part_of_the_tasks_or_rows_has_no_average(
+    tasks: list[TaskFigures], limit: int | None, missing: tuple[str, ...]
+) -> None:
+    found = summary("bert", [1, 2], limit, tasks)
+    assert found.average is None is found.average_with_wnli
+    assert found.missing == missing
+    assert found.mean_of_measured is not None
+    assert found.mean_of_measured.score == pytest.approx(average_of([it for it in tasks if it.task != "wnli"]).score)
+
+
+def test_wnli_alone_is_in_no_mean() -> None:
+    assert summary("bert", [1, 2], None, ROW[-1:]).mean_of_measured is None
+
+
+def test_two_metrics_and_two_parts_count_with_their_mean() -> None:
+    answers = [[0, 1, 0, 0, 1, 1.0], [1, 1, 1, 0, 1, 1.0]]
+
+    def answered(parts: list[str]) -> list[Trained]:
+        return [trained(parts, [0, 1, 1, 0, 1, 1.0], of_seed) for of_seed in answers]
+
+    mrpc = figures_of(glue_tasks()["mrpc"], answered(["dev"] * 6))
+    assert (mrpc.num_train, mrpc.num_dev) == (50, 6)
+    assert mrpc.metrics == pytest.approx({"f1": (6 / 7 + 8 / 9) / 2, "accuracy": 5 / 6})
+    assert mrpc.score == pytest.approx(sum(mrpc.metrics.values()) / 2)
+    assert mrpc.over_rows.low < mrpc.score <= mrpc.over_rows.high
+    mnli = figures_of(glue_tasks()["mnli"], answered(["dev_matched"] * 2 + ["dev_mismatched"] * 4))
+    assert mnli.metrics == pytest.approx({"dev_matched accuracy": 3 / 4, "dev_mismatched accuracy": 7 / 8})
+    assert mnli.score_of_seeds == pytest.approx(((1 + 3 / 4) / 2, (1 / 2 + 1) / 2))
+
+
+def test_a_correlation_of_constant_answers_counts_as_0() -> None:
+    constant = trained(["dev"] * 4, [0, 1, 2, 3.0], [1.0] * 4)
+    assert figures_of(glue_tasks()["stsb"], [constant]).score == 0
+
+
+def test_tasks_are_chosen_by_either_name() -> None:
+    assert [task.name for task in chosen("RTE,SST-2,stsb")] == ["sst2", "stsb", "rte"]
+    with pytest.raises(ParamsError, match="no such task"):
+        chosen("rte,axb")

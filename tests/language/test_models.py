@@ -1,0 +1,268 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+
+from clozeline.encoder.families import FAMILIES
+from clozeline.language import models
+from clozeline.system.errors import ArtifactError, ParamsError
+
+ROW = [2, 10, 11, 12, 13, 14, 3]
+
+
+@pytest.fixture
+def model(params_of, ids) -> PreTrainedModel:
+    return models.build(params_of("modernbert"), "mlm", ids, seed=0).eval()
+
+
+def test_weights_depend_only_on_the_seed_and_the_global_random_state_stays(params_of, ids) -> None:
+    torch.manual_seed(9)
+    expected = torch.rand(1)
+    torch.manual_seed(9)
+    one, same, other = (models.build(params_of("modernbert"), "mlm", ids, seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.rand(1), expected)
+    weights = [next(iter(model.parameters())) for model in (one, same, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_the_tokenizer_is_saved_beside_the_model(model, tiny_tokenizer: Path, tmp_path: Path) -> None:
+    out = tmp_path / "encoder"
+    out.mkdir()
+    models.save(model, tiny_tokenizer, out)
+    assert AutoTokenizer.from_pretrained(out, local_files_only=True)("w10 w11").input_ids == [10, 11]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_encoder_can_be_saved_without_the_head(family, params_of, ids, tiny_tokenizer, tmp_path: Path) -> None:
+    model = models.build(params_of(family), "mlm", ids, seed=0).eval()
+    out = tmp_path / "encoder"
+    out.mkdir()
+    models.save_encoder(model, tiny_tokenizer, out)
+    alone, report = AutoModel.from_pretrained(out, local_files_only=True, output_loading_info=True)
+    with torch.inference_mode():
+        rows_BL = torch.tensor([ROW])
+        expected_BLH = model.base_model(rows_BL).last_hidden_state
+        assert (alone.eval()(rows_BL).last_hidden_state - expected_BLH).abs().max() <= 1e-5
+    assert all("pooler" in key for key in report["missing_keys"])
+    assert not report["unexpected_keys"]
+    assert AutoTokenizer.from_pretrained(out, local_files_only=True)("w10").input_ids == [10]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_rows_are_read_up_to_the_length_that_params_name(family, params_of, ids, batch_of) -> None:
+    model = models.build(params_of(family), "mlm", ids, seed=0).eval()
+    assert models.longest_row(model) == 64
+    assert bool(models.target_logits(model, batch_of([2, *[9] * 62, 3])).isfinite().all())
+
+
+def test_an_unknown_family_is_refused_with_the_known_ones(params_of, ids) -> None:
+    with pytest.raises(ParamsError, match="modernbert, bert, roberta"):
+        models.build(params_of("bert").model_copy(update={"family": "t5"}), "mlm", ids, seed=0)
+
+
+def test_a_family_without_a_causal_form_is_refused_with_those_that_have_one(params_of, ids) -> None:
+    able = [name for name, family in FAMILIES.items() if "clm" in family.forms]
+    assert "albert" not in able
+    with pytest.raises(ParamsError, match=", ".join(able)):
+        models.build(params_of("albert"), "clm", ids, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("family", "knobs", "told"),
+    [
+        ("distilbert", {}, "distilbert: `norm_epsilon` of every norm is 1e-12"),
+        ("roberta", {"activation": "relu"}, "roberta: `activation` of the head is gelu"),
+        ("roberta", {}, ""),
+    ],
+)
+def test_a_param_that_stock_classes_lack_is_refused(family, knobs, told, params_of, ids, caplog) -> None:
+    models.build(params_of(family, **knobs), "mlm", ids, seed=0)
+    assert told in caplog.text
+    assert bool(caplog.text) == bool(told)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_activation_epsilon_and_initial_weights_follow_params(family, params_of, ids, caplog) -> None:
+    """In the encoder and the head, except values that the family declares as fixed."""
+    given = {"activation": "relu", "norm_epsilon": 3e-4, "initializer_range": 0.07}
+    model = models.build(params_of(family, **given), "mlm", ids, seed=0)
+    fixed = {it.knob for it in FAMILIES[family].fixed}
+    assert all(f"{family}: `{knob}`" in caplog.text for knob in fixed)
+    of_head = [module for module in model.modules() if module not in set(model.base_model.modules())]
+    activations = [*model.base_model.modules(), *([] if "activation" in fixed else of_head)]
+    assert sum(isinstance(module, torch.nn.ReLU) for module in activations) >= 2
+    assert not [module for module in activations if "GELU" in type(module).__name__]
+    epsilons = {module.eps for module in model.modules() if isinstance(module, torch.nn.LayerNorm)}
+    assert epsilons == {1e-12 if "norm_epsilon" in fixed else 3e-4}
+    assert model.get_input_embeddings().weight.std().item() == pytest.approx(
+        0.07, rel=0.2
+    )  # ModernBERT cuts off at 2 sigma
+
+
+def test_a_folder_without_a_model_is_refused_with_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="dvc repro pretrain"):
+        models.load(tmp_path)
+
+
+@pytest.mark.parametrize("objective", ["mlm", "rtd"])
+def test_a_model_with_a_missing_weight_is_refused_with_its_name(
+    objective, params_of, ids, tiny_tokenizer, tmp_path: Path
+) -> None:
+    """If it were drawn at random, it would pass for a trained weight."""
+    models.save(models.build(params_of("electra"), objective, ids, seed=0), tiny_tokenizer, tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    name = min(name for name in weights if "predictions" in name)
+    save_file({kept: weight for kept, weight in weights.items() if kept != name}, tmp_path / "model.safetensors")
+    with pytest.raises(ArtifactError, match="does not hold all weights") as caught:
+        models.load(tmp_path)
+    assert name in str(caught.value)
+
+
+def test_tokens_of_another_vocabulary_are_refused_with_both_sizes(model: PreTrainedModel) -> None:
+    with pytest.raises(ArtifactError, match=r"(?s)65.*64"):
+        models.check_vocabulary(model, 65, Path("data/tokens"))
+
+
+FILL_DISK = """
+import resource, sys
+from pathlib import Path
+from transformers import BertConfig
+from clozeline.system.files import replacing_folder
+from clozeline.encoder.model import EncoderModel
+config = BertConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64)
+model = EncoderModel(config, "mlm")
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # as much as this disk will take of one file
+with replacing_folder(Path(sys.argv[1])) as folder:
+    model.save(folder)
+"""
+
+
+def test_a_full_disk_while_a_model_is_saved_is_reported_and_leaves_no_partial_file(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "encoder"
+    result = subprocess.run([sys.executable, "-c", FILL_DISK, str(out)], capture_output=True, text=True)
+    assert f"StorageError: no space left while writing {out}" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+SKIPPABLE = [(name, objective) for name, row in FAMILIES.items() if row.is_pre_norm for objective in row.forms]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_dropout_rates_reach_the_modules_and_are_off_by_default(family, params_of, ids) -> None:
+    rates = {
+        (dropout, attention_dropout): {
+            module.p
+            for name, module in models.build(
+                params_of(family, dropout=dropout, attention_dropout=attention_dropout), "mlm", ids, seed=0
+            ).named_modules()
+            if isinstance(module, nn.Dropout)
+        }
+        for dropout, attention_dropout in ((0.0, 0.0), (0.3, 0.0))
+    }
+    assert rates[0.0, 0.0] <= {0.0}
+    assert 0.3 in rates[0.3, 0.0]
+
+
+@pytest.mark.parametrize("knob", ["dropout", "attention_dropout", "head_dropout"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_dropout_acts_only_in_training(family, knob, params_of, ids, batch_of) -> None:
+    batch = batch_of(ROW, [2, 33, 40, 3])
+    plain = models.build(params_of(family), "mlm", ids, seed=0)
+    model = models.build(params_of(family, **{knob: 0.5}), "mlm", ids, seed=0)
+    with torch.inference_mode():
+        expected_TV = models.target_logits(plain.eval(), batch)
+        assert torch.equal(models.target_logits(model.eval(), batch), expected_TV)
+        model.train()
+        torch.manual_seed(0)
+        one_TV, other_TV = (models.target_logits(model, batch) for _ in range(2))
+        torch.manual_seed(0)
+        again_TV = models.target_logits(model, batch)
+    assert not torch.equal(one_TV, other_TV)
+    assert torch.equal(one_TV, again_TV)
+
+
+@pytest.mark.parametrize("objective", ["mlm", "clm"])
+@pytest.mark.parametrize("family", ["modernbert", "bert"])
+@torch.no_grad()
+def test_attention_with_tiny_dropout_gives_the_logits_without_dropout(
+    family, objective, params_of, ids, batch_of
+) -> None:
+    """On a CPU, attention that drops weights runs different code. Here it drops one in 65,536; with this seed, none."""
+    model = models.build(params_of(family, attention_dropout=2**-16), objective, ids, seed=0).double()
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        parameter += 0.3 * torch.randn_like(parameter)  # at the start, attention is too even for its mask to show
+    for batch in (batch_of(ROW), batch_of(ROW, [2, *range(30, 40), 3])):
+        without_TV = models.target_logits(model.eval(), batch)
+        with_TV = models.target_logits(model.train(), batch)
+        assert not torch.equal(with_TV, without_TV), "it is the other code"
+        assert (with_TV - without_TV).abs().max() <= 1e-3 * without_TV.abs().max()
+
+
+@pytest.mark.parametrize(("family", "objective"), SKIPPABLE)
+@torch.inference_mode()
+def test_stochastic_depth_skips_layers_of_single_rows_and_keeps_the_mean(family, objective, params_of, ids) -> None:
+    """With two layers at rate 0.5, half of the rows skip the last layer, and a quarter skip the first."""
+    model = models.build(params_of(family, stochastic_depth=0.5), objective, ids, seed=0).train()
+    layer = model.encoder.layers
+    seen: dict[int, torch.Tensor] = {}
+    for number in (0, 1):
+        layer[number].register_forward_hook(
+            lambda module, inputs, output, number=number: seen.__setitem__(number, output - inputs[0])
+        )
+    torch.manual_seed(0)
+    rows_BL = torch.tensor([ROW]).expand(4000, -1)
+    model.base_model(rows_BL)
+    skipped = {number: (added_BLH == 0).all(dim=(1, 2)) for number, added_BLH in seen.items()}
+    assert skipped[0].float().mean().item() == pytest.approx(0.25, abs=0.03)
+    assert skipped[1].float().mean().item() == pytest.approx(0.5, abs=0.03)
+    together = (skipped[0] & skipped[1]).float().mean().item()
+    assert together == pytest.approx(0.125, abs=0.02), "layers are skipped apart from each other"
+    expected_LH = added_by_first_layer(family, objective, params_of, ids)
+    assert (seen[0].mean(dim=0) - expected_LH).abs().max() <= 0.05 * expected_LH.abs().max()
+
+
+def added_by_first_layer(family, objective, params_of, ids) -> torch.Tensor:
+    model = models.build(params_of(family), objective, ids, seed=0).eval()
+    added: list[torch.Tensor] = []
+    model.encoder.layers[0].register_forward_hook(lambda module, inputs, output: added.append(output - inputs[0]))
+    model.base_model(torch.tensor([ROW]))
+    return added[0][0]
+
+
+@pytest.mark.parametrize(("family", "objective"), SKIPPABLE)
+@torch.inference_mode()
+def test_stochastic_depth_changes_neither_weights_nor_inference(family, objective, params_of, ids, batch_of) -> None:
+    plain = models.build(params_of(family), objective, ids, seed=0).eval()
+    model = models.build(params_of(family, stochastic_depth=0.5), objective, ids, seed=0).eval()
+    batch = batch_of(ROW)
+    assert torch.equal(models.target_logits(model, batch), models.target_logits(plain, batch))
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    assert model.config.to_dict() == plain.config.to_dict()
+
+
+def test_stochastic_depth_is_the_same_under_gradient_checkpointing(params_of, ids, batch_of) -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        model = models.build(params_of("modernbert", stochastic_depth=0.5), "mlm", ids, seed=0).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        torch.manual_seed(5)
+        models.target_logits(model, batch_of(ROW, [2, 33, 40, 3], [2, 9, 3])).logsumexp(dim=1).sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert (gradients[0] - gradients[1]).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("family", [name for name, row in FAMILIES.items() if not row.is_pre_norm])
+def test_stochastic_depth_is_refused_for_post_norm_families(family, params_of, ids) -> None:
+    with pytest.raises(ParamsError, match=r"(?s)stochastic_depth.*modernbert"):
+        models.build(params_of(family, stochastic_depth=0.1), "mlm", ids, seed=0)

@@ -1,0 +1,328 @@
+"""Packages as `dist/` holds them, small enough to be made in milliseconds: one for each task.
+
+Their graphs have one embedding table and one matrix: a text's answers depend on its words, and nothing is trained.
+B texts of a batch, L tokens, M masks of a batch, H hidden, V vocabulary, C classes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from huggingface_hub import ModelCard
+from onnx import TensorProto, helper, numpy_helper
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import WordPiece
+
+from clozeline.exporting.forms import add_likeliest
+from clozeline.records.package import (
+    FILES,
+    Manifest,
+    QuantizationScheme,
+    SpecialTokens,
+    Task,
+    TensorSpec,
+    read_manifest,
+    record_of,
+)
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = ["the", "list", "of", "return", "file", "open", "##s", "##ed", *"abcdefghijklmnopqrstuvwxyz", ".", "é", "##é"]
+VOCABULARY = [*SPECIALS, *WORDS, *(f"##{letter}" for letter in "abcdefghijklmnopqrtuvwxyz")]
+LABELS = ("torch", "numpy", "python")
+TOPICS = ("sport", "money", "health", "travel")
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+HIDDEN_SIZE = 8
+MAX_LENGTH = 64
+INPUTS = ("input_ids", "attention_mask")
+Outputs = Mapping[str, Sequence[str | int]]
+
+
+def write_encoder(folder: Path, *, num_layers: int = 0, width: int = 0) -> None:
+    """Write an encoder with `num_layers` matrices of `width` by `width` after the embedding table."""
+    graph = _encoder_graph()
+    _deepen(graph, num_layers, width)
+    add_likeliest(graph, len(VOCABULARY), "masks")
+    write_package(folder, "fill-mask", graph, labels=())
+
+
+def write_completer(folder: Path) -> None:
+    """Write a causal language model: the next token depends on the last one and on the mean of all."""
+    graph = _completer_graph()
+    add_likeliest(graph, len(VOCABULARY), "batch")
+    write_package(folder, "text-generation", graph, labels=())
+
+
+def write_encoder_of_another_mask(folder: Path) -> None:
+    """Write an encoder whose mask token is `<mask>`."""
+    write_encoder(folder)
+    for name in (FILES.tokenizer, FILES.manifest):
+        text = (folder / name).read_text(encoding="utf-8")
+        (folder / name).write_text(text.replace("[MASK]", "<mask>"), encoding="utf-8")
+    manifest = read_manifest(folder)
+    files = {**manifest.files, FILES.tokenizer: record_of(folder / FILES.tokenizer)}
+    told = manifest.model_copy(update={"files": files}).model_dump_json()
+    (folder / FILES.manifest).write_text(told, encoding="utf-8")
+
+
+def write_embedder(folder: Path) -> None:
+    """Write a model that embeds as the encoder does, but fills no masks."""
+    write_package(folder, "feature-extraction", _embedder_graph(), labels=())
+
+
+def write_large_embedder(folder: Path, *, num_layers: int, width: int) -> None:
+    """Write an embedder with `num_layers` matrices of `width` by `width` between the table and the mean."""
+    graph = _embedder_graph()
+    _deepen(graph, num_layers, width)
+    write_package(folder, "feature-extraction", graph, labels=())
+
+
+def write_classifier(folder: Path) -> None:
+    """Write a classifier with the labels LABELS."""
+    write_package(folder, "text-classification", classifier_graph(), labels=LABELS)
+
+
+def write_topics(folder: Path) -> None:
+    """Write a classifier that gives a text any number of TOPICS: those that score above 0.4."""
+    facts = {"label_scores": "sigmoid", "decision_threshold": 0.4}
+    write_package(folder, "text-classification", classifier_graph(len(TOPICS)), labels=TOPICS, **facts)
+
+
+def write_ranker(folder: Path) -> None:
+    """Write a pair model that scores a pair of texts with one number."""
+    facts = {"label_scores": "sigmoid", "decision_threshold": 0.5, "reads_pairs": True, "types_tell_pairs": True}
+    write_package(folder, "text-classification", classifier_graph(1), labels=("LABEL_0",), **facts)
+
+
+def write_tagger(folder: Path) -> None:
+    """Write a tagger that tags each token regardless of the tokens around it."""
+    write_package(folder, "token-classification", _tagger_graph(), labels=TAGS)
+
+
+def write_answerer(folder: Path, no_answer_margin: float | None = None) -> None:
+    """Write a question answerer that points at two tokens regardless of the question."""
+    write_package(
+        folder,
+        "question-answering",
+        _answerer_graph(),
+        labels=(),
+        types_tell_pairs=True,
+        no_answer_margin=no_answer_margin,
+    )
+
+
+def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequence[str], **facts: object) -> None:
+    """Write a package; `facts` are further fields of its manifest."""
+    folder.mkdir(parents=True)
+    for name in (FILES.fp32, FILES.int8):
+        onnx.save(graph, str(folder / name))
+    _tokenizer().save(str(folder / FILES.tokenizer))
+    tensors = [
+        tuple(
+            TensorSpec(
+                name=value.name,
+                dtype="int64" if value.type.tensor_type.elem_type == TensorProto.INT64 else "float32",
+                shape=tuple(axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim),
+                meaning="of the tests",
+            )
+            for value in values
+        )
+        for values in (graph.graph.input, graph.graph.output)
+    ]
+    manifest = Manifest(
+        format_version=2,
+        task=task,
+        family="bert",
+        inputs=tensors[0],
+        outputs=tensors[1],
+        labels=tuple(labels),
+        max_length=MAX_LENGTH,
+        vocab_size=len(VOCABULARY),
+        hidden_size=HIDDEN_SIZE,
+        special_tokens=SpecialTokens(ids=(0, 1, 2, 3, 4), pad_id=0, mask_id=4, mask_token="[MASK]"),
+        served="int8",
+        ladder=(),
+        quantization=QuantizationScheme(
+            activations="uint8 per batch, dynamic",
+            weights="int8 per column, symmetric",
+            reduce_range=True,
+            embeddings="float32",
+            quantized_matmuls=0,
+            quantized_embeddings=0,
+            quantized_activations=0,
+            exact_matmuls=(),
+        ),
+        opset=18,
+        versions={"onnx": onnx.__version__},
+        lock_sha256="0" * 64,
+        files={name: record_of(folder / name) for name in (FILES.fp32, FILES.int8, FILES.tokenizer)},
+    )
+    whole = Manifest.model_validate(manifest.model_dump() | facts)
+    (folder / FILES.manifest).write_text(whole.model_dump_json(), encoding="utf-8")
+
+
+def _tokenizer() -> Tokenizer:
+    tokenizer = Tokenizer(WordPiece({token: number for number, token in enumerate(VOCABULARY)}, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(SPECIALS)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def _encoder_graph() -> onnx.ModelProto:
+    """`logits` at the masks only, from the mean of the text; `sentence_embedding` is that mean, normalized."""
+    nodes = [
+        *_embedding_nodes(),
+        helper.make_node("Add", ["embedded_BLH", "mean_B1H"], ["hidden_BLH"]),
+        helper.make_node("Equal", ["input_ids", "mask_id"], ["masked_BL"]),
+        helper.make_node("NonZero", ["masked_BL"], ["places_2M"]),
+        helper.make_node("Transpose", ["places_2M"], ["places_M2"], perm=[1, 0]),
+        helper.make_node("GatherND", ["hidden_BLH", "places_M2"], ["hidden_MH"]),
+        helper.make_node("MatMul", ["hidden_MH", "weights"], ["logits"]),
+    ]
+    outputs: Outputs = {"logits": ["masks", len(VOCABULARY)], "sentence_embedding": ["batch", HIDDEN_SIZE]}
+    return _graph(nodes, outputs, num_outputs=len(VOCABULARY))
+
+
+def _completer_graph() -> onnx.ModelProto:
+    """`logits` of the token after each text; `sentence_embedding` as the encoder's."""
+    nodes = [
+        *_embedding_nodes(),
+        helper.make_node("ReduceSum", ["attention_mask", "axis_1"], ["length_B1"], keepdims=1),
+        helper.make_node("Sub", ["length_B1", "axis_1"], ["last_B1"]),
+        helper.make_node("GatherND", ["embedded_BLH", "last_B1"], ["last_BH"], batch_dims=1),
+        helper.make_node("Squeeze", ["mean_B1H", "axis_1"], ["mean_BH"]),
+        helper.make_node("Add", ["last_BH", "mean_BH"], ["hidden_BH"]),
+        helper.make_node("MatMul", ["hidden_BH", "weights"], ["logits"]),
+    ]
+    outputs: Outputs = {"logits": ["batch", len(VOCABULARY)], "sentence_embedding": ["batch", HIDDEN_SIZE]}
+    return _graph(nodes, outputs, num_outputs=len(VOCABULARY))
+
+
+def _embedder_graph() -> onnx.ModelProto:
+    nodes = [*_embedding_nodes(), helper.make_node("Identity", ["embedded_BLH"], ["last_hidden_state"])]
+    outputs: Outputs = {
+        "sentence_embedding": ["batch", HIDDEN_SIZE],
+        "last_hidden_state": ["batch", "length", HIDDEN_SIZE],
+    }
+    return _graph(nodes, outputs, num_outputs=HIDDEN_SIZE)
+
+
+def classifier_graph(num_labels: int = len(LABELS)) -> onnx.ModelProto:
+    nodes = [
+        *_mean_nodes(),
+        helper.make_node("Squeeze", ["mean_B1H", "axis_1"], ["mean_BH"]),
+        helper.make_node("MatMul", ["mean_BH", "weights"], ["logits"]),
+    ]
+    return _graph(nodes, {"logits": ["batch", num_labels]}, num_outputs=num_labels)
+
+
+def _tagger_graph() -> onnx.ModelProto:
+    nodes = [*_token_nodes(), helper.make_node("MatMul", ["embedded_BLH", "weights"], ["logits"])]
+    return _graph(nodes, {"logits": ["batch", "length", len(TAGS)]}, num_outputs=len(TAGS))
+
+
+def _answerer_graph() -> onnx.ModelProto:
+    nodes = [
+        *_token_nodes(),
+        helper.make_node("MatMul", ["embedded_BLH", "weights"], ["ends_BL2"]),
+        helper.make_node("Split", ["ends_BL2"], ["start_BL1", "end_BL1"], axis=2, num_outputs=2),
+        helper.make_node("Squeeze", ["start_BL1", "axis_2"], ["start_logits"]),
+        helper.make_node("Squeeze", ["end_BL1", "axis_2"], ["end_logits"]),
+    ]
+    axes = ["batch", "length"]
+    return _graph(nodes, {"start_logits": axes, "end_logits": axes}, num_outputs=2)
+
+
+def _embedding_nodes() -> list[onnx.NodeProto]:
+    return [
+        *_mean_nodes(),
+        helper.make_node("ReduceL2", ["mean_B1H", "axis_2"], ["norm_B11"], keepdims=1),
+        helper.make_node("Div", ["mean_B1H", "norm_B11"], ["unit_B1H"]),
+        helper.make_node("Squeeze", ["unit_B1H", "axis_1"], ["sentence_embedding"]),
+    ]
+
+
+def _token_nodes() -> list[onnx.NodeProto]:
+    return [
+        helper.make_node("Gather", ["embeddings", "input_ids"], ["every_BLH"]),
+        helper.make_node("Cast", ["attention_mask"], ["real_BL"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["real_BL", "axis_2"], ["real_BL1"]),
+        helper.make_node("Mul", ["every_BLH", "real_BL1"], ["embedded_BLH"]),
+    ]
+
+
+def _mean_nodes() -> list[onnx.NodeProto]:
+    return [
+        *_token_nodes(),
+        helper.make_node("ReduceSum", ["embedded_BLH", "axis_1"], ["sum_B1H"], keepdims=1),
+        helper.make_node("ReduceSum", ["real_BL1", "axis_1"], ["count_B11"], keepdims=1),
+        helper.make_node("Div", ["sum_B1H", "count_B11"], ["mean_B1H"]),
+    ]
+
+
+def _deepen(model: onnx.ModelProto, num_layers: int, width: int) -> None:
+    """Put matrices behind the table of `model`, in place: one to `width`, `num_layers` square ones, and one back."""
+    if not num_layers:
+        return
+    random = np.random.default_rng(1)
+    sizes = [HIDDEN_SIZE, *[width] * (num_layers + 1), HIDDEN_SIZE]
+    layers = {
+        f"layer_{number}": random.standard_normal((rows, columns), np.float32) / np.sqrt(rows, dtype=np.float32)
+        for number, (rows, columns) in enumerate(pairwise(sizes))
+    }
+    names = ["every_BLH", *(f"after_{name}" for name in layers)]
+    between = [
+        helper.make_node("MatMul", [before, name], [after])
+        for name, (before, after) in zip(layers, pairwise(names), strict=True)
+    ]
+    nodes = list(model.graph.node)
+    next(node for node in nodes if names[0] in node.input).input[0] = names[-1]
+    place = 1 + next(place for place, node in enumerate(nodes) if names[0] in node.output)
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes[:place], *between, *nodes[place:]])
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in layers.items())
+
+
+def _graph(nodes: list[onnx.NodeProto], outputs: Outputs, num_outputs: int) -> onnx.ModelProto:
+    random = np.random.default_rng(0)
+    constants = {
+        "embeddings": random.normal(size=(len(VOCABULARY), HIDDEN_SIZE)).astype(np.float32),
+        "weights": random.normal(size=(HIDDEN_SIZE, num_outputs)).astype(np.float32),
+        "axis_1": np.array([1]),
+        "axis_2": np.array([2]),
+        "mask_id": np.array(4),
+    }
+    used = {name for node in nodes for name in node.input}
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"]) for name in INPUTS],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
+        [numpy_helper.from_array(value, name) for name, value in constants.items() if name in used],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+@dataclass(frozen=True)
+class Card:
+    title: str
+    facts: dict[str, Any]
+    sections: dict[str, str]
+    """Markdown by heading, in the order of the card."""
+
+
+def card_in(folder: Path) -> Card:
+    card = ModelCard((folder / "README.md").read_text(encoding="utf-8"))
+    title, *sections = card.text.split("\n## ")
+    parted = (section.partition("\n\n") for section in sections)
+    told = {heading: body.strip() for heading, _, body in parted}
+    assert len(told) == len(sections), "each heading once"
+    return Card(title.strip().removeprefix("# "), card.data.to_dict(), told)

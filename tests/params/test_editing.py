@@ -1,0 +1,275 @@
+"""Values of params.yaml change in its text, and nothing else does."""
+
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from clozeline import Config
+from clozeline.params.editing import assignments, changes_in, edit
+from clozeline.params.project import Params
+from clozeline.params.reading import read_params
+from clozeline.system.errors import ParamsError
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return Path(shutil.copy(PROJECT / "params.yaml", tmp_path))
+
+
+def changed_lines(path: Path) -> list[str]:
+    before = (PROJECT / "params.yaml").read_text(encoding="utf-8").splitlines()
+    return [line for line in path.read_text(encoding="utf-8").splitlines() if line not in before]
+
+
+def test_a_value_changes_and_its_comment_stays_in_its_column(path: Path) -> None:
+    assert edit(path, assignments(["pretrain.batch_tokens=512"]), "--set") == ["pretrain.batch_tokens: 2048 → 512"]
+    (line,) = changed_lines(path)
+    (before,) = [
+        one for one in (PROJECT / "params.yaml").read_text().splitlines() if one.startswith("  batch_tokens: 2048")
+    ]
+    assert line.split("#") == [before.split("#")[0].replace("2048", "512 "), before.split("#")[1]]
+    assert read_params(path).pretrain.batch_tokens == 512
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("finetune.library.epochs=5", "    epochs: 5"),
+        ("finetune.library.optimizer.learning_rate=1e-3", "    optimizer: {learning_rate: 0.001}"),
+        ("finetune.docsearch.optimizer.kind=lamb", "    optimizer: {learning_rate: 4.0e-3, kind: lamb}"),
+        ("export.models={encoder: encoder}", "  models: {encoder: encoder}"),
+        (
+            "preprocess.source.label_field='a: b'",
+            "    label_field: 'a: b'        # ... and field of its label; null: no labels",
+        ),
+        (
+            "presets.sst2.metric=f1",
+            "presets: {sst2: {metric: f1}}",
+        ),
+    ],
+)
+def test_a_key_is_written_where_it_belongs(path: Path, setting: str, line: str) -> None:
+    assert len(edit(path, assignments([setting]), "--set")) == 1
+    assert changed_lines(path) == [line]
+
+
+def test_a_value_that_is_an_alias_is_replaced_there_and_not_at_its_anchor(path: Path) -> None:
+    text = (
+        path.read_text(encoding="utf-8")
+        .replace("max_length: 192", "max_length: *length")
+        .replace("  max_length: 64               # tokens per row", "  max_length: &length 64       # tokens per row")
+    )
+    path.write_text(text, encoding="utf-8")
+    edit(path, assignments(["finetune.library.max_length=100"]), "--set")
+    params = read_params(path)
+    assert (params.finetune["library"].max_length, params.pretrain.max_length) == (100, 64)
+
+
+def test_a_key_that_the_recipe_sets_is_changed_in_the_recipe(path: Path) -> None:
+    settings = ["pretrain.recipe=low-resource", "pretrain.model.head_dropout=0.3"]
+    assert edit(path, assignments(settings), "--set")[1] == "recipes.low-resource.model.head_dropout: 0.15 → 0.3"
+    assert read_params(path).pretrain.model.head_dropout == 0.3
+
+
+def test_a_budget_replaces_that_of_another_sort(path: Path) -> None:
+    assert edit(path, assignments(["pretrain.epochs=2.5"]), "--set") == [
+        "pretrain.epochs: 50 → 2.5",
+        "pretrain.steps: 6300 → null",
+    ]
+    assert edit(path, assignments(["pretrain.steps=50"]), "--set")[1:] == ["pretrain.epochs: 2.5 → null"]
+    assert edit(path, assignments(["pretrain.steps=40", "pretrain.tokens=50"]), "--set") == [
+        "pretrain.steps: 50 → 40",
+        "pretrain.tokens: null → 50",
+    ]
+
+
+def test_a_short_file_gets_the_key_that_it_leaves_to_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(
+        "seed: 7\npretrain:\n  max_length: 32  # short\nfinetune: {}\nexport: {models: {encoder: encoder}}\n"
+    )
+    assert edit(path, assignments(["pretrain.steps=500", "tokenize.vocab_size=99"]), "--set") == [
+        "pretrain.steps: 6300 → 500",
+        "tokenize.vocab_size: 8192 → 99",
+    ]
+    assert path.read_text() == (
+        "seed: 7\npretrain:\n  max_length: 32  # short\n  steps: 500\nfinetune: {}\n"
+        "export: {models: {encoder: encoder}}\ntokenize: {vocab_size: 99}\n"
+    )
+
+
+def test_a_value_that_is_already_there_changes_nothing(path: Path) -> None:
+    assert edit(path, assignments(["pretrain.optimizer.learning_rate=0.004"]), "--set") == []
+    assert path.read_bytes() == (PROJECT / "params.yaml").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("pretrain.stepz=1", "rename it to `steps`"),
+        ("pretrain.steps=-4", "pretrain.steps: -4"),
+        ("pretrain.steps=many", "a whole number"),
+        ("pretrain.model.hidden_size=96", "a `size`, or null and the four numbers"),
+        ("pretrain.steps", "KEY=VALUE"),
+        ("=3", "KEY=VALUE"),
+        ("seed=[1", "is not YAML"),
+        ("seed.inner=1", "seed"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_refused_and_nothing_is_written(path: Path, setting: str, said: str) -> None:
+    with pytest.raises(ParamsError) as caught:
+        edit(path, assignments(["pretrain.batch_tokens=1024", setting]), "--set")
+    assert said in str(caught.value)
+    assert path.read_bytes() == (PROJECT / "params.yaml").read_bytes()
+
+
+def test_a_file_is_laid_over_sections_and_replaces_what_the_user_names(path: Path, tmp_path: Path) -> None:
+    config = tmp_path / "mine.yaml"
+    config.write_text(
+        "pretrain: {masking: {unit: word}, recipe: low-resource}\nfinetune: {}\nexport: {models: {it: encoder}}\n"
+    )
+    edit(path, changes_in(config), config.name)
+    params = read_params(path)
+    assert (params.pretrain.masking.unit, params.pretrain.masking.mask_rate) == ("word", 0.2)
+    assert (params.finetune, params.export.models) == ({}, {"it": "encoder"})
+    assert YAML(typ="safe").load(path)["pretrain"]["optimizer"]["learning_rate"] == 4e-3
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("- one\n", "not sections of params.yaml"), ("a: [", "is not YAML"), (None, "there is no")]
+)
+def test_a_file_that_holds_no_params_is_refused(tmp_path: Path, content: str | None, said: str) -> None:
+    config = tmp_path / "mine.yaml"
+    if content:
+        config.write_text(content)
+    with pytest.raises(ParamsError, match=said):
+        changes_in(config)
+
+
+@pytest.fixture
+def config() -> Config:
+    return Config()
+
+
+def test_the_defaults_are_those_of_params_yaml(config: Config) -> None:
+    assert config.checked == read_params(PROJECT / "params.yaml")
+
+
+def test_every_section_is_listed(config: Config) -> None:
+    assert set(dir(config)) == set(Params.model_fields)
+
+
+def test_a_value_is_set_and_read_as_an_attribute_or_as_an_item(config: Config) -> None:
+    config.pretrain.steps = 500
+    config["pretrain"]["schedule"]["warmup_fraction"] = 0.2
+    assert (config.pretrain.steps, config.checked.pretrain.steps) == (500, 500)
+    assert config.checked.pretrain.schedule.warmup_fraction == 0.2
+
+
+def test_a_mapping_is_laid_over_a_section(config: Config) -> None:
+    before = config.checked.pretrain.model
+    config["pretrain"]["model"] = {"dropout": 0.2}
+    assert config.checked.pretrain.model == before.model_copy(update={"dropout": 0.2})
+
+
+def test_a_mapping_replaces_the_names_that_a_user_chooses(config: Config) -> None:
+    config["export"]["models"] = {"encoder": "encoder"}
+    config["finetune"] = {}
+    assert config.checked.export.models == {"encoder": "encoder"}
+    assert config.checked.finetune == {}
+
+
+def test_a_key_that_the_recipe_sets_can_be_changed(config: Config) -> None:
+    config.pretrain.recipe = "low-resource"
+    config.pretrain.masking.mask_rate = 0.25
+    assert config.pretrain.masking.mask_rate == 0.25
+    assert config.checked.pretrain.masking.mask_rate == 0.25
+    assert config.checked.pretrain.masking.final_mask_rate is None, "set by the recipe"
+
+
+def test_a_key_of_a_task_is_set_for_this_task_alone(config: Config) -> None:
+    others = config.checked.finetune["docsearch"]
+    config["finetune"]["library"]["optimizer"]["learning_rate"] = 1e-3
+    assert config.checked.finetune["library"].optimizer.learning_rate == 1e-3
+    assert config.checked.finetune["docsearch"] == others
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "value", "told"),
+    [
+        ("pretrain", "stpes", 3, "rename it to `steps`"),
+        ("pretrain", "steps", "many", "a whole number"),
+        ("pretrain", "steps", True, "a number"),
+        ("pretrain", "steps", -1, "greater than or equal to 0"),
+        ("pretrain", "recipe", "strnge", "a key of `recipes`"),
+        ("pretrain.model", "family", "bart", "modernbert"),
+        ("finetune", "mine", {"kind": "classification", "data": "a.csv", "epocs": 3}, "rename it to `epochs`"),
+        ("pretrain", "masking", {"mask_rate": 2.0}, "less than 1"),
+    ],
+)
+def test_a_wrong_value_is_refused_where_it_is_set(
+    config: Config, place: str, key: str, value: object, told: str
+) -> None:
+    section = config
+    for name in place.split("."):
+        section = section[name]
+    before = config.checked
+    with pytest.raises(ParamsError) as caught:
+        setattr(section, key, value)
+    assert told in str(caught.value)
+    assert f"{place}.{key}" in str(caught.value)
+    assert config.checked == before
+
+
+def test_keys_that_contradict_each_other_are_reported_when_the_params_are_used(config: Config) -> None:
+    config["pretrain"]["steps"] = config["pretrain"]["epochs"] = None
+    with pytest.raises(ParamsError, match="a budget: set at least one"):
+        _ = config.checked
+    config.pretrain.tokens = 100
+    assert config.checked.pretrain.tokens == 100
+
+
+@pytest.mark.parametrize("recipe", ["measured", "mine"])
+def test_a_budget_of_a_config_replaces_that_of_another_sort(config: Config, recipe: str) -> None:
+    config["recipes"]["mine"] = {"steps": 1500}
+    config.pretrain.recipe = recipe
+    config.pretrain.epochs = 3
+    assert (config.checked.pretrain.steps, config.checked.pretrain.epochs) == (None, 3)
+
+
+def test_an_unknown_key_cannot_be_read(config: Config) -> None:
+    with pytest.raises(AttributeError, match="`pretrain` has no key `stpes`"):
+        _ = config.pretrain.stpes  # type: ignore[attr-defined]  # that is the point
+
+
+def test_a_copy_is_independent(config: Config) -> None:
+    other = config.copy()
+    other.pretrain.steps = 7000
+    assert config.pretrain.steps != 7000
+
+
+def test_a_written_config_is_read_back_equal(config: Config, tmp_path: Path) -> None:
+    config.pretrain.recipe = "low-resource"
+    config.pretrain.steps = 7000
+    config["finetune"]["mine"] = {"kind": "tagging", "data": "a.jsonl", "epochs": 2}
+    config.write(tmp_path / "params.yaml")
+    assert read_params(tmp_path / "params.yaml") == config.checked
+    assert Config(tmp_path / "params.yaml").checked == config.checked
+
+
+def test_a_section_shows_its_values(config: Config) -> None:
+    assert "warmup_fraction: 0.0238" in repr(config.pretrain.schedule)
+    assert "pretrain" in repr(config)
+
+
+def test_another_process_gets_the_same_params(config: Config) -> None:
+    config.pretrain.steps = 500
+    sent, section = pickle.loads(pickle.dumps((config, config.pretrain.schedule)))  # noqa: S301  # our own bytes
+    assert isinstance(sent, Config)
+    assert sent.checked == config.checked
+    assert repr(section) == repr(config.pretrain.schedule)

@@ -1,0 +1,311 @@
+"""Counts on the outline of a model equal those of the real model."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from clozeline.encoder.architecture import Shape, Slots
+from clozeline.encoder.families import FAMILIES
+from clozeline.encoder.families.layout import LanguageHead, TokenIds
+from clozeline.encoder.model import EncoderModel
+from clozeline.language import models
+from clozeline.language.models import outline
+from clozeline.language.objectives import TargetBatch
+from clozeline.params.pretraining import PretrainParams
+from clozeline.params.reading import read_params
+from clozeline.planning import costs
+from clozeline.planning.advice import Situation, advise
+from clozeline.planning.costs import (
+    Compute,
+    ParameterCount,
+    StepMemory,
+    TrainingPlan,
+    device_bytes,
+    optimizer_numbers,
+    target_share,
+    warn_of_memory,
+)
+from clozeline.planning.timing import measure
+from clozeline.pretraining import job as pretraining
+from clozeline.training.optimizers import OPTIMIZERS, build_optimizer
+from tests.make.params import is_knob_of, named_in
+from tests.planning.conftest import FP32, IDS, VOCAB_SIZE, of_family
+from tests.stages.test_pretrain import run_stage
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_outline_allocates_no_memory_and_has_the_parameter_count_of_the_model(
+    params: PretrainParams, family: str
+) -> None:
+    drawn = outline(of_family(params, family), "mlm", VOCAB_SIZE)
+    assert {parameter.device.type for parameter in drawn.parameters()} == {"meta"}
+    real = models.build(of_family(params, family), "mlm", IDS, seed=0)
+    count = ParameterCount.of(drawn)
+    assert count == ParameterCount.of(real)
+    assert count.total == sum(parameter.numel() for parameter in real.parameters())
+    assert count.embedding >= VOCAB_SIZE * 64
+    assert min(count.body, count.head) > 0
+
+
+def test_int8_counts_one_byte_per_matrix_weight_and_fp32_for_the_rest(params: PretrainParams) -> None:
+    model = models.build(of_family(params, "bert"), "mlm", IDS, seed=0)
+    count = ParameterCount.of(model)
+    expected = sum(
+        weight.numel() + 4 * len(weight) if weight.ndim == 2 else 4 * weight.numel() for weight in model.parameters()
+    )
+    assert count.int8_bytes == expected < count.fp16_bytes < count.fp32_bytes
+
+
+@pytest.mark.parametrize("length", [32, 300])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_flop_formula_equals_the_counter_of_torch(params: PretrainParams, family: str, length: int) -> None:
+    """With unfused attention, because torch's counter does not know the fused attention of CPUs."""
+    shape = of_family(params, family).model_copy(update={"max_position_embeddings": length})
+    model: Any = models.build(shape, "mlm", IDS, seed=0).eval()
+    ids_BL = torch.full((4, length), 7)
+    quarter = Slots(torch.arange(length), 4, length, length)
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        if isinstance(model, EncoderModel):  # the formula counts the whole last layer
+            model.says(quarter.of(model.encoder(ids_BL, torch.ones_like(ids_BL)).last_hidden_state))
+        else:
+            model(ids_BL, torch.ones_like(ids_BL), positions=quarter)
+    compute = Compute.of(model, length=length, target_share=0.25)
+    counted = counter.get_total_flops() - of_a_batch(model)
+    assert compute.forward * 4 * length == pytest.approx(counted, rel=0.01)
+
+
+def of_a_batch(model: Any) -> int:
+    """Return the operations per batch: DeBERTa projects relative positions once for all rows, to keys and queries."""
+    config = model.config
+    num_positions = 2 * getattr(config, "position_buckets", 0)
+    return config.num_hidden_layers * 2 * num_positions * 2 * config.hidden_size**2
+
+
+def test_the_shared_embeddings_of_a_pair_count_once(params: PretrainParams) -> None:
+    electra = of_family(params, "electra")
+    pair = outline(electra, "rtd", VOCAB_SIZE)
+    real = models.build(electra, "rtd", IDS, seed=0)
+    count = ParameterCount.of(pair)
+    assert count == ParameterCount.of(real)
+    assert count.total == sum(parameter.numel() for parameter in real.parameters())
+    assert count.generator == count.total - sum(it.numel() for it in real.discriminator.parameters())
+    assert count.embedding == ParameterCount.of(real.discriminator).embedding
+    assert ParameterCount.of(real.discriminator).generator == 0
+    discriminator, generator = (
+        Compute.of(part, length=32, target_share=share)
+        for part, share in ((real.discriminator, 1.0), (real.generator, 0.15))
+    )
+    both = Compute.of(pair, length=32, target_share=0.15)
+    assert both.forward == discriminator.forward + generator.forward
+    detecting = params.model_copy(update={"objective": "rtd", "model": electra})
+    alone = StepMemory.of(real.discriminator, detecting, FP32, 0.15)
+    assert StepMemory.of(pair, detecting, FP32, 0.15).activations > alone.activations
+
+
+def test_a_replaced_token_pair_is_timed_as_in_training(params: PretrainParams) -> None:
+    detecting = params.model_copy(update={"objective": "rtd", "model": of_family(params, "electra")})
+    model = models.build(detecting.model, "rtd", IDS, seed=0)
+    before = model.discriminator.head.dense.weight.detach().clone()
+    assert measure(model, detecting, target_share=0.15, flops_per_token=1e6).tokens_per_second > 0
+    assert not torch.equal(model.discriminator.head.dense.weight, before)
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_the_timed_model_is_compiled_and_recomputes_as_in_training(
+    params: PretrainParams, is_asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = []
+    monkeypatch.setattr("clozeline.planning.timing.compiled", lambda loss, is_wanted: wanted.append(is_wanted) or loss)
+    model = models.build(of_family(params, "bert"), "mlm", IDS, seed=0)
+    asked = params.model_copy(update={"gradient_checkpointing": is_asked, "compile": is_asked})
+    monkeypatch.setattr("clozeline.planning.timing._timed", lambda first, second, device: (1.0, 1.0))
+    measure(model, asked, target_share=0.2, flops_per_token=1e6)
+    assert model.encoder.recomputes == is_asked
+    assert wanted == [is_asked]
+
+
+def test_causal_attention_costs_half(params: PretrainParams) -> None:
+    both = [
+        Compute.of(outline(params.model, objective, 300), length=32, target_share=1) for objective in ("mlm", "clm")
+    ]
+    assert both[1].attention == both[0].attention / 2
+    assert both[1].training == 3 * both[1].forward
+
+
+def test_the_mean_mask_rate_is_the_share_of_targets(params: PretrainParams) -> None:
+    masking = params.masking.model_copy(update={"mask_rate": 0.3, "final_mask_rate": 0.1})
+    assert target_share(params.model_copy(update={"masking": masking})) == pytest.approx(0.2)
+    assert target_share(params.model_copy(update={"objective": "clm"})) == 1
+
+
+def test_a_mask_rate_that_falls_to_zero_has_half_its_start_as_mean(params: PretrainParams) -> None:
+    masking = params.masking.model_copy(update={"mask_rate": 0.3, "final_mask_rate": 0.0})
+    assert target_share(params.model_copy(update={"masking": masking})) == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize("kind", list(OPTIMIZERS))
+def test_an_optimizer_keeps_the_planned_number_of_values(params: PretrainParams, kind: str) -> None:
+    rate = 1e-3 if kind == "muon" else None
+    chosen = params.optimizer.model_copy(update={"kind": kind, "matrix_learning_rate": rate})
+    model = models.build(of_family(params, "bert"), "mlm", IDS, seed=0)
+    optimizer = build_optimizer(model, chosen)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    kept = sum(
+        value.numel()
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor) and value.ndim
+    )
+    assert kept == optimizer_numbers(kind, ParameterCount.of(model))
+
+
+@contextmanager
+def kept_for_backward(model: torch.nn.Module) -> Iterator[dict[int, int]]:
+    """Bytes of each storage, by address, that a forward pass inside the context keeps; weights are not counted."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    saved: dict[int, Tensor] = {}
+    sizes: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if (address := tensor.untyped_storage().data_ptr()) not in own:
+            saved[address] = tensor  # held, so that no other storage gets its address
+            sizes[address] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield sizes
+
+
+FORMS = [(family, objective) for family, row in FAMILIES.items() for objective in row.forms if objective != "rtd"]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("length", [32, 300])
+@pytest.mark.parametrize(("family", "objective"), FORMS, ids=["-".join(form) for form in FORMS])
+def test_the_planned_activations_equal_those_kept_by_a_forward_pass(
+    params: PretrainParams, family: str, objective: LanguageHead, length: int, dropout: float
+) -> None:
+    """Short rows and long ones, for which unfused attention keeps more than everything else."""
+    rates = {"dropout": dropout, "attention_dropout": dropout}
+    shape = of_family(params, family).model_copy(update={"max_position_embeddings": length, **rates})
+    changes = {"model": shape, "objective": objective, "max_length": length, "batch_tokens": 4 * length}
+    asked = params.model_copy(update=changes)
+    model = models.build(shape, objective, IDS, seed=0).train()
+    share = target_share(asked)
+    num_targets = round(4 * length * share)
+    ids_BL, slot_T = torch.full((4, length), 7), torch.arange(num_targets) * (4 * length) // num_targets
+    batch = TargetBatch(ids_BL, None, slot_T, torch.full((num_targets,), 7))
+    with kept_for_backward(model) as sizes:
+        loss = torch.nn.functional.cross_entropy(models.target_logits(model, batch), batch.labels_T)
+    assert loss.requires_grad
+    planned = StepMemory.of(model, asked, FP32, share).activations
+    assert 0.7 < planned / sum(sizes.values()) < 1.5
+
+
+def test_checkpointing_and_micro_batches_need_less_memory(params: PretrainParams) -> None:
+    model = outline(params.model, "mlm", VOCAB_SIZE)
+    whole, parts, recomputed = (
+        StepMemory.of(model, params.model_copy(update=change), FP32, 0.2).activations
+        for change in ({}, {"micro_batch_tokens": 32}, {"gradient_checkpointing": True})
+    )
+    assert parts == pytest.approx(whole / 4, rel=0.01)
+    assert recomputed < whole / 2
+
+
+def test_planned_memory_is_that_of_the_gpu_or_else_of_the_container(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clozeline.planning.costs.available_bytes", lambda: 3 * 2**30)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert device_bytes() == 3 * 2**30
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (1 * 2**30, 80 * 2**30))
+    assert device_bytes() == 80 * 2**30
+
+
+PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").pretrain
+SHAPE = {"size": None, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+PLANNED_VOCAB_SIZE = 70
+SaveFamily = Callable[..., tuple[ParameterCount, PretrainParams]]
+
+
+@pytest.fixture
+def save(tiny_tokenizer: Path, tmp_path: Path) -> SaveFamily:
+    """`save(family, pad_id)`: a model's count, and params that go on from it, though they name another family."""
+
+    def save(family: str, pad_id: int = 5) -> tuple[ParameterCount, PretrainParams]:
+        shape = PARAMS.model.model_copy(update={**SHAPE, "family": family})
+        model = models.build(shape, "mlm", TokenIds(PLANNED_VOCAB_SIZE, pad_id, cls_id=2, sep_id=3), seed=0)
+        folder = tmp_path / family
+        folder.mkdir()
+        models.save(model, tiny_tokenizer, folder)
+        return ParameterCount.of(model), PARAMS.model_copy(update={"start": str(folder)})
+
+    return save
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("pad_id", [1, 5])
+def test_a_checkpoint_of_any_family_is_planned_with_any_padding_id(family: str, pad_id: int, save: SaveFamily) -> None:
+    count, params = save(family, pad_id)
+    plan = TrainingPlan.of(params, PLANNED_VOCAB_SIZE)
+    assert plan.count == count
+    assert plan.shape == Shape(1, 32, 2, 32)
+    assert plan.family in {family, family.replace("v3", "v2")}  # v2 and v3 share one class
+
+
+def test_advice_concerns_the_family_of_the_checkpoint_and_suggests_no_smaller_one(save: SaveFamily) -> None:
+    _, params = save("longformer")
+    large = params.model_copy(update={"model": params.model.model_copy(update={"size": "large"}), "steps": 1})
+    told = " ".join(advise(Situation(TrainingPlan.of(large, PLANNED_VOCAB_SIZE), None, 2**40)))
+    assert "no ONNX export" in told
+    assert "a smaller size may" not in told
+
+
+def test_a_step_that_needs_too_much_memory_is_named_before_the_first_step(
+    tiny_pretraining: PretrainParams,
+    tiny_tokens: Path,
+    tiny_tokenizer: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(costs, "device_bytes", lambda: 1000)
+    run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path, before_first_step=warn_of_memory)
+    (told,) = (record for record in caplog.records if record.name == costs.__name__)
+    assert named_in(told.getMessage()) == ["micro_batch_tokens", "gradient_checkpointing"]
+    assert all(is_knob_of(PretrainParams, knob) for knob in named_in(told.getMessage()))
+    steps = next(place for place, record in enumerate(caplog.records) if "40 steps" in record.getMessage())
+    assert caplog.records.index(told) < steps
+
+
+def test_the_warning_uses_the_planned_figure_for_one_process(
+    tiny_pretraining: PretrainParams,
+    tiny_tokens: Path,
+    tiny_tokenizer: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    params = tiny_pretraining
+    job = pretraining.prepare(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, work=tmp_path)
+    hardware = job.loop.hardware
+    needed = StepMemory.of(job.model, params, hardware.precision, target_share(params)).total
+    two = replace(hardware, processes=replace(hardware.processes, world_size=2))
+    for there, used, is_reported in ((needed, hardware, False), (needed - 1, hardware, True), (needed - 1, two, False)):
+        caplog.clear()
+        monkeypatch.setattr(costs, "device_bytes", lambda there=there: there)
+        warn_of_memory(replace(job, loop=replace(job.loop, hardware=used)))
+        assert ("does not fit" in caplog.text) == is_reported

@@ -1,0 +1,169 @@
+"""Claim: exact match and F1 equal the results of SQuAD's official script.
+
+No library ships the script any more, so its results for these cases are written here: `evaluate-v2.0.py`, as
+`transformers.data.metrics.squad_metrics` was up to transformers 4.57. Each F1 can be worked out by hand from the words.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from clozeline.records.finetune.scored_items import (
+    by_vectors,
+    chance_of_recall,
+    exact_match,
+    f1,
+    normalized,
+    pearson,
+    ranked,
+    ranked_by_each,
+    ranks,
+    spearman,
+)
+from clozeline.tasks.similarity.bm25 import scorer_with_fusion
+
+NORMALIZED = [
+    ("", ""),
+    ("the", ""),
+    ("?!", ""),
+    ("The A An tHe", ""),
+    ("The U.S.A.", "usa"),
+    ("Cat", "cat"),
+    (" the  cat\tsat\non\u00a0it ", "cat sat on it"),
+    ("mat-like", "matlike"),  # punctuation leaves no space, so the words grow together
+    ("another theme, anyone", "another theme anyone"),  # articles are whole words
+    ("the-cat", "thecat"),  # punctuation goes first, so this is no article any more
+    ("a.", ""),
+    ("a—b", "—b"),  # a dash is no ASCII punctuation, and ends a word
+    ("“the” cat", "“ ” cat"),
+    ("naïve é", "naïve é"),
+    ("aïoli", "aïoli"),  # a letter with an accent is part of the word, too
+    ("10,000 $5", "10000 5"),
+    ("snake_case ~`^|", "snakecase"),
+    ("İ ß", "i̇ ß"),  # lower case, not case-folded
+]
+ONE_ANSWER = [
+    # answer, prediction, exact match, F1
+    ("", "", 1, 1),
+    ("", "house", 0, 0),
+    ("house", "", 0, 0),
+    ("house", "the", 0, 0),
+    ("The House.", "house", 1, 1),
+    ("10,000", "10000", 1, 1),
+    ("U.S.", "us", 1, 1),
+    ("red house", "house", 0, 2 / 3),
+    ("house", "red house", 0, 2 / 3),
+    ("house", "big red brick house", 0, 2 / 5),
+    ("big red brick house", "house here", 0, 1 / 3),
+    ("house red", "red house", 0, 1),  # F1 has no order
+    ("apple", "apple apple", 0, 2 / 3),  # a word counts as often as answer and prediction share it
+    ("apple apple pie", "apple apple apple", 0, 2 / 3),
+    ("red house", "blue boat", 0, 0),
+    ("mat like", "mat-like", 0, 0),
+    ("naïve — café", "naive café", 0, 2 / 5),
+    ("the cat and the dog", "a cat", 0, 1 / 2),  # articles count in neither text
+]
+ANY_NUMBER = [
+    # answers, prediction, exact match, F1
+    ((), "", 1, 1),
+    ((), "the", 1, 1),  # the prediction normalizes to nothing, too
+    ((), "house", 0, 0),
+    (("red house", "house"), "the house", 1, 1),
+    (("house", "red house"), "the house", 1, 1),
+    (("red house", "old brick house"), "house", 0, 2 / 3),
+    (("old brick house", "red house"), "house", 0, 2 / 3),
+    (("red house", "blue boat"), "red boat", 0, 1 / 2),  # the nearest answer, not the words of all
+    (("the", "house"), "", 0, 0),  # an answer of which nothing is left counts only alone
+    (("house", "a", "?"), "the", 0, 0),
+    (("the",), "", 1, 1),
+    (("the", "?"), "an", 1, 1),
+    (("the",), "house", 0, 0),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), NORMALIZED)
+def test_texts_are_normalized_as_in_the_squad_script(text: str, expected: str) -> None:
+    assert normalized(text) == expected
+
+
+@pytest.mark.parametrize(("answer", "said", "exact", "overlap"), ONE_ANSWER)
+def test_figures_with_one_right_answer_equal_those_of_the_squad_script(
+    answer: str, said: str, exact: int, overlap: float
+) -> None:
+    assert exact_match([answer], said) == exact
+    assert f1([answer], said) == pytest.approx(overlap)
+
+
+@pytest.mark.parametrize(("answers", "said", "exact", "overlap"), ANY_NUMBER)
+def test_figures_with_several_right_answers_equal_those_of_the_squad_script(
+    answers: tuple[str, ...], said: str, exact: int, overlap: float
+) -> None:
+    assert exact_match(answers, said) == exact
+    assert f1(answers, said) == pytest.approx(overlap)
+
+
+DRAW = np.random.default_rng(0)
+CASES = {
+    "random": (DRAW.normal(size=200), DRAW.normal(size=200)),
+    "many ties": (DRAW.integers(0, 6, size=300).astype(float), DRAW.integers(0, 3, size=300).astype(float)),
+    "the same": (np.arange(9.0), np.arange(9.0)),
+    "the other way round": (np.arange(9.0), -(np.arange(9.0) ** 3)),
+    "far from zero": (1e6 + DRAW.normal(size=50), DRAW.normal(size=50)),
+    "two": (np.array([0.0, 1.0]), np.array([5.0, 3.0])),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_correlations_equal_those_of_scipy(name: str) -> None:
+    one, other = CASES[name]
+    assert pearson(one, other) == pytest.approx(stats.pearsonr(one, other).statistic, abs=1e-9)
+    assert spearman(one, other) == pytest.approx(stats.spearmanr(one, other).statistic, abs=1e-9)
+    assert ranks(one).tolist() == stats.rankdata(one).tolist()
+
+
+def test_constant_values_have_no_correlation() -> None:
+    for correlation in (pearson, spearman):
+        assert math.isnan(correlation(np.full(5, 0.1), np.arange(5.0)))
+        assert math.isnan(correlation(np.arange(5.0), np.full(5, 0.1)))
+
+
+def test_ranks_equal_those_from_comparing_every_pair() -> None:
+    draw = np.random.default_rng(0)
+    queries, candidates = draw.normal(size=(600, 4)).astype(np.float32), draw.normal(size=(90, 4)).astype(np.float32)
+    belonging = [sorted(draw.choice(90, size=draw.integers(1, 4), replace=False).tolist()) for _ in range(600)]
+    found = ranked(by_vectors(queries, candidates), belonging)
+    for query, own in enumerate(belonging):
+        scores = [float(queries[query] @ candidate) for candidate in candidates]
+        in_order = sorted(range(90), key=lambda place: -scores[place])
+        assert found.rank_Q[query] == 1 + min(in_order.index(place) for place in own)
+        assert found.best_Q[query] == in_order[0]
+    assert found.recall_at(3).mean() == np.mean(found.rank_Q <= 3)
+    assert found.reciprocal.mean() == pytest.approx(np.mean([1 / rank for rank in found.rank_Q]))
+
+
+def test_a_tie_counts_against_the_right_answer() -> None:
+    scores = np.array([[1, 1, 0], [0, 0, 0]], dtype=np.float32)
+    assert ranked(lambda start, stop: scores[start:stop], [[0], [2]]).rank_Q.tolist() == [2, 3]
+
+
+def test_other_matches_of_a_query_do_not_lower_the_rank() -> None:
+    scores = np.array([[3, 3, 2, 1]], dtype=np.float32)
+    assert ranked(lambda start, stop: scores[start:stop], [[0, 1, 3]]).rank_Q.tolist() == [1]
+
+
+def test_the_fused_search_can_outrank_both_single_searches() -> None:
+    vectors = np.array([[0.9, 0.8, 0.1]] * 2, dtype=np.float32)
+    words = np.array([[0.0, 2.0, 3.0]] * 2, dtype=np.float32)
+    orders = (lambda start, stop: vectors[start:stop], lambda start, stop: words[start:stop])
+    *alone, both = (found.rank_Q.tolist() for found in ranked_by_each(scorer_with_fusion(*orders), [[1], [0]]))
+    assert (both, alone) == ([1, 2], [[2, 1], [2, 3]])
+    assert alone == [ranked(by, [[1], [0]]).rank_Q.tolist() for by in orders]
+
+
+@pytest.mark.parametrize(("num_own", "k"), [(1, 1), (1, 3), (2, 2), (3, 5), (5, 1), (1, 9)])
+def test_the_random_baseline_equals_the_mean_over_all_orders(num_own: int, k: int) -> None:
+    hits = [any(place < num_own for place in drawn) for drawn in itertools.combinations(range(6), min(k, 6))]
+    assert chance_of_recall(6, [range(num_own)], k) == pytest.approx(np.mean(hits))

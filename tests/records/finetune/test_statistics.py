@@ -1,0 +1,108 @@
+"""Claim: intervals equal those of the reference implementation in their field."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest, bootstrap
+
+from clozeline.records.finetune import statistics
+from clozeline.records.finetune.statistics import (
+    bootstrap_interval,
+    ratio_intervals,
+    sign_flip_p_value,
+    wilson_interval,
+)
+
+
+@given(num_trials=st.integers(1, 5000), share=st.floats(0, 1))
+@settings(deadline=None)
+def test_the_interval_equals_scipys_wilson_interval(num_trials: int, share: float) -> None:
+    num_hits = round(share * num_trials)
+    expected = binomtest(num_hits, num_trials).proportion_ci(method="wilson")
+    assert wilson_interval(num_hits, num_trials) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_the_interval_stays_between_0_and_1_at_the_ends() -> None:
+    assert wilson_interval(0, 10)[0] == pytest.approx(0, abs=1e-12)
+    assert 0.99 < wilson_interval(10, 10)[1] <= 1
+
+
+def test_the_bootstrap_equals_that_of_scipy() -> None:
+    values_N = np.random.default_rng(0).exponential(size=300)
+    expected = bootstrap((values_N,), np.mean, method="percentile", rng=1).confidence_interval
+    low, high = bootstrap_interval(lambda places: float(values_N[places].mean()), len(values_N))
+    assert (low, high) == pytest.approx((expected.low, expected.high), abs=0.02)
+    assert low < values_N.mean() < high
+
+
+def test_the_bootstrap_is_repeatable_and_ignores_nan() -> None:
+    def figure(places: np.ndarray) -> float:
+        return math.nan if places[0] % 2 else 0.5
+
+    assert bootstrap_interval(figure, 10) == bootstrap_interval(figure, 10) == (0.5, 0.5)
+
+
+def documents(num_documents: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the loss and the number of targets of each document; documents differ in difficulty."""
+    random = np.random.default_rng(seed)
+    targets_D = random.integers(10, 200, num_documents).astype(np.float64)
+    loss_D = targets_D * random.normal(3.0, 0.5, num_documents)
+    return loss_D[:, None], targets_D[:, None]
+
+
+def interval(seed: int = 1, num_samples: int = 500, num_documents: int = 60) -> list[float]:
+    return ratio_intervals(*documents(num_documents, seed=0), seed=seed, num_samples=num_samples)[:, 0].tolist()
+
+
+def test_the_same_seed_gives_the_same_interval_and_another_nearly_the_same() -> None:
+    assert interval(seed=1) == interval(seed=1)
+    assert interval(seed=2) != interval(seed=1)
+    assert interval(seed=2, num_samples=4000) == pytest.approx(interval(seed=1, num_samples=4000), rel=0.01)
+
+
+def test_the_interval_does_not_depend_on_how_many_samples_are_drawn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = interval()
+    monkeypatch.setattr(statistics, "_AT_A_TIME", 100)
+    assert interval() == pytest.approx(whole, rel=1e-12)
+
+
+def test_intervals_have_their_nominal_coverage() -> None:
+    held = 0
+    for trial in range(200):
+        low, high = ratio_intervals(*documents(80, seed=trial), seed=trial, num_samples=300)[:, 0]
+        held += low <= 3.0 <= high
+    assert 0.88 * 200 <= held <= 0.99 * 200
+
+
+def test_the_interval_of_a_mean_ends_1_96_standard_errors_from_it() -> None:
+    values_D1 = np.random.default_rng(0).normal(3.0, 0.5, (400, 1))
+    ends = ratio_intervals(values_D1, np.ones_like(values_D1), seed=1, num_samples=4000)[:, 0]
+    standard_error = values_D1.std() / 400**0.5
+    assert (ends - values_D1.mean()) / standard_error == pytest.approx([-1.96, 1.96], abs=0.15)
+
+
+def test_many_tokens_in_one_document_do_not_narrow_the_interval() -> None:
+    loss_D1, targets_D1 = documents(60, seed=0)
+    longer = ratio_intervals(100 * loss_D1, 100 * targets_D1, seed=1, num_samples=500)[:, 0]
+    assert longer.tolist() == pytest.approx(interval(), rel=1e-9)
+
+
+def test_samples_without_any_target_are_left_out() -> None:
+    low, high = ratio_intervals(np.array([[4.0], [0.0]]), np.array([[2.0], [0.0]]), seed=1, num_samples=200)[:, 0]
+    assert low == high == 2.0
+
+
+def test_p_values_of_equal_models_are_calibrated() -> None:
+    random = np.random.default_rng(3)
+    p_values = [sign_flip_p_value(random.normal(0, 1, 40), seed=trial, num_samples=200) for trial in range(300)]
+    assert 0.02 * 300 <= sum(p < 0.05 for p in p_values) <= 0.09 * 300
+    assert np.mean(p_values) == pytest.approx(0.5, abs=0.06)
+
+
+def test_a_constant_difference_has_the_smallest_p_value_and_no_difference_has_1() -> None:
+    assert sign_flip_p_value(np.full(30, 0.1), seed=1, num_samples=999) == 1 / 1000
+    assert sign_flip_p_value(np.zeros(30), seed=1, num_samples=999) == 1
+    assert sign_flip_p_value(np.array([0.5]), seed=1, num_samples=999) == 1  # one document is no evidence

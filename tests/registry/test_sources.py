@@ -1,0 +1,130 @@
+"""Which models the arguments of `serve` select, and under which names."""
+
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from clozeline.registry import models
+from clozeline.registry.models import FetchedPackage, Registered
+from clozeline.registry.sources import ModelSource, default_for, default_sources, parse_sources
+from clozeline.serving.loading import open_source
+from clozeline.system.errors import ArtifactError, ParamsError
+from clozeline.system.machine import processor
+from tests.make.packages import write_classifier, write_encoder
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty project folder, with no registry."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(models, "champions", list)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "place"),
+    [
+        ("dist/encoder", "encoder", "dist/encoder"),
+        ("dist/encoder/", "encoder", "dist/encoder/"),
+        ("models:/clozeline-encoder@champion", "clozeline-encoder", "models:/clozeline-encoder@champion"),
+        ("models:/clozeline-encoder/3", "clozeline-encoder", "models:/clozeline-encoder/3"),
+        ("next=models:/clozeline-encoder@candidate", "next", "models:/clozeline-encoder@candidate"),
+        ("old=dist/encoder", "old", "dist/encoder"),
+    ],
+)
+def test_a_model_has_its_given_name_or_that_of_its_folder_or_registration(text: str, name: str, place: str) -> None:
+    assert ModelSource.parse(text) == ModelSource(name, place)
+
+
+def test_a_folder_with_an_equals_sign_in_its_name_is_a_folder(project: Path) -> None:
+    (project / "a=b").mkdir()
+    assert ModelSource.parse("a=b") == ModelSource("a=b", "a=b")
+
+
+def test_two_models_of_one_name_are_refused_with_what_to_do() -> None:
+    with pytest.raises(ParamsError) as raised:
+        parse_sources(["models:/clozeline-encoder@champion", "models:/clozeline-encoder@candidate"])
+    assert "clozeline-encoder-2=models:/clozeline-encoder@candidate" in raised.value.do
+
+
+def test_champions_come_before_folders_and_encoders_before_other_folders(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_classifier(project / "dist" / "a-classifier")
+    write_encoder(project / "dist" / "the-encoder")
+    assert [source.name for source in default_sources()] == ["the-encoder", "a-classifier"]
+    monkeypatch.setattr(models, "champions", lambda: ["models:/clozeline-encoder@champion"])
+    assert [source.name for source in default_sources()] == ["clozeline-encoder"]
+
+
+def test_a_verb_without_a_model_uses_a_suitable_one(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ArtifactError) as raised:
+        default_for("fill-mask")
+    assert "make run" in raised.value.do
+    champions = ["models:/clozeline-encoder@champion", "models:/clozeline-library@champion"]
+    monkeypatch.setattr(models, "champions", lambda: champions)
+    assert [default_for("fill-mask").place, default_for("text-classification").place] == champions
+    write_encoder(project / "dist" / "encoder")
+    write_encoder(project / "dist" / "other")
+    assert default_for("fill-mask").place == "dist/encoder"
+
+
+def test_the_released_model_of_the_task_is_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = {f"models:/clozeline-{name}@champion": project / "released" / name for name in ("docsearch", "library")}
+    for folder, task in zip(folders.values(), ("feature-extraction", "text-classification"), strict=True):
+        write_encoder(folder)
+        manifest = folder / "manifest.json"
+        manifest.write_text(manifest.read_text().replace("fill-mask", task))
+    monkeypatch.setattr(models, "champions", lambda: ["models:/clozeline-encoder@champion", *folders])
+    monkeypatch.setattr(models, "resolve", lambda uri: folders[uri])
+    assert default_for("text-classification").name == "clozeline-library"
+    assert default_for("feature-extraction").name == "clozeline-docsearch"
+
+
+def test_two_models_that_could_answer_need_a_name(project: Path) -> None:
+    for name in ("library", "topic"):
+        write_classifier(project / "dist" / name)
+    with pytest.raises(ParamsError) as raised:
+        default_for("text-classification")
+    assert raised.value.expected == "one of: dist/library, dist/topic"
+
+
+def test_a_registered_model_is_fetched_and_has_the_version_of_the_registry(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_encoder(project / "elsewhere")
+    version = Registered("clozeline-encoder", "7", "", "", was_rolled_back=False)
+    fetched = {"models:/clozeline-encoder@champion": FetchedPackage(project / "elsewhere", version)}
+    monkeypatch.setattr(models, "fetch", fetched.__getitem__)
+    (source,) = parse_sources(["models:/clozeline-encoder@champion"])
+    assert open_source(source, "fp32").identity.version == "7"
+
+
+def test_without_a_requested_graph_the_faster_one_of_the_release_is_served_and_reported(
+    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_encoder(project / "elsewhere")
+    faster = {"served": "fp32", "served_on": processor(), "int8_speedup": 0.93}
+    version = Registered("clozeline-encoder", "7", "", "", was_rolled_back=False, **faster)
+    monkeypatch.setattr(models, "fetch", lambda uri: FetchedPackage(project / "elsewhere", version))
+    (source,) = parse_sources(["models:/clozeline-encoder@champion"])
+    assert open_source(source, None).identity.precision == "fp32"
+    assert "clozeline-encoder: serving fp32, because INT8 is 0.93 × as fast as fp32, measured by" in caplog.text
+    assert open_source(source, "int8").identity.precision == "int8"
+
+
+def test_a_model_name_that_is_invalid_in_a_header_is_percent_encoded(project: Path) -> None:
+    write_encoder(project / "dist" / "模型 100%")
+    (source,) = parse_sources(["dist/模型 100%"])
+    headers = open_source(source, "int8").identity.headers
+    assert headers["x-model"] == "%E6%A8%A1%E5%9E%8B%20100%25"
+    assert unquote(headers["x-model"]) == source.name
+
+
+def test_loading_a_model_does_not_change_floating_point_settings(project: Path) -> None:
+    write_encoder(project / "dist" / "encoder")
+    (source,) = parse_sources(["dist/encoder"])
+    open_source(source, "int8")
+    assert sys.float_info.min / 2 > 0, "denormals are flushed to zero, for torch in this process too"

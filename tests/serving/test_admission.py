@@ -1,0 +1,140 @@
+"""Admission decides which requests may wait, and after how many seconds the others may try again."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clozeline.serving.admission import Admission, Asks, OverloadedError, Pace, Waiting, check_bulk, check_in_time
+
+NOTHING_MEASURED = Pace(1)
+BATCH_TOKENS = 384
+BULK = Asks(12_000, 30)
+SHORT = Asks(6_000, 12)
+
+
+def pace_of(tokens_per_second: int, num_workers: int = 1) -> Pace:
+    pace = Pace(num_workers)
+    pace.note(tokens_per_second, 1.0)
+    return pace
+
+
+THOUSAND = pace_of(1_000)
+
+
+def due(tokens: int, pace: Pace = NOTHING_MEASURED) -> Waiting:
+    seconds = pace.seconds_for(tokens)
+    return Waiting(seconds, seconds, tokens)
+
+
+def refusal(check: Callable[[], None]) -> OverloadedError | None:
+    try:
+        check()
+    except OverloadedError as error:
+        return error
+    return None
+
+
+def test_a_small_request_is_always_admitted_if_no_work_is_due() -> None:
+    Admission(max_waiting_tokens=10).check(Waiting(seconds=20, promised=0.9), Asks(384), pace_of(1))
+
+
+@given(st.integers(1, 100_000), st.integers(1, 100_000), st.integers(1, 100_000))
+def test_due_tokens_never_exceed_the_limit(limit: int, waiting: int, tokens: int) -> None:
+    admission = Admission(max_waiting_tokens=limit)
+    refused = refusal(lambda: admission.check(due(waiting), Asks(tokens), NOTHING_MEASURED))
+    assert (refused is None) == (waiting + tokens <= limit)
+
+
+@given(st.integers(1, 50_000), st.integers(1, 50_000), st.integers(1, 10_000), st.sampled_from([1, 2, 30]))
+def test_due_work_never_exceeds_the_wait_limit_or_the_deadline_of_the_request(
+    waiting: int, tokens: int, per_second: int, patience: float
+) -> None:
+    admission = Admission(max_waiting_tokens=10**9, max_wait_seconds=2)
+    pace = pace_of(per_second)
+    refused = refusal(lambda: admission.check(due(waiting, pace), Asks(tokens, patience), pace))
+    assert (refused is None) == (waiting / per_second + tokens / per_second <= min(2, patience))
+
+
+@pytest.mark.parametrize(
+    ("admission", "waiting_tokens", "tokens", "expected"),
+    [
+        (Admission(1000, max_wait_seconds=60), 900, 400, ("queue_full", 2)),  # 300 too many, at 200 a second
+        (Admission(10**9, max_wait_seconds=10), 2900, 100, ("queue_slow", 5)),
+    ],
+)
+def test_retry_after_is_the_time_until_there_is_room(
+    admission: Admission, waiting_tokens: int, tokens: int, expected: tuple[str, int]
+) -> None:
+    pace = pace_of(100, num_workers=2)
+    refused = refusal(lambda: admission.check(due(waiting_tokens, pace), Asks(tokens), pace))
+    assert refused
+    assert (refused.reason, refused.retry_after_seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("max_waiting_tokens", "tokens", "patience", "pace", "spread_seconds"),
+    [
+        (10_000, 5_000, 30, NOTHING_MEASURED, 0),
+        (10_000, 5_000, 30, pace_of(999), 17.5),  # 5.005 s of the limit of 10 s
+        (10_000, 5_001, 30, NOTHING_MEASURED, 17.5),
+        (10_000, 5_001, 4, NOTHING_MEASURED, 2),
+        (5, 384, 30, NOTHING_MEASURED, 0),
+    ],
+)
+def test_a_request_above_half_the_queue_and_one_micro_batch_is_bulk(
+    max_waiting_tokens: int, tokens: int, patience: float, pace: Pace, spread_seconds: float
+) -> None:
+    admission = Admission(max_waiting_tokens, max_wait_seconds=10)
+    assert admission.spread_seconds(Asks(tokens, patience), pace, BATCH_TOKENS) == spread_seconds
+
+
+@pytest.mark.parametrize(
+    ("tokens", "patience", "spread_seconds", "pace", "is_refused"),
+    [
+        (26_000, 30, 20, THOUSAND, True),
+        (20_000, 30, 20, THOUSAND, False),
+        (1_001, 1, 0, THOUSAND, True),
+        (10**9, 1, 0, NOTHING_MEASURED, False),
+        (1_001, -1, 0, THOUSAND, False),  # its deadline has passed already
+    ],
+)
+def test_a_refusal_for_a_missed_deadline_has_no_retry_after(
+    tokens: int, patience: float, spread_seconds: float, pace: Pace, is_refused: bool
+) -> None:
+    refused = refusal(lambda: check_in_time(Asks(tokens, patience), spread_seconds, pace))
+    assert (refused is not None) == is_refused
+    if refused:
+        assert (refused.reason, refused.retry_after_seconds) == ("never_in_time", None)
+        assert f"{tokens / 1000:.1f} s" in refused.given
+        assert f"at most {spread_seconds or patience:.1f} s" in refused.expected
+
+
+@pytest.mark.parametrize(
+    ("asks", "spread_seconds", "waiting", "retry_after_seconds"),
+    [
+        pytest.param(BULK, 20, Waiting(), None, id="alone"),
+        pytest.param(BULK, 20, Waiting(9, promised=0.6), 9, id="more is promised than runs in a second"),
+        pytest.param(BULK, 20, Waiting(9, promised=0.4), None, id="all that is promised fits"),
+        pytest.param(SHORT, 6, Waiting(9, 8, 8_000), 2, id="the remaining time is too short"),
+        pytest.param(SHORT, 6, Waiting(9, 5, 5_000), None, id="the remaining time suffices"),
+    ],
+)
+def test_bulk_requests_are_never_promised_more_than_the_measured_throughput(
+    asks: Asks, spread_seconds: float, waiting: Waiting, retry_after_seconds: int | None
+) -> None:
+    refused = refusal(lambda: check_bulk(waiting, asks, spread_seconds, THOUSAND))
+    assert (refused and (refused.reason, refused.retry_after_seconds)) == (
+        ("queue_slow", retry_after_seconds) if retry_after_seconds else None
+    )
+
+
+def test_the_measured_pace_follows_the_latest_batches() -> None:
+    pace = Pace(1)
+    assert pace.seconds_for(1000) == 0
+    for _ in range(200):
+        pace.note(100, 1.0)
+    for _ in range(200):
+        pace.note(100, 0.1)
+    assert 0.9 < pace.seconds_for(1000) < 1.1

@@ -1,0 +1,169 @@
+"""A request with two questions for a model is one request, and the texts of a client that left are not tokenized."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from clozeline.inference.answerer import Answerer
+from clozeline.inference.tagger import Tagger
+from clozeline.inference.tokenization import TextTokenizer, TokenizedText
+from clozeline.serving import asking as of_texts
+from clozeline.serving.admission import Admission
+from tests.serving.conftest import Hosted, busy, connection, posted, wait_until
+
+Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["the [MASK]"]}
+TWICE = {
+    "/invocations": {"inputs": ["the [MASK]"]},
+    "/v2/models/encoder/infer": {"inputs": [TENSOR], "outputs": [{"name": "embedding"}, {"name": "token"}]},
+}
+"""Bodies that ask for an embedding of their text and for words for its mask: 4 tokens, twice."""
+LONG = "a " * 4_000
+"""Text with too many characters to be tokenized in the event loop."""
+
+
+def tensor(name: str, text: str) -> dict[str, object]:
+    return {"name": name, "shape": [1], "datatype": "BYTES", "data": [text]}
+
+
+FINISHED = {
+    "/tag": {"inputs": LONG},
+    "/v2/models/names/infer": {"inputs": [tensor("text", LONG)]},
+    "/models/names/invocations": {"inputs": [LONG]},
+    "/answer": {"inputs": {"question": "a", "context": LONG}},
+    "/v2/models/reader/infer": {"inputs": [tensor("question", "a"), tensor("context", LONG)]},
+    "/models/reader/invocations": {"instances": [{"question": "a", "context": LONG}]},
+}
+"""Bodies whose answers need more work after the model has run."""
+
+
+def around(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Tagger | Answerer], method: str, first: Callable[[], None]
+) -> None:
+    """Patch `method` of the models of `kind` to call `first` before it runs."""
+    then = getattr(kind, method)
+
+    def both(*given: object, **options: object) -> object:
+        first()
+        return then(*given, **options)
+
+    monkeypatch.setattr(kind, method, both)
+
+
+@dataclass
+class Tokenizing:
+    begun: threading.Event = field(default_factory=threading.Event)
+    may_end: threading.Event = field(default_factory=threading.Event)
+
+
+@pytest.fixture
+def tokenizing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tokenizing]:
+    """Events of the tokenizer, which holds each text of more than 100 characters until `may_end` is set."""
+    held = Tokenizing()
+    tokenize = TextTokenizer.tokenize
+
+    def waiting(self: TextTokenizer, texts: Sequence[str], *, truncate: bool = False) -> list[TokenizedText]:
+        if len(texts[0]) > 100:
+            held.begun.set()
+            assert held.may_end.wait(timeout=120)
+        return tokenize(self, texts, truncate=truncate)
+
+    monkeypatch.setattr(TextTokenizer, "tokenize", waiting)
+    yield held
+    held.may_end.set()
+
+
+@pytest.mark.parametrize("path", TWICE)
+def test_both_parts_of_a_request_are_admitted_or_neither(hosted: Hosted, held: threading.Event, path: str) -> None:
+    with hosted(admission=Admission(max_waiting_tokens=9)) as (client, service), ThreadPoolExecutor(2) as clients:
+        running = busy(client, service, clients)
+        waiting = clients.submit(client.post, "/embed", json={"inputs": "a"})
+        wait_until(lambda: service.scheduler.waiting_tokens == 3)
+        assert client.post(path, json=TWICE[path]).status_code == 429  # 4 more would fit, 8 do not
+        assert service.scheduler.waiting_tokens == 3
+        held.set()
+        assert [answer.result().status_code for answer in (running, waiting)] == [200, 200]
+        both = client.post(path, json=TWICE[path])
+        assert (both.status_code, both.headers["x-compute-tokens"]) == (200, "8")
+
+
+@pytest.mark.parametrize("path", TWICE)
+def test_both_parts_of_a_request_share_one_deadline_and_leave_the_queue_together(
+    hosted: Hosted, held: threading.Event, path: str
+) -> None:
+    with hosted() as (client, service), ThreadPoolExecutor(1) as clients:
+        running = busy(client, service, clients)
+        assert client.post(path, json=TWICE[path], headers={"x-timeout-ms": "50"}).status_code == 504
+        assert service.scheduler.waiting_tokens == 0
+        held.set()
+        assert running.result().status_code == 200
+
+
+def test_a_deadline_applies_while_the_tokenizer_is_busy_with_another_text(
+    hosted: Hosted, tokenizing: Tokenizing
+) -> None:
+    with hosted() as (client, _), ThreadPoolExecutor(1) as clients:
+        before = clients.submit(client.post, "/embed", json={"inputs": LONG, "truncate": True})
+        assert tokenizing.begun.wait(timeout=120)
+        late = client.post("/classify", json={"inputs": LONG, "truncate": True}, headers={"x-timeout-ms": "50"})
+        assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_passed")
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 200  # short texts do not wait
+        tokenizing.may_end.set()
+        assert before.result().status_code == 200
+        assert 'clozeline_tokenize_seconds_count{model="encoder"} 2.0' in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("path", ["/embed", "/tokenize"])
+def test_a_request_waiting_for_tokenization_is_dropped_when_its_client_leaves(
+    hosted: Hosted, tokenizing: Tokenizing, path: str
+) -> None:
+    with hosted() as (client, service), ThreadPoolExecutor(1) as clients:
+        before = clients.submit(client.post, "/embed", json={"inputs": LONG, "truncate": True})
+        assert tokenizing.begun.wait(timeout=120)
+        with connection(client) as leaving:
+            leaving.sendall(posted(path, {"inputs": LONG}))
+            wait_until(lambda: service.asking._tokenizer._waiting_characters == 2 * len(LONG))
+        wait_until(lambda: 'rejections_total{reason="dropped"} 1.0' in client.get("/metrics").text)
+        tokenizing.may_end.set()
+        assert before.result().status_code == 200
+
+
+@pytest.mark.parametrize("path", FINISHED)
+def test_a_deadline_applies_after_inference_too_and_delays_no_other_request(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        may_end.wait(timeout=120)
+
+    around(monkeypatch, Tagger, "entities", wait)
+    around(monkeypatch, Answerer, "best", wait)
+    with hosted() as (client, _), ThreadPoolExecutor(1) as clients:
+        late = clients.submit(client.post, path, json=FINISHED[path], headers={"x-timeout-ms": "3000"})
+        assert begun.wait(timeout=120)
+        assert client.get("/health/live", timeout=60).status_code == 200
+        assert late.result(timeout=60).status_code == 504
+        may_end.set()
+
+
+@pytest.mark.parametrize("path", FINISHED)
+def test_a_request_is_not_refused_after_the_model_has_answered(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+
+    def let_nobody_in() -> None:
+        monkeypatch.setattr(of_texts, "_MAX_WAITING_CHARACTERS", -1)
+
+    around(monkeypatch, Tagger, "tagging", let_nobody_in)
+    around(monkeypatch, Answerer, "asking", let_nobody_in)
+    with hosted() as (client, _):
+        assert client.post(path, json=FINISHED[path]).status_code == 200
+        assert client.post(path, json=FINISHED[path]).status_code == 429

@@ -1,0 +1,181 @@
+"""INT8 answers if it passed its gates and is measured as fast as fp32 on this processor; otherwise fp32 answers."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clozeline.inference.latency import Latency
+from clozeline.inference.open_model import OpenModel
+from clozeline.records.package import FILES, Precision
+from clozeline.registry import models as registry
+from clozeline.registry.models import FetchedPackage, Registered
+from clozeline.registry.sources import ModelSource
+from clozeline.serving import loading
+from clozeline.serving.http.status import card
+from clozeline.serving.loading import open_source, room_bytes
+from clozeline.system.errors import ArtifactError
+from clozeline.system.machine import processor
+from tests.make.packages import write_encoder, write_large_embedder
+
+SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion")
+Clock = Callable[[float, float], list[Latency]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_encoder(tmp_path / "package")
+    return tmp_path / "package"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Function that sets the speedups of INT8 over fp32 for a text and a batch, and returns the later timings."""
+
+    def set_to(of_text: float, of_batch: float) -> list[Latency]:
+        timed: list[Latency] = []
+
+        def compare(models: dict[str, OpenModel], *, batch_texts: int, **_: object) -> Latency:
+            assert {"fp32", "int8"} == models.keys()
+            timed.append(Latency(of_text, 1.0, 10 * of_batch, 10.0, batch_texts, 1))
+            return timed[-1]
+
+        monkeypatch.setattr(loading, "compare", compare)
+        return timed
+
+    return set_to
+
+
+@pytest.mark.parametrize(
+    ("of_text", "of_batch", "answers"),
+    [(2.0, 2.0, "int8"), (1.0, 1.1, "int8"), (0.93, 1.1, "fp32"), (3.0, 0.93, "fp32")],
+)
+def test_both_graphs_of_a_folder_are_timed_and_int8_is_served_unless_it_is_slower(
+    folder: Path, clock: Clock, caplog: pytest.LogCaptureFixture, of_text: float, of_batch: float, answers: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    timed = clock(of_text, of_batch)
+    served = open_source(ModelSource("encoder", str(folder)), None)
+    assert len(timed) == (1 if answers == "int8" else 3)
+    shown = card(served, routes=[])
+    assert (served.identity.precision, shown.precision) == (answers, answers)
+    assert str(timed[-1]) in shown.precision_reason
+    assert f"encoder: serving {answers}, because {shown.precision_reason}" in caplog.text
+    assert f"INT8 is {min(of_text, of_batch):.2f} × as fast as fp32" in shown.precision_reason
+    assert shown.sha256 == served.model.manifest.files[getattr(FILES, answers)].sha256
+
+
+@pytest.mark.parametrize(
+    ("released_as", "released_on", "num_timed", "answers"),
+    [
+        ("int8", "here", 0, "int8"),
+        ("fp32", "here", 0, "fp32"),
+        ("int8", "elsewhere", 3, "fp32"),
+        ("fp32", "elsewhere", 3, "fp32"),
+        ("int8", None, 3, "fp32"),
+    ],
+)
+def test_the_precision_of_a_release_applies_on_its_own_processor_only(
+    folder: Path,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    released_as: Precision,
+    released_on: str | None,
+    num_timed: int,
+    answers: str,
+) -> None:
+    timed = clock(0.5, 0.5)
+    place = {"here": processor(), "elsewhere": "Another CPU, avx2", None: None}[released_on]
+    version = Registered("clozeline-encoder", "7", "", "", was_rolled_back=False, served=released_as, served_on=place)
+    monkeypatch.setattr(registry, "fetch", lambda uri: FetchedPackage(folder, version))
+    assert open_source(SOURCE, None).identity.precision == answers
+    assert len(timed) == num_timed
+
+
+def test_a_requested_graph_is_served_without_timing(folder: Path, clock: Clock) -> None:
+    timed = clock(0.5, 0.5)
+    identity = open_source(ModelSource("encoder", str(folder)), "int8").identity
+    assert (identity.precision, identity.precision_reason, timed) == ("int8", "it was requested", [])
+
+
+def test_without_fp32_or_memory_for_it_int8_is_served_and_reported(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = clock(0.5, 0.5)
+    source = ModelSource("encoder", str(folder))
+    room = [1 << 40, 1]
+    with monkeypatch.context() as tight:
+        tight.setattr(loading, "free_memory_bytes", lambda: room.pop(0))
+        identity = open_source(source, None).identity
+    assert identity.precision == "int8"
+    assert "not enough memory" in identity.precision_reason
+    (folder / FILES.fp32).unlink()
+    identity = open_source(source, None).identity
+    assert identity.precision == "int8"
+    assert "not compared" in identity.precision_reason
+    (folder / FILES.int8).unlink()
+    with pytest.raises(ArtifactError):
+        open_source(source, None)
+    assert not timed
+
+
+def test_a_single_slow_measurement_of_int8_is_repeated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = [Latency(0.5, 1.0, 20.0, 10.0, 4, 1), Latency(2.0, 1.0, 20.0, 10.0, 4, 1)]
+    monkeypatch.setattr(loading, "compare", lambda models, **_: measured.pop(0))
+    assert open_source(ModelSource("encoder", str(folder)), None).identity.precision == "int8"
+    assert not measured
+
+
+def test_both_graphs_really_run_and_their_times_are_reported(folder: Path) -> None:
+    reason = open_source(ModelSource("encoder", str(folder)), None).identity.precision_reason
+    assert "one text in " in reason
+    assert "4 texts in " in reason
+
+
+MEASURED = """
+import gc, re, sys
+from pathlib import Path
+
+import clozeline.serving.server, onnxruntime, tokenizers  # what has to be there for any model
+from clozeline.serving import loading
+from clozeline.registry.sources import ModelSource
+
+def kilobytes(name):
+    return int(re.search(rf"^{name}:\\s+(\\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)[1])
+
+source = ModelSource("large", sys.argv[1])
+before, of_files = kilobytes("VmRSS"), kilobytes("RssFile")
+model = loading.open_source(source, "fp32")
+print(kilobytes("VmHWM") - before - (kilobytes("RssFile") - of_files))  # pages of libraries can be dropped
+for _ in range(4):
+    beside = loading.open_source(source, "fp32")
+    model = beside
+    del beside
+    gc.collect()
+    print(kilobytes("VmRSS") - before)
+"""
+WEIGHTS_BYTES = 5 * 4 * 2048**2
+
+
+@pytest.fixture(scope="module")
+def measured_bytes(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
+    """Peak memory of a process that loads a model, then its memory after each of four swaps."""
+    folder = tmp_path_factory.mktemp("large") / "large"
+    write_large_embedder(folder, num_layers=5, width=2048)
+    assert (folder / FILES.fp32).stat().st_size > WEIGHTS_BYTES
+    told = subprocess.run([sys.executable, "-c", MEASURED, str(folder)], capture_output=True, text=True, check=True)
+    return [1024 * int(line) for line in told.stdout.split()]
+
+
+def test_loading_a_model_stays_within_the_reserved_memory(
+    measured_bytes: list[int],
+) -> None:
+    assert WEIGHTS_BYTES < measured_bytes[0] <= room_bytes(WEIGHTS_BYTES)
+
+
+def test_a_swap_frees_the_memory_of_the_old_model(measured_bytes: list[int]) -> None:
+    _, first, *_, last = measured_bytes
+    assert last < first + WEIGHTS_BYTES / 4

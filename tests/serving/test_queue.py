@@ -1,0 +1,239 @@
+"""The line chooses whose turn it is and which texts run along, and no text starves."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clozeline.serving.queue import MAX_PADDING, Lane, Line, Ticket, share, turn_of, turns_of, window
+from tests.make.tickets import LANE, ticket
+
+requests = st.lists(
+    st.tuples(st.lists(st.integers(1, 512), min_size=1, max_size=6), st.floats(0, 5)), min_size=1, max_size=25
+)
+"""Lengths of the texts, and arrival, of each request."""
+lengths_and_anchor = st.lists(st.integers(1, 600), min_size=1, max_size=60).flatmap(
+    lambda lengths: st.tuples(st.just(sorted(lengths)), st.integers(0, len(lengths) - 1))
+)
+
+
+def line_of(*tickets: Ticket, batch_tokens: int = 384) -> Line:
+    line = Line(batch_tokens)
+    for one in tickets:
+        line.add(one)
+    return line
+
+
+def tickets_of(given_requests: list[tuple[list[int], float]]) -> list[Ticket]:
+    return [ticket(*lengths, arrived=arrived) for lengths, arrived in given_requests]
+
+
+def waits(one: Ticket) -> bool:
+    return any(entry.shelf for entry in one.entries)
+
+
+def taken(line: Line) -> list[tuple[Ticket, int]]:
+    """Take all that waits; return each ticket and position in the order in which they run."""
+    order: list[tuple[Ticket, int]] = []
+    while batch := line.take():
+        order += [(entry.ticket, entry.position) for entry in batch.entries]
+    return order
+
+
+def due_tokens(line: Line, *, at: float) -> int:
+    line.pass_time(at)
+    return sum(tokens for _, tokens, is_due in line.work() if is_due)
+
+
+@given(lengths_and_anchor, st.integers(1, 600))
+def test_a_window_holds_the_anchor_and_fits_the_budget_with_little_padding(
+    given_lengths: tuple[list[int], int], budget_tokens: int
+) -> None:
+    lengths, anchor = given_lengths
+    low, high = window(lengths, anchor, budget_tokens=budget_tokens)
+    assert 0 <= low <= anchor < high <= len(lengths)
+
+    def padded_and_waste(low: int, high: int) -> tuple[int, int]:
+        padded = lengths[high - 1] * (high - low)
+        return padded, padded - sum(lengths[low:high])
+
+    padded, waste = padded_and_waste(low, high)
+    assert high - low == 1 or padded <= budget_tokens
+    assert waste <= MAX_PADDING * padded
+    for wider in ((low - 1, high), (low, high + 1)):
+        if wider[0] >= 0 and wider[1] <= len(lengths):
+            padded, waste = padded_and_waste(*wider)
+            assert padded > budget_tokens or waste > MAX_PADDING * padded, "this neighbour would fit"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "anchor", "expected"),
+    [
+        ([10, 10, 10, 10], 1, (0, 4)),
+        ([100] * 9, 4, (2, 5)),  # 384 tokens hold three texts; texts before the anchor come first
+        ([5, 100, 101, 300], 1, (1, 3)),
+        ([10, 11, 300], 2, (2, 3)),
+        ([700], 0, (0, 1)),  # longer than the budget: it runs alone instead of waiting for ever
+    ],
+)
+def test_texts_of_the_nearest_lengths_join_the_batch_of_the_oldest(
+    lengths: list[int], anchor: int, expected: tuple[int, int]
+) -> None:
+    assert window(lengths, anchor, budget_tokens=384) == expected
+
+
+@pytest.mark.parametrize(
+    ("waiting_tokens", "num_idle", "expected"),
+    [(200, 1, 200), (200, 2, 100), (201, 2, 101), (10_000, 2, 384), (40, 2, 32), (5, 4, 32)],
+)
+def test_idle_workers_share_the_waiting_tokens(waiting_tokens: int, num_idle: int, expected: int) -> None:
+    assert share(waiting_tokens, num_idle, 384) == expected
+
+
+@given(requests)
+def test_every_text_runs_once_and_waiting_texts_are_counted(given_requests: list[tuple[list[int], float]]) -> None:
+    tickets = tickets_of(given_requests)
+    line = line_of(*tickets)
+    assert line.tokens == sum(sum(lengths) for lengths, _ in given_requests)
+    order = taken(line)
+    assert len(order) == len(set(order)) == sum(len(one.entries) for one in tickets)
+    assert (line.tokens, line.num_texts) == (0, 0)
+
+
+@given(requests)
+def test_the_next_batch_always_includes_a_text_with_the_earliest_turn(
+    given_requests: list[tuple[list[int], float]],
+) -> None:
+    tickets = tickets_of(given_requests)
+    line = line_of(*tickets)
+    while any(map(waits, tickets)):
+        first = min(turn_of(one) for one in tickets if waits(one))
+        batch = line.take()
+        assert batch
+        assert first == min(turn_of(entry.ticket) for entry in batch.entries)
+
+
+@given(requests, st.data())
+def test_a_removed_ticket_never_runs_and_all_others_do(
+    given_requests: list[tuple[list[int], float]], data: st.DataObject
+) -> None:
+    tickets = tickets_of(given_requests)
+    line = line_of(*tickets)
+    batch = line.take()
+    assert batch
+    begun = {(entry.ticket, entry.position) for entry in batch.entries}
+    gone = data.draw(st.sampled_from(tickets))
+    line.remove(gone)
+    line.remove(gone)
+    assert line.tokens == sum(entry.length for one in tickets for entry in one.entries if entry.shelf)
+    expected = {(one, entry.position) for one in tickets if one is not gone for entry in one.entries}
+    assert set(taken(line)) == expected - begun
+
+
+@given(st.integers(1, 512), st.integers(1, 20))
+def test_a_long_text_waits_for_a_bounded_time_under_a_flood_of_short_ones(tokens: int, per_second: int) -> None:
+    """Short texts keep arriving faster than they run; still the long text runs within a bound known beforehand."""
+    long = ticket(tokens, arrived=0)
+    line = line_of(long)
+    now = 0.0
+    while waits(long):
+        for number in range(2 * per_second):
+            line.add(ticket(16, arrived=now + number / (2 * per_second)))
+        for _ in range(max(1, per_second // 16)):
+            line.take()
+        now += 1
+        assert now <= 4 + tokens / 16
+
+
+@given(st.lists(st.integers(1, 128), min_size=1, max_size=20), st.integers(1, 128))
+def test_an_admitted_text_runs_within_a_bound_however_many_follow(others: list[int], tokens: int) -> None:
+    """At most 1,000 tokens wait and 500 run per second, so each text has run about two seconds after its turn."""
+    asked = ticket(tokens, arrived=0)
+    line = line_of(asked, batch_tokens=128)
+    now, number = 0.0, 0
+    while waits(asked):
+        while line.tokens + others[number % len(others)] <= 1000:
+            line.add(ticket(others[number % len(others)], arrived=now))
+            number += 1
+        batch = line.take()
+        assert batch
+        now += max(batch.padded_tokens, 1) / 500
+        assert now <= turn_of(asked) + 1000 / (0.9 * 500) + 128 / 500
+
+
+def test_a_small_request_overtakes_a_large_one_that_arrived_just_before_it() -> None:
+    large, small = ticket(*[60] * 30, arrived=0), ticket(20, arrived=0.5)
+    assert taken(line_of(large, small, batch_tokens=64))[0] == (small, 0)
+
+
+def test_a_text_that_arrives_two_seconds_later_does_not_overtake_a_large_request() -> None:
+    large, late = ticket(*[60] * 3000, arrived=0), ticket(20, arrived=2.01)
+    assert taken(line_of(late, large, batch_tokens=64))[-1] == (late, 0)
+
+
+def test_a_text_that_arrived_seconds_later_does_not_join_the_batch_while_others_wait() -> None:
+    first, beside, later = ticket(30, arrived=0.1), ticket(33, arrived=0.5), ticket(30, arrived=3)
+    batch = line_of(later, beside, first).take()
+    assert batch
+    assert {entry.ticket for entry in batch.entries} == {first, beside}
+
+
+def test_texts_of_two_models_never_run_together() -> None:
+    line = line_of(ticket(10, 10), ticket(10, 10, lane=Lane(LANE.model, "sentence_embedding")))
+    batches = [line.take(), line.take()]
+    assert [len(batch.entries) for batch in batches if batch] == [2, 2]
+    assert line.take() is None
+
+
+def test_the_texts_of_a_bulk_request_have_consecutive_turns() -> None:
+    assert turns_of(ticket(10, 30, 60, spread=10, arrived=5)) == [6, 9, 15]
+    assert turns_of(ticket(10, 30, arrived=5)) == [5.04, 5.04]
+
+
+def test_only_the_due_tokens_of_a_bulk_request_count() -> None:
+    line = line_of(ticket(*[50] * 10, spread=10), batch_tokens=64)
+    assert (line.tokens, due_tokens(line, at=0), len(line.bulk)) == (500, 0, 1)
+    assert due_tokens(line, at=3) == 150
+    for _ in range(4):
+        line.take()
+    assert (line.tokens, due_tokens(line, at=3), due_tokens(line, at=6)) == (300, 0, 100)  # it is ahead of its turns
+    line.add(ticket(20, arrived=6))
+    assert due_tokens(line, at=6) == 120
+
+
+def test_small_requests_overtake_a_bulk_request_which_runs_if_nothing_else_waits() -> None:
+    small = ticket(20, arrived=5.5)
+    order = taken(line_of(ticket(*[60] * 10, spread=10), small, batch_tokens=64))
+    assert order.index((small, 0)) == 5  # five texts are due by then
+    assert len(order) == 11
+
+
+def test_bulk_texts_scheduled_for_later_do_not_join_a_batch_of_due_ones() -> None:
+    large = ticket(*[50] * 6, spread=0.6)
+    line = line_of(large, ticket(50, arrived=0.22), batch_tokens=500)
+    line.pass_time(0.25)
+    assert [
+        [(entry.ticket is large, entry.position) for entry in batch.entries]
+        for batch in (line.take(), line.take())
+        if batch
+    ] == [[(False, 0), (True, 0), (True, 1)], [(True, 2), (True, 3), (True, 4), (True, 5)]]
+
+
+def test_the_line_keeps_no_reference_to_what_was_dropped_or_has_run() -> None:
+    gone, run = (ticket(*[60] * 500, spread=500) for _ in range(2))
+    line = line_of(gone, run, ticket(10))
+    line.remove(gone)
+    assert list(line.bulk) == [run]
+    taken(line)
+    assert (line.bulk, due_tokens(line, at=0), due_tokens(line, at=1000)) == ({}, 0, 0)
+    assert line._shelves == {}
+    line.add(ticket(5))
+    line.take()
+    assert len(line._later) + len(line._turns) <= 2 * (2 * line.num_texts + 64)
+
+
+def test_the_line_forgets_texts_that_have_run_while_others_wait() -> None:
+    line = line_of(ticket(*[500] * 3, arrived=0))
+    for number in range(2000):
+        line.add(ticket(20, arrived=number / 1000))
+        line.take()
+    assert len(line._turns) <= 2 * line.num_texts + 64 + 1

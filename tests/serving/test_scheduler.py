@@ -1,0 +1,337 @@
+"""The scheduler admits, runs and delivers requests, by a clock that is set by hand; its threads report their faults."""
+
+import random
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import accumulate
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clozeline.serving.admission import Admission, OverloadedError, Waiting
+from clozeline.serving.queue import Lane, MicroBatch, Ticket, turn_of
+from clozeline.serving.scheduler import BatchWorkers, DeadlineError, Scheduler
+from tests.make.tickets import LANE, Clock, EchoModel, ticket
+from tests.serving.conftest import wait_until
+
+
+class Recorded(Scheduler):
+    """Scheduler with a list of the tickets that it has delivered."""
+
+    def __init__(self, clock: Clock | None = None, **options: Any) -> None:
+        self.delivered: list[Ticket] = []
+        super().__init__(1, self.delivered.extend, clock=clock or Clock(), **options)
+
+
+def run(scheduler: Scheduler, batch: MicroBatch | None, seconds: float = 0.0) -> MicroBatch:
+    assert batch
+    scheduler.hand_back(batch, [(entry.position, float(entry.length)) for entry in batch.entries], seconds)
+    return batch
+
+
+def test_a_request_is_delivered_once_all_its_texts_have_run_in_their_own_order() -> None:
+    scheduler = Recorded(batch_tokens=64)
+    asked = ticket(40, 3, 60, 3)
+    scheduler.submit(asked)
+    while scheduler.waiting_tokens:
+        assert scheduler.delivered == []
+        run(scheduler, scheduler.take())
+    assert scheduler.delivered == [asked]
+    assert asked.answers == [(0, 40.0), (1, 3.0), (2, 60.0), (3, 3.0)]
+
+
+def test_a_completion_is_refused_at_once_if_its_later_steps_would_miss_the_deadline() -> None:
+    scheduler = Recorded(batch_tokens=8)
+    scheduler.submit(ticket(8, 8))
+    while scheduler.waiting_tokens:
+        run(scheduler, scheduler.take(), seconds=1.0)  # 8 tokens per second
+    with pytest.raises(OverloadedError) as raised:
+        scheduler.submit(ticket(8, deadline=10.0), later_tokens=800)
+    assert (raised.value.reason, raised.value.retry_after_seconds) == ("never_in_time", None)
+    assert "808 tokens" in raised.value.given
+    scheduler.submit(ticket(8, deadline=10.0), later_tokens=40)
+
+
+def test_waiting_work_is_measured_at_the_pace_of_its_model_and_by_what_is_due() -> None:
+    clock = Clock()
+    scheduler = Recorded(clock, batch_tokens=64, admission=Admission(max_waiting_tokens=1000))
+    scheduler.submit(ticket(64))
+    run(scheduler, scheduler.take(), seconds=0.5)  # 128 tokens per second
+    scheduler.submit(ticket(*[48] * 12, deadline=24))  # its turns are 1 s apart
+    clock.seconds = 3.5
+    assert scheduler._waiting() == Waiting(seconds=4.5, due_seconds=1.125, due_tokens=144, promised=0.375)
+
+
+def test_a_later_step_of_an_admitted_completion_is_not_refused() -> None:
+    scheduler = Recorded(admission=Admission(max_waiting_tokens=10))
+    scheduler.submit(ticket(10))
+    with pytest.raises(OverloadedError):
+        scheduler.submit(ticket(5))
+    scheduler.follow(ticket(5))
+    assert scheduler.waiting_tokens == 15
+
+
+def test_texts_of_multi_step_requests_are_not_spread_until_the_deadline() -> None:
+    texts = [40] * 20
+    for later_tokens, is_spread in ((0, True), (1, False)):
+        scheduler = Recorded(admission=Admission(max_waiting_tokens=1_000), batch_tokens=64)
+        asked = ticket(*texts, deadline=60.0)
+        scheduler.submit(asked, later_tokens=later_tokens)
+        assert (asked.spread_seconds > 0) == is_spread
+
+
+def test_a_request_is_admitted_as_a_whole_or_not_at_all() -> None:
+    scheduler = Recorded(admission=Admission(max_waiting_tokens=100))
+    scheduler.submit(ticket(60))
+    with pytest.raises(OverloadedError) as raised:
+        scheduler.submit(ticket(20, 20, 20))
+    assert raised.value.reason == "queue_full"
+    assert scheduler.waiting_tokens == 60
+    scheduler.submit(ticket(40))
+    with pytest.raises(OverloadedError):
+        scheduler.check_open()
+
+
+def test_a_cancelled_request_does_not_run_and_frees_its_place() -> None:
+    scheduler = Recorded(batch_tokens=64, admission=Admission(max_waiting_tokens=200))
+    left = ticket(60, 60, 60)
+    scheduler.submit(left)
+    running = scheduler.take()
+    scheduler.give_up(left)
+    assert scheduler.waiting_tokens == 0
+    after = ticket(10)
+    scheduler.submit(after)
+    run(scheduler, running)
+    run(scheduler, scheduler.take())
+    assert scheduler.delivered == [after]
+
+
+def test_a_request_past_its_deadline_fails_without_running() -> None:
+    clock = Clock()
+    scheduler = Recorded(clock)
+    late, in_time = ticket(10, 500, deadline=5), ticket(10, deadline=50)
+    scheduler.submit(late)
+    scheduler.submit(in_time)
+    clock.seconds = 6
+    batch = run(scheduler, scheduler.take())
+    assert [entry.ticket for entry in batch.entries] == [in_time]
+    assert scheduler.delivered == [late, in_time]
+    assert isinstance(late.error, DeadlineError)
+    assert scheduler.waiting_tokens == 0
+
+
+def test_a_failing_text_fails_only_its_own_request_and_only_once() -> None:
+    scheduler = Recorded(batch_tokens=64)
+    bad, good = ticket(30, 60, 60), ticket(30)
+    scheduler.submit(bad)
+    scheduler.submit(good)
+    batch = scheduler.take()
+    second = scheduler.take()
+    assert batch
+    assert second
+    fault = RuntimeError("of the graph")
+    answers = [fault if entry.ticket is bad else "fine" for entry in batch.entries]
+    scheduler.hand_back(batch, answers, 0)
+    scheduler.hand_back(second, [fault for _ in second.entries], 0)
+    while scheduler.waiting_tokens:
+        run(scheduler, scheduler.take())
+    assert sorted(map(id, scheduler.delivered)) == sorted([id(bad), id(good)])
+    assert bad.error is fault
+    assert good.error is None
+
+
+def test_the_start_time_of_a_request_is_recorded() -> None:
+    clock = Clock()
+    scheduler = Recorded(clock)
+    asked = ticket(10, arrived=0)
+    scheduler.submit(asked)
+    clock.seconds = 3
+    run(scheduler, scheduler.take())
+    assert asked.started_seconds == 3
+
+
+def test_a_closed_scheduler_finishes_its_queue_and_ends() -> None:
+    scheduler = Recorded()
+    scheduler.submit(ticket(10))
+    scheduler.close()
+    run(scheduler, scheduler.take())
+    assert scheduler.take() is None
+
+
+ADMISSION = Admission(max_waiting_tokens=1000, max_wait_seconds=2)
+NONE: Mapping[Lane, int] = MappingProxyType({})
+
+
+class NeverWaits(threading.Condition):
+    """Condition of a single worker, which nothing would wake: waiting fails the test."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        pytest.fail("all that waited was too late")
+
+
+class Simulated:
+    """One worker that runs 500 tokens per second, and the rate in `others` for other models. By default, 1,000 tokens
+    or 2 s of work may wait.
+    """
+
+    def __init__(
+        self,
+        admission: Admission = ADMISSION,
+        others: Mapping[Lane, int] = NONE,
+        batch_tokens: int = 64,
+    ) -> None:
+        self.clock = Clock()
+        self.tokens_per_second = {LANE: 500, **others}
+        self.scheduler = Recorded(self.clock, batch_tokens=batch_tokens, admission=admission)
+        self.scheduler._changed = NeverWaits()
+        self.ended_seconds: dict[Ticket, float] = {}
+        for lane in self.tokens_per_second:
+            self.submit(batch_tokens // 32, patience=60, lane=lane)
+        self.run_until(10)
+
+    def submit(self, num_texts: int, patience: float, *, length: int = 32, lane: Lane = LANE) -> Ticket:
+        now = self.clock.seconds
+        asked = ticket(*[length] * num_texts, arrived=now, deadline=now + patience, lane=lane)
+        self.scheduler.submit(asked)
+        return asked
+
+    def run_until(self, seconds: float) -> None:
+        """Run micro-batches until `seconds`, then set the clock to that time."""
+        while self.scheduler.waiting_tokens and self.clock.seconds < seconds:
+            batch = self.scheduler.take()
+            assert batch
+            took = batch.padded_tokens / self.tokens_per_second[batch.lane]
+            self.clock.seconds += took
+            run(self.scheduler, batch, took)
+            for ended in self.scheduler.delivered:
+                self.ended_seconds.setdefault(ended, self.clock.seconds)
+        self.clock.seconds = max(seconds, self.clock.seconds)
+
+
+gaps = st.floats(0, 1)  # seconds since the last request
+floods = st.lists(
+    st.one_of(
+        # texts and seconds until the deadline; a bulk request has at least 5 s, so that 2.5 s are left after its turns
+        st.tuples(gaps, st.integers(1, 15), st.sampled_from([3, 10, 30])),
+        st.tuples(gaps, st.one_of(st.integers(16, 20), st.integers(100, 1000)), st.sampled_from([5, 10, 30])),
+    ),
+    max_size=60,
+)
+
+
+@given(floods)
+def test_admitted_requests_are_answered_within_their_bound_and_before_their_deadline(
+    requests: list[tuple[float, int, float]],
+) -> None:
+    simulated = Simulated()
+    admitted: list[Ticket] = []
+    for gap, num_texts, patience in requests:
+        simulated.run_until(simulated.clock.seconds + gap)
+        with suppress(OverloadedError):
+            admitted.append(simulated.submit(num_texts, patience))
+    simulated.run_until(simulated.clock.seconds + 100)
+    for asked in admitted:
+        micro_batches = 2 * 64 / 500  # the one that ran on arrival, and the one of its last text
+        bound = asked.deadline_seconds if asked.spread_seconds else turn_of(asked) + 2
+        assert asked.error is None
+        assert simulated.ended_seconds[asked] <= bound + micro_batches
+
+
+def test_small_requests_wait_at_most_two_micro_batches_during_a_bulk_request() -> None:
+    simulated = Simulated()
+    large = simulated.submit(280, patience=30)  # 18 s of work
+    for _ in range(40):
+        small = simulated.submit(1, patience=30)
+        simulated.run_until(simulated.clock.seconds + 0.4)
+        assert simulated.ended_seconds[small] - small.arrived_seconds <= 2 * 64 / 500
+    simulated.run_until(60)
+    assert simulated.ended_seconds[large] < large.deadline_seconds
+
+
+def test_a_request_that_can_never_meet_its_deadline_is_refused_without_retry_after() -> None:
+    simulated = Simulated()
+    with pytest.raises(OverloadedError) as raised:
+        simulated.submit(450, patience=31)  # 28.8 s of work, and about 2 s may be due before its last text
+    assert (raised.value.reason, raised.value.retry_after_seconds) == ("never_in_time", None)
+    simulated.submit(450, patience=32)
+
+
+def test_the_pace_of_one_model_does_not_affect_another() -> None:
+    slow, fast = (Lane(EchoModel(), "logits") for _ in range(2))
+    simulated = Simulated(others={slow: 100, fast: 10_000})
+    simulated.submit(600, patience=4, lane=fast)  # 1.9 s of work; the slow model would need 192 s
+    simulated.run_until(40)
+    with pytest.raises(OverloadedError) as raised:
+        simulated.submit(20, patience=4, lane=slow)
+    assert raised.value.reason == "never_in_time"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_admitted_requests_keep_their_bound_in_a_mixed_flood_for_two_models(seed: int) -> None:
+    slow, fast = (Lane(EchoModel(), "logits") for _ in range(2))
+    simulated = Simulated(Admission(10**6, max_wait_seconds=10), {slow: 4_000, fast: 8_000}, batch_tokens=384)
+    drawn = random.Random(seed)
+    admitted: list[Ticket] = []
+    for arrives_seconds in accumulate(drawn.expovariate(400) for _ in range(16_000)):
+        simulated.run_until(10 + arrives_seconds)
+        is_bulk = drawn.random() < 0.001
+        num_texts = drawn.randint(1000, 2000) if is_bulk else 1
+        with suppress(OverloadedError):
+            lane, length = drawn.choice([slow, fast]), drawn.randint(4, 64)
+            admitted.append(simulated.submit(num_texts, patience=30, length=length, lane=lane))
+    simulated.run_until(100)
+    assert sum(asked.spread_seconds > 0 for asked in admitted) > 1
+    assert len(admitted) > 500
+    for asked in admitted:
+        assert asked.error is None
+        bound = asked.deadline_seconds if asked.spread_seconds else turn_of(asked) + 1.15 * 10
+        assert simulated.ended_seconds[asked] <= bound
+
+
+def test_the_pace_of_small_requests_does_not_cause_refusal_of_a_large_one() -> None:
+    scheduler = Recorded(batch_tokens=64)
+    for _ in range(100):
+        scheduler.submit(ticket(4, deadline=30))
+        run(scheduler, scheduler.take(), seconds=1)
+    scheduler.submit(ticket(*[60] * 1000, deadline=30))
+
+
+class Held:
+    """Model whose runs last until `may_end` is set."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+
+    def rows(self, texts: Any, output: str) -> list[Any]:
+        assert self.may_end.wait(timeout=120)
+        return [np.zeros(1, dtype=np.float32) for _ in texts]
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    model = Held()
+    yield model
+    model.may_end.set()
+
+
+def test_a_stalled_worker_is_reported_until_it_returns(held: Held) -> None:
+    clock = Clock()
+    scheduler = Recorded(clock)
+    workers = BatchWorkers(scheduler, 1, lambda batch, seconds: None)
+    scheduler.submit(ticket(5, lane=Lane(held, "logits")))
+    wait_until(lambda: workers.num_running == 1)
+    clock.seconds = 120
+    assert workers.fault(120) is None
+    clock.seconds = 121
+    assert workers.fault(120) == "clozeline-worker-0: in one micro-batch for more than 120 s"
+    held.may_end.set()
+    wait_until(lambda: workers.num_running == 0)
+    assert workers.fault(120) is None
+    workers.close()
+    assert workers.fault(120) is None  # closed workers are not a fault

@@ -1,0 +1,73 @@
+import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import build_opener, getproxies, proxy_bypass
+
+import pytest
+
+from clozeline.system.workspace import Workspace, set_defaults
+
+
+@pytest.fixture(autouse=True)
+def environment_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*Workspace(Path()).defaults(), "http_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "to be put back")
+        monkeypatch.delenv(name)
+
+
+def test_a_fresh_clone_gets_a_prefect_home_and_quiet_tools(tmp_path: Path) -> None:
+    set_defaults(Workspace(tmp_path))
+    assert os.environ["PREFECT_HOME"] == str(tmp_path / "work" / "prefect")
+    assert Path(os.environ["PREFECT_HOME"]).is_dir()
+    assert os.environ["MLFLOW_TRACKING_URI"] == f"sqlite:///{tmp_path}/work/mlflow/mlflow.db"
+    assert os.environ["DO_NOT_TRACK"] == "true"
+
+
+def test_environment_variables_override_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
+    set_defaults(Workspace(tmp_path))
+    assert os.environ["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
+
+
+class Healthy(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, format: str, *told: object) -> None:
+        """Nothing: standard error is the tests'."""
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/health"
+        server.shutdown()
+
+
+def test_requests_to_local_servers_bypass_a_proxy(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with pytest.raises(URLError):  # not `urlopen`, which keeps the proxies of its first call in a process
+        build_opener().open(server, timeout=60)
+    set_defaults(Workspace(tmp_path))
+    with build_opener().open(server, timeout=60) as answer:
+        assert answer.status == 204
+    assert getproxies()["http"] == "http://127.0.0.1:9"
+    assert not proxy_bypass("example.org")
+
+
+@pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
+@pytest.mark.parametrize(
+    ("before", "after"), [("corp.example, localhost", "corp.example,localhost,127.0.0.1,::1"), ("*", "*")]
+)
+def test_existing_no_proxy_entries_are_kept(
+    name: str, before: str, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, before)
+    for _ in range(2):
+        set_defaults(Workspace(tmp_path))
+        assert os.environ["no_proxy"] == os.environ["NO_PROXY"] == after

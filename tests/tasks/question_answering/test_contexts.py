@@ -1,0 +1,145 @@
+"""Claim: the best allowed span is found, and the threshold for no answer has the largest gain."""
+
+import itertools
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoModelForQuestionAnswering
+
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import QuestionAnsweringParams, whole_task
+from clozeline.records.finetune.scored_items import read_held_out
+from clozeline.tasks.question_answering.contexts import best_span, best_threshold, nearest_sentences
+from clozeline.tasks.question_answering.data import AnswerText, ContextQuestion
+from tests.make.tasks import contents, fine_tune, metrics_of
+
+
+@pytest.mark.parametrize("most_tokens", [1, 3, 7, 50])
+def test_the_best_of_all_allowed_spans_is_found(most_tokens: int) -> None:
+    draw = np.random.default_rng(1)
+    for length in range(1, 12):
+        start_L, end_L = draw.normal(size=(2, length)).astype(np.float32)
+        allowed = [
+            (start_L[first] + end_L[last], -first, -last)
+            for first, last in itertools.product(range(length), repeat=2)
+            if 0 <= last - first < most_tokens
+        ]
+        score, first, last = max(allowed)
+        span = best_span(start_L, end_L, most_tokens)
+        assert (span.first, span.last) == (-first, -last)
+        assert span.score == pytest.approx(score)
+
+
+def won(margin_Q: np.ndarray, gain_Q: np.ndarray, threshold: float) -> float:
+    return float(gain_Q[margin_Q > threshold].sum())
+
+
+def test_the_chosen_margin_has_the_largest_gain() -> None:
+    draw = np.random.default_rng(2)
+    for _ in range(100):
+        margin_Q = draw.integers(-4, 5, size=12) / 2
+        gain_Q = draw.choice([-1.0, -0.5, 0.0, 1.0], size=12)
+        best = won(margin_Q, gain_Q, best_threshold(margin_Q, gain_Q))
+        assert best == max(won(margin_Q, gain_Q, bound) for bound in (-9.0, *margin_Q.tolist(), 9.0))
+
+
+def test_all_questions_are_answered_if_each_has_an_answer() -> None:
+    assert best_threshold(np.array([3.0, -1.0]), np.array([-1.0, 0.0])) == math.inf
+
+
+def test_no_question_is_answered_if_no_answer_is_right() -> None:
+    assert best_threshold(np.array([3.0, -1.0]), np.array([1.0, 0.5])) == -math.inf
+
+
+CONTEXT = "Ada wrote notes. Bob built a boat. Cleo kept bees."
+
+
+def asked(question: str, answer: str | None) -> ContextQuestion:
+    answers = () if answer is None else (AnswerText(answer, CONTEXT.index(answer)),)
+    return ContextQuestion(question, CONTEXT, answers, "", "test")
+
+
+ANSWERED = [asked("Who built a boat?", "Bob built a boat"), asked("Who kept bees?", "Cleo kept bees")]
+
+
+def test_the_baseline_answers_with_the_sentence_most_similar_to_the_question() -> None:
+    assert nearest_sentences(ANSWERED, [asked("Who wrote notes?", "Ada")]) == ["Ada wrote notes."]
+
+
+def test_the_baseline_gives_no_answer_if_no_sentence_resembles_the_question() -> None:
+    validation = [*ANSWERED, asked("Where is Rome?", None), asked("How far?", None)]
+    assert nearest_sentences(validation, [asked("Why is rain wet?", None)]) == [""]
+
+
+PROJECT = Path(__file__).parents[3]
+WORDS = ["tensor", "model", "file", "error", "shape", "text", "hash", "row"]
+Finetune = Callable[..., Path]
+
+
+def squad(num_contexts: int, seed: int) -> dict[str, Any]:
+    """Return SQuAD data: the answer is the word after `is`; a context without `is` has no answer."""
+    draw = random.Random(seed)
+    paragraphs = []
+    for _ in range(num_contexts):
+        before, behind = (" ".join(draw.choices(WORDS, k=draw.randint(1, 5))) for _ in range(2))
+        answer = draw.choice(WORDS)
+        has_answer = draw.random() < 0.7
+        context = f"{before} is {answer} {behind}" if has_answer else f"{before} {answer} {behind}"
+        spelled = [{"text": answer, "answer_start": context.index(" is ") + 4}] if has_answer else []
+        asked = {"question": "what is it", "id": "1", "answers": spelled, "is_impossible": not has_answer}
+        paragraphs.append({"context": context, "qas": [asked]})
+    return {"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}
+
+
+def params(**changes: object) -> QuestionAnsweringParams:
+    task = {
+        "kind": "question_answering",
+        "data": "x",
+        "max_length": 32,
+        "stride": 4,
+        "max_question_tokens": 8,
+        "batch_size": 16,
+        "epochs": 8,
+        "optimizer": {"learning_rate": 0.01},
+        "num_threads": 1,
+        **changes,
+    }
+    defaults = read_params(PROJECT / "params.yaml").finetune_defaults
+    return QuestionAnsweringParams.model_validate(whole_task(task, defaults))
+
+
+@pytest.fixture
+def run(small_encoder: Path, tmp_path: Path) -> Finetune:
+    """`run(name, **changes)` runs the stage and returns its output folder."""
+    (tmp_path / "data.json").write_text(json.dumps(squad(500, seed=1)))
+
+    def run(name: str, **changes: object) -> Path:
+        return fine_tune(params(**changes), tmp_path / name, encoder=small_encoder, data=tmp_path / "data.json")
+
+    return run
+
+
+def test_answers_are_found_and_unanswerable_questions_get_none(run: Finetune) -> None:
+    out = run("out")
+    metrics = metrics_of(out)
+    headline = metrics["headline"]
+    assert headline["value"] > 0.75
+    assert headline["value"] > max(headline["baseline_value"], headline["trivial_value"]) + 0.2
+    assert metrics["num_test_unanswerable"] > 10
+    AutoModelForQuestionAnswering.from_pretrained(out / "model")
+
+
+def test_two_runs_write_identical_files(run: Finetune) -> None:
+    once, twice = (run(name, epochs=1) for name in ("one", "two"))
+    assert contents(once) == contents(twice)
+    held_out = read_held_out(once / "model")
+    assert all(right in str(item.second) for item in held_out for right in item.right)
+    assert {bool(item.right) for item in held_out} == {False, True}
+    config = json.loads((once / "model" / "config.json").read_text())
+    assert config.get("no_answer_margin") == metrics_of(once)["no_answer_margin"]

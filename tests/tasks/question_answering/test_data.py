@@ -1,0 +1,114 @@
+"""Claim: evaluation questions are about text not used in training, and answers lie where the context has them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import QuestionAnsweringParams, whole_task
+from clozeline.system.errors import DataError
+from clozeline.tasks.files import LabelledRecord, Part
+from clozeline.tasks.question_answering.data import AnswerText, ContextQuestions, select
+
+PROJECT = Path(__file__).parents[3]
+
+
+def params(**changes: object) -> QuestionAnsweringParams:
+    defaults = read_params(PROJECT / "params.yaml").finetune_defaults
+    task = {"kind": "question_answering", "data": "x", **changes}
+    return QuestionAnsweringParams.model_validate(whole_task(task, defaults))
+
+
+GIVEN = params(splits={"train": "a", "validation": "b", "test": "c"})
+
+
+def record(part: Part, question: str, context: str, *answers: tuple[str, int]) -> tuple[Part, LabelledRecord]:
+    spelled = {"text": [text for text, _ in answers], "answer_start": [start for _, start in answers]}
+    return part, LabelledRecord({"question": question, "context": context, "answers": spelled}, "line 1")
+
+
+FEW = (
+    record("train", "Who came?", "Ada came.", ("Ada", 0)),
+    record("validation", "Who went?", "Bob went.", ("Bob", 0)),
+    record("test", "Who slept?", "Cleo slept.", ("Cleo", 0)),
+)
+
+
+def chosen(*more: tuple[Part, LabelledRecord]) -> ContextQuestions:
+    return select((*FEW, *more), GIVEN)
+
+
+def test_contexts_of_validation_and_test_are_not_trained_on() -> None:
+    found = chosen(record("train", "What did Cleo do?", "CLEO  slept.", ("slept", 6)))
+    assert found.count["in_several_parts"] == 1
+    assert {it.context for it in found.train} == {"Ada came."}
+
+
+def test_the_first_duplicated_or_leaking_question_is_reported_with_its_place() -> None:
+    again = [FEW[0], FEW[0], record("train", "What?", "Bob went."), record("train", "What?", "CLEO  slept.")]
+    placed = [(part, replace(it, place=f"line {number}")) for number, (part, it) in enumerate([*FEW, *again], start=1)]
+    found = select(placed, GIVEN)
+    assert (found.count["duplicates"], found.count["in_several_parts"]) == (2, 2)
+    assert found.count.first_places == {"duplicates": "line 4", "in_several_parts": "line 6"}
+
+
+def test_without_given_splits_all_questions_of_a_context_share_one() -> None:
+    many = [record("train", f"question {n}?", f"context {n // 3} here", ("context", 0)) for n in range(300)]
+    found = select(many, params())
+    contexts = [{it.context for it in part} for part in (found.train, found.validation, found.test)]
+    assert sum(map(len, contexts)) == len(set.union(*contexts)) == 100
+
+
+def test_an_answer_with_a_wrong_offset_is_moved_to_the_nearest_occurrence() -> None:
+    found = chosen(record("train", "Which?", "red or red or red", ("red", 8), ("red", -3)))
+    (question,) = [it for it in found.train if it.question == "Which?"]
+    assert question.answers == (AnswerText("red", 7), AnswerText("red", 0))
+    assert found.answers["num_moved"] == 2
+
+
+def test_a_question_without_a_findable_answer_is_skipped_and_counted() -> None:
+    found = chosen(record("train", "Which?", "red or blue", ("green", 0)))
+    assert (found.count["without_findable_answer"], found.answers["num_not_found"]) == (1, 1)
+
+
+def test_an_unanswerable_question_is_kept() -> None:
+    found = chosen(record("train", "Why?", "No reason."))
+    assert [it.is_answerable for it in found.train].count(False) == 1
+
+
+def test_counts_add_up_and_the_order_of_records_changes_nothing() -> None:
+    more = (record("train", "", "x"), record("train", "x", " "), FEW[0], FEW[1])
+    found = chosen(*more)
+    count = dict(found.count.by_reason)
+    assert count.pop("num_read") == sum(count.values()) == 7
+    assert found == select((*more, *FEW)[::-1], GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ("Ada", "answer_start"),
+        ({"text": ["Ada"], "answer_start": []}, "as many offsets as texts"),
+        ({"text": ["Ada"], "answer_start": ["0"]}, "whole numbers"),
+    ],
+)
+def test_malformed_answers_are_reported(answers: object, expected: str) -> None:
+    bad: tuple[Part, LabelledRecord] = (
+        "train",
+        LabelledRecord({"question": "Q", "context": "C", "answers": answers}, "line 9"),
+    )
+    with pytest.raises(DataError, match=f"(?s)line 9.*{expected}"):
+        chosen(bad)
+
+
+def test_a_file_given_for_training_and_for_test_is_refused() -> None:
+    given: tuple[Part, Part] = ("train", "test")
+    records = [(part, it) for part in given for _, it in FEW]
+    with pytest.raises(DataError, match=r"3 of the records also occur in the test .* `splits` names one file twice"):
+        select(records, params(splits={"train": "a", "test": "a"}))
+
+
+def test_a_split_without_questions_is_refused() -> None:
+    with pytest.raises(DataError, match="too few questions"):
+        select(FEW[:2], GIVEN)

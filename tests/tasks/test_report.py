@@ -1,0 +1,130 @@
+"""Claim: a model of any kind that gives every test item the same answer is detected from its answers."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clozeline.records.finetune.task_metrics import ShownItem
+from clozeline.records.words.shingles import contamination, in_batches
+from clozeline.tasks.question_answering import contexts
+from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer, shown
+from tests.make.tasks import EACH, Case, prepare, record, text_of, write_rows
+
+TRAINED = [(kind, case) for kind, case in EACH if kind != "zero_shot"]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data.jsonl"
+
+
+@pytest.mark.parametrize(("kind", "case"), TRAINED)
+def test_a_model_with_zero_weights_is_reported_to_give_a_constant_answer(
+    kind: str, case: Case, small_encoder: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rows(data, (record(number, case[1]) for number in range(80)))
+    task: Any = prepare(kind, case, small_encoder, data)
+    with torch.no_grad():
+        for weight in task.model.parameters():
+            weight.zero_()
+    monkeypatch.setattr(contexts, "_margin", lambda questions, found: -math.inf)
+    report = task.test()
+    assert report.only_answer is not None
+
+
+def test_a_constant_answer_is_a_fault_only_if_the_labels_differ() -> None:
+    assert [only_answer(*both.split()) for both in ("aa aa", "aa ab", "ab aa")] == [None, "a", None]
+
+
+@pytest.mark.parametrize(
+    ("marks", "num_examples", "chosen"),
+    [("+++-+-+-", 4, "0135"), ("++++++-", 4, "0126"), ("----+---", 4, "0124"), ("-+", 4, "01"), ("+-", 0, "")],
+)
+def test_equally_many_wrong_and_right_items_are_shown_in_order_if_there_are(
+    marks: str, num_examples: int, chosen: str
+) -> None:
+    items = [ShownItem({"text": str(place)}, "a", "a", mark == "+") for place, mark in enumerate(marks)]
+    assert "".join(item.given["text"] for item in shown(items, num_examples)) == chosen
+
+
+def test_the_headline_on_some_items_has_their_figures_and_its_lead_is_paired() -> None:
+    right_N, usual_N = np.array([1.0, 1, 0, 1] * 20), np.array([1.0, 0, 0, 1] * 20)
+    ours, usual = (lambda place_N, of=of: float(of[place_N].mean()) for of in (right_N, usual_N))
+    figure = HeadlineFigure("share", ours, ("usual", usual), ("nothing", lambda place_N: 0.0))
+    whole, some = figure.on(range(80)), figure.on([0, 4, 8], {"other": ours})
+    assert (whole.value, whole.baseline_value, whole.trivial_value) == (0.75, 0.5, 0)
+    assert 0.6 < whole.low < 0.75 < whole.high < 0.9
+    assert whole.lead_low is not None
+    assert whole.lead_high is not None
+    assert 0.1 < whole.lead_low < 0.25 < whole.lead_high < 0.4 < whole.high - whole.low + 0.3
+    assert (some.value, some.low, some.high) == (1, 1, 1)
+    assert [(it.name, it.value) for it in some.beside] == [("other", 1)]
+    assert HeadlineFigure("share", ours, ("ours", ours), ("usual", usual)).on(range(80)).lead_high == 0
+    nothing = HeadlineFigure("correlation", lambda place_N: math.nan, ("usual", usual), ("no", ours), is_paired=False)
+    assert (nothing.on([1]).value, nothing.on([1]).low, nothing.on([1]).lead_low) == (0, 0, None)
+
+
+SHARING = [(kind, case) for kind, case in EACH if kind in ("question_answering", "similarity")]
+"""Kinds whose test items share texts."""
+
+
+@pytest.mark.parametrize(("kind", "case"), EACH)
+def test_only_test_texts_seen_in_pre_training_are_found(
+    kind: str, case: Case, small_encoder: Path, tmp_path: Path
+) -> None:
+    write_rows(tmp_path / "data.jsonl", (record(number, case[1]) for number in range(200)))
+    report = prepare(kind, case, small_encoder, tmp_path / "data.jsonl").test()
+    seen = {text_of(number) for number in range(0, 200, 2)}
+    num_seen = sum(any(text in whole for text in seen) for whole in report.test_texts)
+    found = contamination(report.test_texts, [[f"{text} and more of it" for text in sorted(seen)]])
+    assert found.num_texts >= 40
+    assert found.num_near_duplicates + found.num_contained == num_seen > 10
+    if report.headline_on is not None:
+        whole = report.headline_on(range(len(report.test_rows)))
+        assert whole == report.headline.model_copy(update={"beside": whole.beside})
+
+
+NUMBERS = {"train": range(100), "validation": range(100, 120), "test": range(200, 230)}
+
+
+def given_parts(
+    parts: Mapping[str, Sequence[Mapping[str, object]]], kind: str, case: Case, encoder: Path, folder: Path
+) -> TaskReport:
+    for part, rows in parts.items():
+        write_rows(folder / f"{part}.jsonl", rows)
+    return prepare(kind, case, encoder, folder, splits={part: f"{part}.jsonl" for part in parts}).test()
+
+
+def shouted(row: Mapping[str, object]) -> dict[str, object]:
+    """Return a row of equal words in capitals, with a full stop after each text."""
+    texts = {name: f"{row[name]}.".upper() for name in ("question", "text", "context")}
+    first_word = texts["context"].split()[0]
+    return {**row, **texts, "answers": {"text": [first_word], "answer_start": [0]}}
+
+
+@pytest.mark.parametrize(("kind", "case"), SHARING)
+def test_the_headline_without_near_duplicates_is_that_of_the_other_items(
+    kind: str, case: Case, small_encoder: Path, tmp_path: Path
+) -> None:
+    parts = {name: [record(number, case[1]) for number in numbers] for name, numbers in NUMBERS.items()}
+    others = parts["test"]
+    parts["test"] = [*(shouted(row) for row in parts["train"][: len(others)]), *others]
+    report = given_parts(parts, kind, case, small_encoder, tmp_path)
+    assert report.headline_on is not None
+    near = contamination(report.test_rows, in_batches(report.train_rows)).place_of_near
+    kept = [place for place in range(len(report.test_rows)) if place not in near]
+    assert len(near) == len(kept) == len(others)
+    apart = report.headline_on(kept)
+    if "score_field" in case[0]:  # a correlation
+        alone = given_parts({**parts, "test": others}, kind, case, small_encoder, tmp_path)
+        assert apart.value == pytest.approx(alone.headline.value)
+        assert apart.baseline_value == pytest.approx(alone.headline.baseline_value)
+    else:  # a mean over items
+        assert apart.value + report.headline_on(near).value == pytest.approx(2 * report.headline.value)
+    if kind == "question_answering":
+        assert len({report.headline_on([place]).value for place in kept}) > 1, "each has its own"

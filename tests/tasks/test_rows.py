@@ -1,0 +1,185 @@
+"""Claim: batches hold every text once per epoch with little padding, in an order set by seed and epoch."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clozeline.tasks.rows import (
+    EncodedBatch,
+    TargetedBatch,
+    TextRows,
+    padded,
+    shuffled_batches,
+    sorted_batches,
+    training_batches,
+)
+from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
+from clozeline.training.state import Batch
+from tests.make.models import SENTENCES
+
+LENGTHS = np.random.default_rng(0).integers(3, 120, size=1000)
+
+
+def test_an_epoch_holds_every_text_once() -> None:
+    for batches in (shuffled_batches(LENGTHS, 16, seed=1, epoch=0), sorted_batches(LENGTHS, 16)):
+        assert sorted(np.concatenate(batches).tolist()) == list(range(1000))
+        assert max(map(len, batches)) == 16
+        assert len(batches) == 63
+
+
+def test_the_order_depends_only_on_seed_and_epoch() -> None:
+    def order(seed: int, epoch: int) -> list[int]:
+        return np.concatenate(shuffled_batches(LENGTHS, 16, seed, epoch)).tolist()
+
+    assert order(1, 0) == order(1, 0)
+    assert order(1, 0) != order(1, 1)
+    assert order(1, 0) != order(2, 0)
+
+
+def test_texts_of_similar_length_share_a_batch() -> None:
+    batches = shuffled_batches(LENGTHS, 16, seed=1, epoch=0)
+    padded = sum(len(batch) * LENGTHS[batch].max() for batch in batches)
+    assert padded < 1.05 * LENGTHS.sum()
+
+
+def test_batches_are_not_ordered_by_length() -> None:
+    longest = [LENGTHS[batch].max() for batch in shuffled_batches(LENGTHS, 16, seed=1, epoch=0)]
+    assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.4
+
+
+def test_the_batch_sequence_can_resume_at_any_batch() -> None:
+    def batches(*start: int) -> Iterator[Batch[Any]]:
+        return training_batches(LENGTHS, 300, 1, start, lambda rows_B, epoch: rows_B)
+
+    whole = list(islice(batches(0, 0), 12))
+    assert [(batch.epoch, batch.index) for batch in whole[:6]] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
+    assert all(batch.num_tokens == LENGTHS[batch.inputs].sum() for batch in whole)
+    for start in (3, 4, 9):
+        later = list(islice(batches(whole[start].epoch, whole[start].index), 12 - start))
+        for one, other in zip(whole[start:], later, strict=True):
+            np.testing.assert_array_equal(one.inputs, other.inputs)
+
+
+def test_long_texts_are_cut_and_counted_and_framed_like_short_ones(small_encoder: Path) -> None:
+    opened = OpenTokenizer.open(small_encoder)
+    rows = TextRows.encode(["the model", "the " * 50, "the " * 14, "[MASK] the"], opened, max_length=16)
+    assert rows.num_truncated == 1
+    assert rows.length_T.tolist()[1:3] == [16, 16]
+    cls_id, sep_id, mask_id = opened.special_ids.cls, opened.special_ids.sep, opened.special_ids.mask
+    assert all((ids[0], ids[-1]) == (cls_id, sep_id) for ids in rows.ids_T)
+    assert mask_id not in rows.ids_T[3]
+
+
+ODD = [
+    "\x07 " * 40 + "the model reads",
+    "the \x07 " * 40,
+    "the " * 9 + "\n\t model  " * 30 + "  ",
+    "x" * 300 + " the" * 30,
+]
+
+
+@pytest.mark.parametrize("max_length", [4, 8, 16, 40])
+def test_a_long_text_keeps_its_first_tokens(small_encoder: Path, max_length: int) -> None:
+    texts = [*ODD, *(" ".join(draw(SENTENCES, seed)) for seed in range(40))]
+    rows = TextRows.encode(texts, opened := OpenTokenizer.open(small_encoder), max_length)
+    opened.tokenizer.no_truncation()
+    wholes = [encoding.ids for encoding in opened.tokenizer.encode_batch(texts)]
+    expected = [[*ids[: max_length - 1], ids[-1]] if len(ids) > max_length else ids for ids in wholes]
+    assert [ids.tolist() for ids in rows.ids_T] == expected
+    assert rows.num_truncated == sum(len(ids) > max_length for ids in wholes) > 3
+
+
+def draw(sentences: list[str], seed: int) -> list[str]:
+    """Return random words of these sentences."""
+    words = " ".join(sentences).split()
+    return np.random.default_rng(seed).choice(words, size=3 * seed + 1).tolist()
+
+
+def test_rows_are_padded_to_the_longest_of_the_batch(small_encoder: Path) -> None:
+    opened = OpenTokenizer.open(small_encoder)
+    rows = TextRows.encode(["the model", "the", "the the the the"], opened, max_length=16)
+    batch = rows.encoded(np.array([1, 0]))
+    length, short = int(rows.length_T[0]), int(rows.length_T[1])
+    assert batch.input_ids_BL.tolist() == [
+        [*rows.ids_T[1].tolist(), *[opened.special_ids.pad] * (length - short)],
+        rows.ids_T[0].tolist(),
+    ]
+    assert batch.attention_mask_BL is not None
+    assert batch.attention_mask_BL.sum(dim=1).tolist() == [short, length]
+    assert rows.encoded(np.array([2])).attention_mask_BL is None
+    assert padded([np.array([7])], 0).tolist() == [[7]]
+
+
+def test_pairs_are_framed_as_one_row_and_the_longer_text_is_cut(small_encoder: Path) -> None:
+    opened = OpenTokenizer.open(small_encoder)
+    rows = TextRows.encode(["the", "the"], opened, max_length=12, seconds=["model", "the " * 30])
+    sep_id = opened.special_ids.sep
+    assert rows.num_truncated == 1
+    assert [ids.tolist().count(sep_id) for ids in rows.ids_T] == [2, 2]
+    assert rows.length_T[1] == 12
+    types_BL = rows.encoded(np.array([0, 1]), with_types=True).token_type_ids_BL
+    assert types_BL is not None
+    first_sep = rows.ids_T[1].tolist().index(sep_id)
+    assert types_BL[1].tolist() == [0] * (first_sep + 1) + [1] * (11 - first_sep)
+    assert rows.encoded(np.array([0, 1])).token_type_ids_BL is None
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 5000])
+def test_any_batch_size_works(batch_size: int) -> None:
+    assert sorted(np.concatenate(shuffled_batches(LENGTHS, batch_size, 0, 0)).tolist()) == list(range(1000))
+
+
+@pytest.mark.parametrize("most_slots", [1, 40, 500, 10**6])
+def test_only_a_single_row_exceeds_the_budget_of_slots(most_slots: int) -> None:
+    batches = sorted_batches(LENGTHS, 64, most_slots)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(1000))
+    for rows_B, after_B in zip(batches, [*batches[1:], None], strict=True):
+        assert len(rows_B) == 1 or len(rows_B) * LENGTHS[rows_B].max() <= most_slots
+        if after_B is not None and len(rows_B) < 64:
+            assert (len(rows_B) + 1) * LENGTHS[after_B].min() > most_slots, "one row more would not have fitted"
+
+
+def test_a_window_is_a_random_stretch_of_a_long_text_and_a_short_text_stays_whole() -> None:
+    rows = TextRows((np.array([1, *range(10, 90), 2]), np.array([1, 7, 8, 2])), pad_id=0, num_truncated=0)
+    starts = set()
+    for epoch in range(2000):
+        long, short = rows.windows(np.array([0, 1]), 12, 0, epoch).ids_T
+        assert (len(long), long[0], long[-1]) == (12, 1, 2)
+        assert np.diff(long[1:-1]).tolist() == [1] * 9
+        assert short.tolist() == [1, 7, 8, 2]
+        starts.add(int(long[1]))
+    assert (min(starts), max(starts), len(starts)) == (10, 80, 71)
+
+
+def test_a_window_depends_on_its_row_and_not_on_the_batch() -> None:
+    rows = TextRows(tuple(np.array([1, *range(10, 90), 2]) for _ in range(8)), pad_id=0, num_truncated=0)
+    together = rows.windows(np.arange(8), 12, 0, 0).ids_T
+    assert len({int(ids[1]) for ids in together}) > 4
+    for row in (3, 6):
+        (alone,) = rows.windows(np.array([row]), 12, 0, 0).ids_T
+        assert alone.tolist() == together[row].tolist()
+
+
+IDS_BL = torch.arange(12).reshape(4, 3)
+
+
+@pytest.mark.parametrize("with_types", [True, False])
+@pytest.mark.parametrize("with_mask", [True, False])
+def test_parts_of_a_batch_contain_its_rows(with_mask: bool, with_types: bool) -> None:
+    mask_BL, types_BL = (IDS_BL + 100 if with_mask else None), (IDS_BL + 200 if with_types else None)
+    batch = TargetedBatch(EncodedBatch(IDS_BL, mask_BL, types_BL), torch.arange(4))
+    assert (batch.num_rows, batch.num_slots) == (4, 12)
+    assert set(batch.encoded.inputs) == {
+        "input_ids",
+        *(["attention_mask"] if with_mask else []),
+        *(["token_type_ids"] if with_types else []),
+    }
+    parts = [batch.rows(0, 1), batch.rows(1, 4).to(torch.device("cpu"))]
+    assert torch.equal(torch.cat([part.targets_B for part in parts]), batch.targets_B)
+    for name, tensor in batch.encoded.inputs.items():
+        assert torch.equal(torch.cat([part.encoded.inputs[name] for part in parts]), tensor)
