@@ -44,7 +44,7 @@ _DATA_TYPES: Mapping[Datatype, str] = MappingProxyType(
 
 def inputs_of(manifest: Manifest) -> tuple[InputName, ...]:
     """Return the names of the inputs. A classifier of pairs has two, `text` and `text_pair`, matched by position."""
-    return answers.OF_PAIRS if manifest.reads_pairs else answers.answers_of(manifest.task).inputs
+    return answers.OF_PAIRS if manifest.reads_pairs else answers.of_task(manifest.task).inputs
 
 
 def check_inputs(manifest: Manifest, given: Sequence[InputName]) -> None:
@@ -164,7 +164,7 @@ async def model_ready(call: Call) -> Response:
 async def infer(call: Call, body: InferRequest) -> Response:
     served = named(call)
     manifest = served.model.manifest
-    kind = answers.answers_of(manifest.task)
+    kind = answers.of_task(manifest.task)
     check_known("no_such_parameter", sorted(body.parameters.model_fields_set), sorted(kind.parameters), "parameters.{}")
     wanted = tuple(dict.fromkeys(output.name for output in body.outputs)) or kind.unasked or kind.outputs
     check_known("no_such_output", wanted, kind.outputs, "outputs")
@@ -212,7 +212,7 @@ def metadata_of(served: LoadedModel) -> ModelMetadata:
         inputs=[TensorMetadata(name=name, datatype="BYTES", shape=[-1]) for name in inputs_of(manifest)],
         outputs=[
             TensorMetadata(name=name, datatype=answers.DATATYPES[name], shape=[-1, second_axes.get(name, -1)])
-            for name in answers.answers_of(manifest.task).outputs
+            for name in answers.of_task(manifest.task).outputs
         ],
     )
 
