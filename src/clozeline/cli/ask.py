@@ -322,7 +322,7 @@ def answer(
     text = _context(context, file, questions)
     answerer = opened(model, precision, Answerer)
     allowed = answerer.manifest.no_answer_margin is not None if no_answer is None else no_answer
-    search = AnswerSearch(handle_impossible_answer=allowed, max_answer_len=max_tokens)
+    search = AnswerSearch(handle_impossible_answer=allowed, max_answer_len=min(max_tokens, MAX_TOKENS))
 
     def answers(chunk: list[str]) -> Iterable[object]:
         # One question at a time, because each has the windows of the whole text.
