@@ -15,7 +15,7 @@ from clozeline.cli import tables
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.completer import Completer, Decoding
-from clozeline.inference.fields import TEMPLATE, Aggregation, AnswerSearch
+from clozeline.inference.fields import MAX_TOKENS, TEMPLATE, Aggregation, AnswerSearch
 from clozeline.inference.language import Embedder, OpenEncoder
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import MODEL_KINDS, load
