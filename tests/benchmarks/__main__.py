@@ -1,10 +1,11 @@
 """Runs one benchmark (`python tests/benchmarks NAME`) or, without a name, all benchmarks in turn.
 
-Each benchmark is a script, which gets the arguments after the name.
+Each benchmark is a module with a `main`, which reads the arguments after the name.
 """
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -12,23 +13,22 @@ FOLDER = Path(__file__).parent
 
 def names() -> list[str]:
     """Return the benchmarks: the files of this folder, except tests and this file."""
-    return sorted(file.stem for file in FOLDER.glob("*.py") if not file.stem.startswith(("test_", "__")))
+    return sorted(file.stem for file in FOLDER.glob("*.py") if not file.stem.startswith(("test_", "conftest", "__")))
 
 
 def main(arguments: list[str]) -> int:
-    """Run the benchmarks; return exit status 0 if every one ran."""
-    chosen = arguments[:1] or names()
-    if unknown := [name for name in chosen if name not in names()]:
-        sys.stderr.write(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(names())}\n")
+    """Run one benchmark, or each in a process of its own; return exit status 0 if every one ran."""
+    if not arguments:
+        failed = [name for name in names() if subprocess.call([sys.executable, str(FOLDER), name])]
+        sys.stderr.write(f"failed: {', '.join(failed)}\n" if failed else "")
+        return int(bool(failed))
+    name, *sys.argv[1:] = arguments
+    if name not in names():
+        sys.stderr.write(f"there is no benchmark {name!r}; there are: {', '.join(names())}\n")
         return 2
-    failed = [name for name in chosen if subprocess.call(_command(name, arguments[1:]))]
-    if failed:
-        sys.stderr.write(f"failed: {', '.join(failed)}\n")
-    return int(bool(failed))
-
-
-def _command(name: str, arguments: list[str]) -> list[str]:
-    return [sys.executable, str(FOLDER / f"{name}.py"), *arguments]
+    sys.argv[0] = f"{name}.py"
+    import_module(name).main()
+    return 0
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ one stage differs by a tenth between runs, because allocators return memory at d
 processes own (anonymous and shared); mapped files are reported separately.
 """
 
-import argparse
 import logging
 import os
 from collections.abc import Mapping
@@ -18,8 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from comparison.alternation import Comparison, Rounds, finish, report_progress
-from comparison.machine import available_cores
+from comparison.frame import Rounds, available_cores, compared, finish, options
 from comparison.stages import Usage, run_stage
 from comparison.texts import TEXT_VARIABLE, built_in, news, raw_texts
 
@@ -32,9 +30,7 @@ STAGES = ("snapshot", "preprocess", "tokenize", "pretrain")
 
 
 def main() -> None:
-    report_progress()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = options(__doc__, rounds=3)
     parser.add_argument("--steps", type=int, default=100, help="of pre-training, at both sizes")
     chosen = parser.parse_args()
     source = news() if os.environ.get(TEXT_VARIABLE) else built_in()
@@ -49,14 +45,11 @@ def main() -> None:
     margins = (MOST_TIME / worst[0], MOST_MEMORY / worst[1])
     binding = margins.index(min(margins))
     finish(
-        Comparison(
-            name="corpus_growth",
-            unit=("times the seconds", "times the memory")[binding],
-            rounds=Rounds((worst[binding],), ((MOST_TIME, MOST_MEMORY)[binding],)),
-            higher_is_better=False,
-            goal=1.0,
-            num_threads=available_cores(),
-            facts={
+        compared(
+            "corpus_growth",
+            Rounds((worst[binding],), ((MOST_TIME, MOST_MEMORY)[binding],)),
+            available_cores(),
+            {
                 "text": source.name,
                 "raw_bytes": {name: path.stat().st_size for name, path in sizes.items()},
                 "growth": growth,
@@ -64,6 +57,7 @@ def main() -> None:
                     name: {stage: asdict(usage) for stage, usage in runs[0].items()} for name, runs in measured.items()
                 },
             },
+            unit=("times the seconds", "times the memory")[binding],
         )
     )
 
@@ -118,7 +112,3 @@ def costs(raw: Path, steps: int) -> dict[str, Usage]:
             },
         }
         return {stage: run_stage(stage, folder, changes, **paths[stage]) for stage in STAGES}
-
-
-if __name__ == "__main__":
-    main()

@@ -5,13 +5,11 @@ champion. Both sides have to write the same bytes. The text is the built-in corp
 names) as raw JSON Lines; the last hundredth of its lines is the new text. Each stage is a process of its own.
 """
 
-import argparse
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from comparison.alternation import Comparison, alternate, finish, report_progress
-from comparison.machine import available_cores
+from comparison.frame import alternate, available_cores, compared, finish, options
 from comparison.stages import digest_of, run_stage
 from comparison.texts import news, raw_texts
 
@@ -20,10 +18,7 @@ STAGES = ("preprocess", "tokenize")
 
 
 def main() -> None:
-    report_progress()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    chosen = parser.parse_args()
+    chosen = options(__doc__, rounds=3).parse_args()
     source = news()
     lines = raw_texts(source, every=1).read_bytes().splitlines(keepends=True)
     with TemporaryDirectory() as name:
@@ -32,14 +27,11 @@ def main() -> None:
         night.before()
         rounds = alternate(night.with_kept, night.from_scratch, chosen.rounds, "s")
         finish(
-            Comparison(
-                name="corpus_increment",
-                unit="s",
-                rounds=rounds,
-                higher_is_better=False,
-                goal=None,
-                num_threads=available_cores(),
-                facts={
+            compared(
+                "corpus_increment",
+                rounds,
+                available_cores(),
+                {
                     "text": source.name,
                     "raw_bytes": sum(map(len, lines)),
                     "bytes_equal": len(set(night.digests)) == 1,
@@ -108,7 +100,3 @@ class _Night:
         source = {"kind": "files", "path": "texts", "text_field": "text"}
         existing = {} if self._tokenizer is None else {"algorithm": "existing", "existing": str(self._tokenizer)}
         return {"preprocess": {"source": source}, "tokenize": existing}
-
-
-if __name__ == "__main__":
-    main()

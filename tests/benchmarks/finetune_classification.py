@@ -10,7 +10,7 @@ seconds / ours; the line has the accuracy of each seed, the difference of the me
 
 from collections.abc import Sequence
 
-from comparison import run_glue
+from comparison import their_tasks
 from comparison.finetuning import Setup, compare
 from comparison.labelled import Item, polarity_parts
 from comparison.their_tasks import Recipe
@@ -27,14 +27,10 @@ SETUP = Setup(
     parts=polarity_parts,
     sizes={"test": 600, "validation": 100, "train": 1600},
     recipe=Recipe(epochs=1, batch_size=32, learning_rate=1e-4, max_length=128, seed=0),
-    theirs=run_glue.answers,
+    theirs=their_tasks.classified,
     judge=accuracy,
 )
 
 
 def main() -> None:
     compare(SETUP, __doc__)
-
-
-if __name__ == "__main__":
-    main()

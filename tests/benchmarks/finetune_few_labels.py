@@ -9,7 +9,6 @@ CPU seconds of the stage, the learning rate that was kept, and how often no epoc
 probe was kept.
 """
 
-import argparse
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -20,10 +19,9 @@ from tempfile import TemporaryDirectory
 from time import process_time
 from typing import Any
 
-from comparison.alternation import Comparison, Rounds, finish, report_progress
 from comparison.finetuning import params_of, run_stage
+from comparison.frame import Comparison, Rounds, available_cores, compared, finish, options
 from comparison.labelled import DATA_VARIABLE, Parts, Sizes, few_label_parts, few_label_sets
-from comparison.machine import available_cores
 from comparison.sentences import weights
 from comparison.their_tasks import PARTS
 
@@ -46,14 +44,10 @@ class Round:
 
 
 def main() -> None:
-    report_progress()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, seeds=3, threads=available_cores(), epochs=3)
     parser.add_argument("names", nargs="*", metavar="SET", help="default: every set")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--train", type=int, default=SIZES["train"], metavar="TEXTS")
     parser.add_argument("--test", type=int, default=SIZES["test"], metavar="TEXTS")
-    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--learning-rate", type=float, default=5e-5)
     chosen = parser.parse_args()
     names = chosen.names or few_label_sets()
@@ -90,17 +84,14 @@ def measured(parts: Parts, knobs: Mapping[str, Any], seed: int) -> Round:
 
 def result(sets: Mapping[str, Sequence[Round]], num_threads: int, facts: Mapping[str, Any]) -> Comparison:
     by_seed = list(zip(*sets.values(), strict=True))
-    return Comparison(
-        name="finetune_few_labels",
-        unit="accuracy",
-        rounds=Rounds(
+    return compared(
+        "finetune_few_labels",
+        Rounds(
             tuple(fmean(found.ours for found in of_seed) for of_seed in by_seed),
             tuple(fmean(found.probe for found in of_seed) for of_seed in by_seed),
         ),
-        higher_is_better=True,
-        goal=1.0,
-        num_threads=num_threads,
-        facts={**facts, "sets": {name: _facts(rounds) for name, rounds in sets.items()}},
+        num_threads,
+        {**facts, "sets": {name: _facts(rounds) for name, rounds in sets.items()}},
     )
 
 
@@ -117,7 +108,3 @@ def _facts(rounds: Sequence[Round]) -> dict[str, Any]:
         "learning_rates": [found.learning_rate for found in rounds],
         "probe_kept": sum(found.keeps_probe for found in rounds),
     }
-
-
-if __name__ == "__main__":
-    main()

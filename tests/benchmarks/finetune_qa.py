@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from clozeline.records.finetune.scored_items import f1
-from comparison import run_qa
+from comparison import their_tasks
 from comparison.finetuning import Setup, compare
 from comparison.labelled import Item, question_parts
 from comparison.their_tasks import Recipe
@@ -31,16 +31,12 @@ SETUP = Setup(
     parts=question_parts,
     sizes={"test": 120, "validation": 40, "train": 640},
     recipe=Recipe(epochs=1, batch_size=4, learning_rate=3e-4, max_length=384, seed=0),
-    theirs=run_qa.answers,
+    theirs=their_tasks.answered,
     judge=mean_f1,
-    knobs={"stride": run_qa.STRIDE},
+    knobs={"stride": their_tasks.STRIDE},
     num_seeds=2,
 )
 
 
 def main() -> None:
     compare(SETUP, __doc__)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ then one line of JSON. There is no other side. A task takes about ten minutes on
 squad2_subset fifty.
 """
 
-import argparse
 import json
 import logging
 import sys
@@ -18,10 +17,9 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from comparison.alternation import report_progress
 from comparison.finetuning import params_of, run_stage
+from comparison.frame import available_cores, describe_machine, options
 from comparison.labelled import labelled
-from comparison.machine import available_cores, describe_machine
 from comparison.sentences import weights
 from comparison.stages import params_tree
 
@@ -31,11 +29,9 @@ _HEADER = "| task | train / test | figure | 95 % interval | simple method | triv
 
 
 def main() -> None:
-    report_progress()
     tasks: Mapping[str, Mapping[str, Any]] = YAML(typ="safe").load(TASKS)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, threads=available_cores())
     parser.add_argument("names", nargs="*", metavar="TASK", help=f"of: {', '.join(tasks)}")
-    parser.add_argument("--threads", type=int, default=available_cores())
     chosen = parser.parse_args()
     if unknown := [name for name in chosen.names if name not in tasks]:
         parser.error(f"there is no task {unknown[0]!r}; there are: {', '.join(tasks)}")
@@ -70,7 +66,3 @@ def row(name: str, figures: Mapping[str, Any]) -> str:
         f"{said['trivial']}: {said['trivial_value']:.3f}",
     ]
     return f"| {' | '.join(cells)} |"
-
-
-if __name__ == "__main__":
-    main()

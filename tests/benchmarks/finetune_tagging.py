@@ -12,7 +12,7 @@ seconds / ours; the line has the entity F1 of each seed, the difference of the m
 from collections.abc import Sequence
 
 from clozeline.tasks.tagging.sentences import score
-from comparison import run_ner
+from comparison import their_tasks
 from comparison.finetuning import Setup, compare
 from comparison.labelled import Item, entity_parts
 from comparison.their_tasks import Recipe
@@ -29,14 +29,10 @@ SETUP = Setup(
     parts=entity_parts,
     sizes={"test": 600, "validation": 100, "train": 1200},
     recipe=Recipe(epochs=2, batch_size=32, learning_rate=2e-4, max_length=128, seed=0),
-    theirs=run_ner.answers,
+    theirs=their_tasks.tagged,
     judge=entity_f1,
 )
 
 
 def main() -> None:
     compare(SETUP, __doc__)
-
-
-if __name__ == "__main__":
-    main()

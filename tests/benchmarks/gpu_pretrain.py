@@ -9,7 +9,6 @@ weight and token, attention, and the vocabulary at the targets only, without pad
 line says so, its ratio is null, and the exit status is 0.
 """
 
-import argparse
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,8 +19,7 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from comparison import ours, run_mlm
-from comparison.alternation import Comparison, Rounds, alternate, finish, report_progress
-from comparison.gpus import PEAK_FLOPS
+from comparison.frame import PEAK_FLOPS, Rounds, alternate, compared, finish, options
 from comparison.pretrain_throughput import Sides, tokenized
 from comparison.texts import built_in, prepared
 
@@ -47,15 +45,14 @@ SHAPES = {"mini": Shape(2, 128, 256), "base": Shape(12, 768, 128), "large": Shap
 
 
 def main() -> None:
-    report_progress()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = options(__doc__, rounds=3)
     parser.add_argument("--steps", type=int, default=40, help="of a round, half of them warm-up")
     parser.add_argument("--sizes", nargs="+", choices=sorted(SHAPES), default=list(SHAPES))
     chosen = parser.parse_args()
     if not torch.cuda.is_available():
         _LOG.info("no GPU: nothing is measured")
-        finish(_comparison(Rounds((), ()), {"gpu": None, "why": "torch finds no CUDA device"}))
+        facts = {"gpu": None, "why": "torch finds no CUDA device"}
+        finish(compared("gpu_pretrain", Rounds((), ()), torch.get_num_threads(), facts))
         return
     corpus = prepared(built_in(), {"algorithm": "wordpiece", "vocab_size": VOCAB_SIZE})
     short = corpus.texts("train")[:50_000]
@@ -66,19 +63,7 @@ def main() -> None:
     sides = Sides(tokens, corpus.tokenizer, rows, fill=1.0)
     measured = {name: _measure(sides, SHAPES[name], chosen.rounds, chosen.steps) for name in chosen.sizes}
     facts = {"gpu": torch.cuda.get_device_name(), "size": chosen.sizes[0], "sizes": _table(measured)}
-    finish(_comparison(measured[chosen.sizes[0]], facts))
-
-
-def _comparison(rounds: Rounds, facts: Mapping[str, Any]) -> Comparison:
-    return Comparison(
-        name="gpu_pretrain",
-        unit="real tokens/s",
-        rounds=rounds,
-        higher_is_better=True,
-        goal=3.0,
-        num_threads=torch.get_num_threads(),
-        facts=facts,
-    )
+    finish(compared("gpu_pretrain", measured[chosen.sizes[0]], torch.get_num_threads(), facts))
 
 
 def _measure(sides: Sides, shape: Shape, num_rounds: int, steps: int) -> Rounds:
@@ -155,7 +140,3 @@ def _table(measured: Mapping[str, Rounds]) -> dict[str, dict[str, float | None]]
             "theirs_mfu": theirs * cost / peak if peak else None,
         }
     return table
-
-
-if __name__ == "__main__":
-    main()

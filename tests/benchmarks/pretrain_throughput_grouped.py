@@ -10,7 +10,3 @@ from comparison.pretrain_throughput import main_grouped
 
 def main() -> None:
     main_grouped(__doc__, "pretrain_throughput_grouped")
-
-
-if __name__ == "__main__":
-    main()

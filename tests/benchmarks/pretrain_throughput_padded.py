@@ -12,7 +12,3 @@ from comparison.pretrain_throughput import main_padded
 
 def main() -> None:
     main_padded(__doc__, "pretrain_throughput_padded")
-
-
-if __name__ == "__main__":
-    main()

@@ -6,21 +6,19 @@ they go to stderr. The line has the simulated seconds of 10,000 partitions on th
 ours with a ledger and second tries, theirs with neither.
 """
 
-import argparse
 import logging
 
-from comparison.alternation import Comparison, Rounds, finish, report_progress
+from comparison.frame import Rounds, compared, finish, options
 from comparison.stages import PROJECT
 from on_paper import page
-from on_paper.simulated import EVERY_FAULT, MACHINES, NUM_PARTITIONS, SEED, runs
+from on_paper.exchange import EVERY_FAULT, MACHINES, NUM_PARTITIONS, SEED, runs
 
 PAGE = PROJECT / "docs" / "scale.md"
 _LOG = logging.getLogger(__name__)
 
 
 def main() -> None:
-    report_progress()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--write", action="store_true", help="write the tables into docs/scale.md")
     chosen = parser.parse_args()
     if chosen.write:
@@ -30,14 +28,11 @@ def main() -> None:
             _LOG.info("%s\n%s\n", name, text())
     (_, without), *_, (_, with_both) = runs(EVERY_FAULT)
     finish(
-        Comparison(
-            name="scale",
-            unit="simulated s",
-            rounds=Rounds((with_both[-1].outcome.seconds,), (without[-1].outcome.seconds,)),
-            higher_is_better=False,
-            goal=None,
-            num_threads=1,
-            facts={
+        compared(
+            "scale",
+            Rounds((with_both[-1].outcome.seconds,), (without[-1].outcome.seconds,)),
+            1,
+            {
                 "partitions": NUM_PARTITIONS,
                 "machines": MACHINES[-1],
                 "seed": SEED,
@@ -45,7 +40,3 @@ def main() -> None:
             },
         )
     )
-
-
-if __name__ == "__main__":
-    main()

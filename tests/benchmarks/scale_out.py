@@ -7,7 +7,6 @@ process of its own and starts without anything kept. `bytes_equal` says whether 
 tokenizer and shards; `bytes_equal_before` whether they are those of the code before.
 """
 
-import argparse
 import os
 import resource
 import shutil
@@ -20,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from comparison.alternation import Comparison, alternate, finish, report_progress
+from comparison.frame import alternate, compared, finish, options
 from comparison.stages import KEPT, PROJECT, Setting, digest_of, run_stage
 from comparison.texts import news, raw_texts
 
@@ -30,9 +29,7 @@ CHANGES = {"preprocess": {"source": {"kind": "files", "path": "texts", "text_fie
 
 
 def main() -> None:
-    report_progress()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = options(__doc__, rounds=3)
     parser.add_argument("--every", type=int, default=1, help="take every n-th text of the corpus")
     parser.add_argument("--before", default=BEFORE, help="commit of the code before")
     chosen = parser.parse_args()
@@ -60,14 +57,11 @@ def main() -> None:
                     runs.seconds_of("2 raylets", Setting(environment=environment))
     ours = {digest for label, digest in runs.digests if "before" not in label}
     finish(
-        Comparison(
-            name="scale_out",
-            unit="s",
-            rounds=measured["two"],
-            higher_is_better=False,
-            goal=1 / 1.1,
-            num_threads=len(two),
-            facts={
+        compared(
+            "scale_out",
+            measured["two"],
+            len(two),
+            {
                 **measured["one_core"].facts("one_core", higher_is_better=False),
                 "text": source.name,
                 "raw_bytes": raw.stat().st_size,
@@ -148,7 +142,3 @@ def _spent() -> float:
     """Return the processor time of all processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
-
-
-if __name__ == "__main__":
-    main()

@@ -11,28 +11,19 @@ Sorting 512 texts leaves little padding. In a second measurement (`…_in_reques
 at a time, each call after the answer to the one before: one batch of theirs, padded to its longest text.
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from comparison.alternation import BestOf, Comparison, Rounds, alternate, finish, report_progress
-from comparison.clocks import texts_per_second
-from comparison.elsewhere import measured
-from comparison.machine import available_cores
-from comparison.scheduled import REQUEST_TEXTS, Ours
+from comparison.elsewhere import at_its_best, measured, texts_per_second, tokenize_as_the_server
+from comparison.frame import BestOf, Rounds, alternate, available_cores, compared, finish, options
+from comparison.our_package import REQUEST_TEXTS, Ours, verdict
 from comparison.sentences import Embed, cosine, mixed_texts, sentence_models, theirs_onnx
 from comparison.stock_onnx import PRESETS
-from comparison.tokenizing import at_its_best, tokenize_as_the_server
-from comparison.verdict import verdict
 
 
 def main() -> None:
-    report_progress()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--texts", type=int, default=512)
-    chosen = parser.parse_args()
+    chosen = options(__doc__, rounds=5, texts=512).parse_args()
     num_threads = available_cores()
     tokenize_as_the_server(num_threads)
     models, texts = sentence_models(), mixed_texts(chosen.texts)
@@ -49,17 +40,7 @@ def main() -> None:
     in_requests, of_presets_in_requests = _in_turn(ours, theirs, draws[chosen.rounds :], in_a_call=REQUEST_TEXTS)
     facts |= in_requests.facts("in_requests", higher_is_better=True)
     facts |= of_presets.facts() | of_presets_in_requests.facts("_in_requests")
-    finish(
-        Comparison(
-            name="serve_embed_mixed",
-            unit="texts/s",
-            rounds=rounds,
-            higher_is_better=True,
-            goal=2.0,
-            num_threads=num_threads,
-            facts=facts | verdict(models.ours) | {"texts": len(texts)},
-        )
-    )
+    finish(compared("serve_embed_mixed", rounds, num_threads, facts | verdict(models.ours) | {"texts": len(texts)}))
 
 
 def _in_turn(
@@ -72,7 +53,3 @@ def _in_turn(
 
     presets = BestOf({preset: partial(speed, embed) for preset, embed in theirs.items()}, higher_is_better=True)
     return alternate(partial(speed, ours), presets, len(draws), f"texts/s, {in_a_call} in a call"), presets
-
-
-if __name__ == "__main__":
-    main()

@@ -6,7 +6,6 @@ correlation of the cosines of the INT8 graph / that of fp32 (sentence-transforme
 counts. The 95 % intervals are by bootstrap over the same pairs for both graphs.
 """
 
-import argparse
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,13 +15,11 @@ import numpy.typing as npt
 
 from clozeline.records.finetune.scored_items import Values, spearman
 from clozeline.records.finetune.statistics import bootstrap_interval
-from comparison.alternation import Comparison, Rounds, finish, report_progress
+from comparison.frame import Rounds, available_cores, compared, finish, options
 from comparison.labelled import Item, scored_pairs
-from comparison.machine import available_cores
-from comparison.scheduled import Ours
+from comparison.our_package import Ours, verdict
 from comparison.sentences import Embed, sentence_models, theirs_onnx
 from comparison.stock_onnx import PRESETS
-from comparison.verdict import verdict
 
 _LOG = logging.getLogger(__name__)
 GOAL_SHARE = 0.995
@@ -30,8 +27,7 @@ GOAL_SHARE = 0.995
 
 
 def main() -> None:
-    report_progress()
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    options(__doc__).parse_args()
     pairs, num_threads = scored_pairs(), available_cores()
     if not pairs:
         _LOG.warning("there is no labelled data beside the project, and CLOZELINE_BENCHMARK_LABELLED names none")
@@ -40,15 +36,7 @@ def main() -> None:
         Rounds((facts["share_ours"],), (max(facts[f"share_{name}"] for name in PRESETS),)) if pairs else Rounds((), ())
     )
     finish(
-        Comparison(
-            name="serve_embed_quality",
-            unit="of fp32's Spearman",
-            rounds=rounds,
-            higher_is_better=True,
-            goal=None,
-            num_threads=num_threads,
-            facts=facts | {"pairs": len(pairs), "goal_share": GOAL_SHARE},
-        )
+        compared("serve_embed_quality", rounds, num_threads, facts | {"pairs": len(pairs), "goal_share": GOAL_SHARE})
     )
 
 
@@ -80,7 +68,3 @@ def _interval(score_N: Values, cosine_N: Values, exact_N: Values) -> tuple[float
         return spearman(given_N, cosine_N[places_N]) / spearman(given_N, exact_N[places_N])
 
     return bootstrap_interval(share, len(score_N))
-
-
-if __name__ == "__main__":
-    main()

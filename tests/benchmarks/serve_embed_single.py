@@ -6,27 +6,20 @@ come one after another, different ones in each round; the figure of a round is t
 tokenized in the calling thread. The better of sentence-transformers' two INT8 presets counts in each round.
 """
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
 
 from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
-from comparison.alternation import BestOf, Comparison, alternate, finish, report_progress
-from comparison.clocks import median_milliseconds
-from comparison.elsewhere import measured
-from comparison.machine import available_cores
+from comparison.elsewhere import measured, median_milliseconds, tokenize_as_the_server
+from comparison.frame import BestOf, alternate, available_cores, compared, finish, options
+from comparison.our_package import verdict
 from comparison.sentences import Embed, SentenceModels, cosine, sentence_models, short_texts, theirs_onnx
 from comparison.stock_onnx import PRESETS
-from comparison.tokenizing import tokenize_as_the_server
-from comparison.verdict import verdict
 
 
 def main() -> None:
-    report_progress()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--texts", type=int, default=300)
+    parser = options(__doc__, rounds=5, texts=300)
     parser.add_argument("--threads", type=int, default=available_cores(), help="of a session, on both sides")
     chosen = parser.parse_args()
     tokenize_as_the_server(chosen.threads)
@@ -40,14 +33,11 @@ def main() -> None:
     )
     rounds = alternate(partial(_milliseconds, ours, draws), presets, chosen.rounds, "ms")
     finish(
-        Comparison(
-            name="serve_embed_single",
-            unit="ms",
-            rounds=rounds,
-            higher_is_better=False,
-            goal=1.3,
-            num_threads=chosen.threads,
-            facts=facts | verdict(models.ours) | {"texts": len(texts)} | presets.facts(),
+        compared(
+            "serve_embed_single",
+            rounds,
+            chosen.threads,
+            facts | verdict(models.ours) | {"texts": len(texts)} | presets.facts(),
         )
     )
 
@@ -60,7 +50,3 @@ def _ours(models: SentenceModels, num_threads: int) -> Embed:
 
 def _milliseconds(embed: Embed, draws: Sequence[Sequence[str]], number: int) -> float:
     return measured(median_milliseconds, embed, draws[number])
-
-
-if __name__ == "__main__":
-    main()

@@ -8,27 +8,19 @@ if that is faster, which is tried first. In a second measurement (`…_in_reques
 at a time, each call after the answer to the one before. The cosine compares the embeddings of both sides.
 """
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
 
-from comparison.alternation import Comparison, alternate, finish, report_progress
-from comparison.clocks import texts_per_second
-from comparison.machine import available_cores
-from comparison.scheduled import REQUEST_TEXTS, Ours
+from comparison.elsewhere import at_its_best, texts_per_second, tokenize_as_the_server, tokenizing
+from comparison.frame import alternate, available_cores, compared, finish, options
+from comparison.our_package import REQUEST_TEXTS, Ours, verdict
 from comparison.sentences import Embed, cosine, mixed_texts, sentence_models, theirs_torch
-from comparison.tokenizing import at_its_best, tokenize_as_the_server, tokenizing
-from comparison.verdict import verdict
 
 _PROBED = 128
 
 
 def main() -> None:
-    report_progress()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--texts", type=int, default=512)
-    chosen = parser.parse_args()
+    chosen = options(__doc__, rounds=5, texts=512).parse_args()
     num_threads = available_cores()
     tokenize_as_the_server(num_threads)
     models, texts = sentence_models(), mixed_texts(chosen.texts)
@@ -44,21 +36,11 @@ def main() -> None:
         for of_rounds, each in ((draws[: chosen.rounds], chosen.texts), (draws[chosen.rounds :], REQUEST_TEXTS))
     )
     finish(
-        Comparison(
-            name="serve_embed_torch",
-            unit="texts/s",
-            rounds=rounds,
-            higher_is_better=True,
-            goal=4.0,
-            num_threads=num_threads,
-            facts=facts | in_requests.facts("in_requests", higher_is_better=True),
+        compared(
+            "serve_embed_torch", rounds, num_threads, facts | in_requests.facts("in_requests", higher_is_better=True)
         )
     )
 
 
 def _speed(embed: Embed, draws: Sequence[Sequence[str]], in_a_call: int, number: int) -> float:
     return texts_per_second(embed, draws[number], in_a_call=in_a_call)
-
-
-if __name__ == "__main__":
-    main()

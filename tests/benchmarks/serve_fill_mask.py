@@ -10,31 +10,23 @@ the share of masks with the same first word on both sides (a random head scores 
 schemes differ).
 """
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from comparison.alternation import BestOf, Comparison, alternate, finish, report_progress
-from comparison.full_logits import FullLogits
-from comparison.machine import available_cores
-from comparison.scheduled import Ours
+from comparison.elsewhere import at_its_best, tokenize_as_the_server
+from comparison.frame import BestOf, alternate, available_cores, compared, finish, options
+from comparison.our_package import Ours, verdict
 from comparison.sentences import full_logits, masked_texts, sentence_models
-from comparison.stock_onnx import PRESETS
-from comparison.tokenizing import at_its_best, tokenize_as_the_server
-from comparison.verdict import verdict
+from comparison.stock_onnx import PRESETS, FullLogits
 
 _TOP_K = 5
 Fill = Callable[[Sequence[str]], list[list[int]]]
 
 
 def main() -> None:
-    report_progress()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--texts", type=int, default=256)
-    chosen = parser.parse_args()
+    chosen = options(__doc__, rounds=5, texts=256).parse_args()
     num_threads = available_cores()
     tokenize_as_the_server(num_threads)
     models, texts = sentence_models(), masked_texts(chosen.texts, "[MASK]")
@@ -57,14 +49,11 @@ def main() -> None:
     )
     rounds = alternate(partial(_texts_per_second, ours, draws), presets, chosen.rounds, "texts/s")
     finish(
-        Comparison(
-            name="serve_fill_mask",
-            unit="texts/s",
-            rounds=rounds,
-            higher_is_better=True,
-            goal=1.8,
-            num_threads=num_threads,
-            facts=facts | verdict(models.filling) | {"texts": len(texts)} | presets.facts(),
+        compared(
+            "serve_fill_mask",
+            rounds,
+            num_threads,
+            facts | verdict(models.filling) | {"texts": len(texts)} | presets.facts(),
         )
     )
 
@@ -79,7 +68,3 @@ def _texts_per_second(fill: Fill, draws: Sequence[Sequence[str]], number: int) -
     started = time.perf_counter()
     fill(texts)
     return len(texts) / (time.perf_counter() - started)
-
-
-if __name__ == "__main__":
-    main()

@@ -13,27 +13,20 @@ sides), at 70 % of the slower side's rate. Latency then counts from the time whe
 failures are counted separately, and theirs is its better set-up.
 """
 
-import argparse
 import json
 
 from comparison import servers
-from comparison.alternation import finish, report_progress
-from comparison.machine import available_cores
+from comparison.elsewhere import tokenize_as_the_server
+from comparison.frame import available_cores, finish, options
+from comparison.our_package import verdict
 from comparison.over_http import Asked, compare
-from comparison.presets import FasterPreset
-from comparison.sentences import mixed_texts, sentence_models
-from comparison.tokenizing import tokenize_as_the_server
-from comparison.verdict import verdict
+from comparison.sentences import FasterPreset, mixed_texts, sentence_models
 
 _PROBED = 128
 
 
 def main() -> None:
-    report_progress()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=400)
-    chosen = parser.parse_args()
+    chosen = options(__doc__, rounds=5, requests=400).parse_args()
     num_threads = available_cores()
     tokenize_as_the_server(num_threads)
     models, texts = sentence_models(), mixed_texts(_PROBED)
@@ -50,7 +43,6 @@ def main() -> None:
     ):
         comparison = compare(
             "serve_http_fastapi",
-            2.0,
             Asked("/embed", bodies),
             ours,
             {"fastapi_threads": threads, "fastapi_processes": processes},
@@ -59,7 +51,3 @@ def main() -> None:
             num_threads=num_threads,
         )
     finish(comparison)
-
-
-if __name__ == "__main__":
-    main()

@@ -13,26 +13,20 @@ sides), at 70 % of the slower side's rate. Latency then counts from the time whe
 failures are counted separately, and theirs is its better set-up.
 """
 
-import argparse
 import json
 
 from comparison import servers
-from comparison.alternation import finish, report_progress
-from comparison.machine import available_cores
+from comparison.elsewhere import at_its_best, tokenize_as_the_server
+from comparison.frame import available_cores, finish, options
+from comparison.our_package import verdict
 from comparison.over_http import Asked, compare
 from comparison.sentences import mixed_texts, sentence_models, theirs_torch
-from comparison.tokenizing import at_its_best, tokenize_as_the_server
-from comparison.verdict import verdict
 
 _PROBED = 1
 
 
 def main() -> None:
-    report_progress()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=400)
-    chosen = parser.parse_args()
+    chosen = options(__doc__, rounds=5, requests=400).parse_args()
     num_threads = available_cores()
     tokenize_as_the_server(num_threads)
     models, texts = sentence_models(), mixed_texts(_PROBED)
@@ -50,7 +44,6 @@ def main() -> None:
     ):
         comparison = compare(
             "serve_http_mlflow",
-            5.0,
             Asked("/invocations", bodies),
             ours,
             {"mlflow_threads": threads, "mlflow_processes": processes},
@@ -60,7 +53,3 @@ def main() -> None:
             num_threads=num_threads,
         )
     finish(comparison)
-
-
-if __name__ == "__main__":
-    main()

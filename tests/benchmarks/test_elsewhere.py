@@ -4,13 +4,14 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from pkgutil import resolve_name
-from types import ModuleType
 from typing import Any
 
 import pytest
+
+from comparison import elsewhere, sentences
 
 FOLDER = Path(__file__).parent
 VARIABLE = "TOKENIZERS_PARALLELISM"
@@ -28,21 +29,15 @@ def clock(ask, texts, *, times):
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    monkeypatch.syspath_prepend(FOLDER)
-    monkeypatch.setenv(VARIABLE, "false")
-    return lambda name: importlib.import_module(f"comparison.{name}")
-
-
-@pytest.fixture
-def theirs(module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+def theirs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """A process with two packages of theirs: one shadows ours; the other has the functions to call, found here too."""
     packages = tmp_path / "packages"
     packages.mkdir()
+    monkeypatch.setenv(VARIABLE, "false")
     (packages / "onnxruntime.py").write_text("__version__ = 'theirs'", encoding="utf-8")
     (packages / "theirs_to_ask.py").write_text(THEIRS, encoding="utf-8")
     monkeypatch.syspath_prepend(packages)
-    process = module("elsewhere").Elsewhere(packages)
+    process = elsewhere.Elsewhere(packages)
     yield process
     process.close()
     sys.modules.pop("theirs_to_ask", None)
@@ -52,8 +47,8 @@ def test_packages_in_their_environment_take_precedence_over_ours(theirs: Any) ->
     assert theirs.call(resolve_name, "onnxruntime:__version__") == "theirs"
 
 
-def test_each_side_is_timed_in_its_own_process(theirs: Any, module: Callable[[str], ModuleType]) -> None:
-    elsewhere, asked = module("elsewhere"), importlib.import_module("theirs_to_ask")
+def test_each_side_is_timed_in_its_own_process(theirs: Any) -> None:
+    asked = importlib.import_module("theirs_to_ask")
     there = elsewhere.There(theirs, asked.answer)
     pid = theirs.call(os.getpid)
     assert pid != os.getpid()
@@ -62,11 +57,9 @@ def test_each_side_is_timed_in_its_own_process(theirs: Any, module: Callable[[st
     assert elsewhere.measured(asked.clock, asked.answer, ["a"], times=1)[0] == os.getpid()
 
 
-def test_the_threads_of_their_tokenizer_are_chosen_in_its_own_process(
-    theirs: Any, module: Callable[[str], ModuleType]
-) -> None:
-    elsewhere, asked = module("elsewhere"), importlib.import_module("theirs_to_ask")
-    best, in_parallel = module("tokenizing").at_its_best(elsewhere.There(theirs, asked.answer), ["a"])
+def test_the_threads_of_their_tokenizer_are_chosen_in_its_own_process(theirs: Any) -> None:
+    asked = importlib.import_module("theirs_to_ask")
+    best, in_parallel = elsewhere.at_its_best(elsewhere.There(theirs, asked.answer), ["a"])
     assert in_parallel
     assert best(["a"]) == [theirs.call(os.getpid), "true", "a"]
     assert (os.environ[VARIABLE], theirs.call(os.getenv, VARIABLE)) == ("false", "false")
@@ -78,27 +71,26 @@ def test_a_process_that_ends_is_reported_with_its_exit_code(theirs: Any) -> None
 
 
 def test_an_installed_version_is_reused_and_another_gets_its_own_folder(
-    module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    installing = module("installing")
     commands: list[list[str]] = []
 
     def run(command: list[str], **_: Any) -> None:
         commands.append(command)
         Path(command[command.index("--target") + 1]).mkdir(parents=True)
 
-    monkeypatch.setattr(installing, "KEPT", tmp_path)
+    monkeypatch.setattr(sentences, "KEPT", tmp_path)
     monkeypatch.setattr(subprocess, "run", run)
-    first = installing.installed(["some==1"])
-    assert installing.installed(["some==1"]) == first
+    first = sentences.installed(["some==1"])
+    assert sentences.installed(["some==1"]) == first
     assert first.is_dir()
-    assert installing.installed(["some==2"]) != first
+    assert sentences.installed(["some==2"]) != first
     assert [command[-1] for command in commands] == ["some==1", "some==2"]
 
 
-def test_benchmarks_use_the_versions_pinned_for_clients(module: Callable[[str], ModuleType]) -> None:
-    installing, lock = module("installing"), FOLDER.parent / "clients" / "requirements.lock"
-    (pin,) = installing.pinned_for_clients(["optimum-onnx"])
+def test_benchmarks_use_the_versions_pinned_for_clients() -> None:
+    lock = FOLDER.parent / "clients" / "requirements.lock"
+    (pin,) = sentences.pinned_for_clients(["optimum-onnx"])
     assert pin in lock.read_text(encoding="utf-8").splitlines()
     with pytest.raises(KeyError, match="no-such-package"):
-        installing.pinned_for_clients(["no-such-package"])
+        sentences.pinned_for_clients(["no-such-package"])

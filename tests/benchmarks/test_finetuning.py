@@ -1,6 +1,5 @@
 """Claim: the benchmarks of fine-tuning give both sides the same task, and read the other side's answers correctly."""
 
-import importlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,21 +13,19 @@ import torch
 from tokenizers import BertWordPieceTokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
+import finetune_classification
+import finetune_few_labels
+import finetune_qa
+import finetune_table
+import finetune_tagging
 from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
+from comparison import finetuning, labelled, their_tasks
 from tests.make.models import word_pieces
 
 FOLDER = Path(__file__).parent
-Module = Callable[[str], ModuleType]
 
 
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Module:
-    """A module of the benchmarks, by its name; they see no known data, and keep what they make to themselves."""
-    monkeypatch.syspath_prepend(FOLDER)
-    labelled = importlib.import_module("comparison.labelled")
-    monkeypatch.setattr(labelled, "KEPT", tmp_path / "kept")
-    monkeypatch.setenv(labelled.DATA_VARIABLE, str(tmp_path / "nothing"))
-    return importlib.import_module
+pytestmark = pytest.mark.usefixtures("no_known_data")
 
 
 def tiny_encoder(folder: Path, texts: list[str]) -> Path:
@@ -45,28 +42,28 @@ def tiny_encoder(folder: Path, texts: list[str]) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "text_of", "at_least"),
+    ("module", "text_of", "at_least"),
     [
-        ("finetune_classification", lambda item: item["text"], 0.65),
-        ("finetune_tagging", lambda item: " ".join(item["tokens"]), 0.2),
-        ("finetune_qa", lambda item: f"{item['context']} {item['question']}", None),
+        (finetune_classification, lambda item: item["text"], 0.65),
+        (finetune_tagging, lambda item: " ".join(item["tokens"]), 0.2),
+        (finetune_qa, lambda item: f"{item['context']} {item['question']}", None),
     ],
 )
 def test_both_sides_learn_from_the_same_items_and_are_judged_on_the_same(
-    module: Module, tmp_path: Path, name: str, text_of: Callable[[Any], str], at_least: float | None
+    tmp_path: Path, module: ModuleType, text_of: Callable[[Any], str], at_least: float | None
 ) -> None:
-    setup = module(name).SETUP
+    setup = module.SETUP
     sizes = {"test": 60, "validation": 20, "train": 240 if at_least else 24}
     recipe = replace(setup.recipe, epochs=4 if at_least else 1, batch_size=8, learning_rate=2e-3)
     setup = replace(setup, sizes=sizes, recipe=recipe)
     parts = setup.parts(sizes)
     assert parts.data == "generated"
     encoder = tiny_encoder(tmp_path / "encoder", [text_of(item) for item in parts.read("train")])
-    sides = module("comparison.finetuning").Sides(setup, parts, encoder, num_threads=1)
+    sides = finetuning.Sides(setup, parts, encoder, num_threads=1)
     assert sides.ours(0) > 0
     assert sides.theirs(0) > 0
     quality = sides.quality()
-    assert ("logistic regression on the frozen encoder" in sides.beside) == (name != "finetune_qa")
+    assert ("logistic regression on the frozen encoder" in sides.beside) == (module is not finetune_qa)
     assert quality["probe_kept"] in (0, 1)
     if at_least:
         assert min(*quality["ours_metric"], *quality["theirs_metric"]) > at_least
@@ -77,14 +74,13 @@ def test_both_sides_learn_from_the_same_items_and_are_judged_on_the_same(
 
 @pytest.mark.slow
 def test_few_labels_are_learned_beside_a_probe(
-    module: Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few = module("finetune_few_labels")
-    texts = [item["text"] for item in module("comparison.generated_tasks").polarity(300, seed=0)]
-    monkeypatch.setattr(few, "weights", lambda: tiny_encoder(tmp_path / "encoder", texts))
+    texts = [item["text"] for item in labelled.generated_polarity(300, seed=0)]
+    monkeypatch.setattr(finetune_few_labels, "weights", lambda: tiny_encoder(tmp_path / "encoder", texts))
     given = ["--seeds", "2", "--train", "90", "--test", "60", "--epochs", "1", "--threads", "1"]
     monkeypatch.setattr("sys.argv", ["finetune_few_labels.py", *given])
-    few.main()
+    finetune_few_labels.main()
     line = json.loads(capsys.readouterr().out.splitlines()[-1])
     found = line["sets"]["generated"]
     assert line["ours_rounds"] == pytest.approx(found["ours"], abs=1e-4)
@@ -95,24 +91,23 @@ def test_few_labels_are_learned_beside_a_probe(
 
 
 def test_a_set_of_few_labels_that_is_not_there_is_refused(
-    module: Module, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["finetune_few_labels.py", "banking77"])
     with pytest.raises(SystemExit):
-        module("finetune_few_labels").main()
+        finetune_few_labels.main()
     assert "banking77" in capsys.readouterr().err
 
 
-def test_each_draw_of_few_labels_has_other_texts(module: Module) -> None:
-    labelled, sizes = module("comparison.labelled"), {"test": 20, "validation": 5, "train": 30}
+def test_each_draw_of_few_labels_has_other_texts() -> None:
+    sizes = {"test": 20, "validation": 5, "train": 30}
     one, same, other = (labelled.few_label_parts("generated", sizes, draw).read("train") for draw in (0, 0, 1))
     assert one == same != other
     assert len(one) == 30
 
 
-def test_the_parts_share_no_text_and_are_deterministic(module: Module) -> None:
-    labelled, generated = module("comparison.labelled"), module("comparison.generated_tasks")
-    items = [*generated.questions(80, seed=0), *generated.questions(80, seed=0)]
+def test_the_parts_share_no_text_and_are_deterministic() -> None:
+    items = [*labelled.generated_questions(80, seed=0), *labelled.generated_questions(80, seed=0)]
     sizes = {"test": 20, "train": 30}
     parts = labelled.cut(items, sizes, lambda it: it["context"], lambda it: it["question"])
     contexts = {part: {item["context"] for item in parts[part]} for part in parts}
@@ -123,30 +118,30 @@ def test_the_parts_share_no_text_and_are_deterministic(module: Module) -> None:
     assert parts == labelled.cut(items, sizes, lambda it: it["context"], lambda it: it["question"])
 
 
-def test_generated_answers_are_at_their_stated_offsets(module: Module) -> None:
-    items = list(module("comparison.generated_tasks").questions(40, seed=1))
+def test_generated_answers_are_at_their_stated_offsets() -> None:
+    items = list(labelled.generated_questions(40, seed=1))
     for item in items:
         for text, start in zip(item["answers"]["text"], item["answers"]["answer_start"], strict=True):
             assert item["context"][start : start + len(text)] == text
     assert sum(not item["answers"]["text"] for item in items) == 10
 
 
-def test_every_question_of_the_benchmark_has_an_answer(module: Module) -> None:
+def test_every_question_of_the_benchmark_has_an_answer() -> None:
     sizes = {"test": 20, "validation": 8, "train": 40}
-    parts = module("comparison.labelled").question_parts(sizes)
+    parts = labelled.question_parts(sizes)
     for part, size in sizes.items():
         assert size <= len(parts.read(part)) < size + 4
         assert all(item["answers"]["text"] for item in parts.read(part))
 
 
 def test_the_recipe_is_given_to_both_sides(
-    module: Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    comparison, asked = module("comparison.finetuning"), []
+    asked = []
 
-    class Silent(comparison.Sides):
+    class Silent(finetuning.Sides):
         def ours(self, seed: int) -> float:
-            params = comparison.our_params(self._setup, 1)
+            params = finetuning.our_params(self._setup, 1)
             asked.append((params.epochs, params.batch_size, params.optimizer.learning_rate))
             self._told("ours", 0.5)
             return 1.0
@@ -157,21 +152,19 @@ def test_the_recipe_is_given_to_both_sides(
             self._told("theirs", 0.5)
             return 2.0
 
-    monkeypatch.setattr(comparison, "Sides", Silent)
-    monkeypatch.setattr(comparison, "weights", lambda: tmp_path)
+    monkeypatch.setattr(finetuning, "Sides", Silent)
+    monkeypatch.setattr(finetuning, "weights", lambda: tmp_path)
     given = ["--seeds", "1", "--train", "24", "--epochs", "2", "--batch-size", "4", "--learning-rate", "0.001"]
     monkeypatch.setattr("sys.argv", ["finetune_qa.py", *given])
-    module("finetune_qa").main()
+    finetune_qa.main()
     line = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert asked == [(2, 4, 0.001), (2, 4, 0.001)]
     assert 24 <= line["sizes"]["train"] < 28
     assert (line["epochs"], line["batch_size"], line["ratio"], line["rounds"]) == (2, 4, 2.0, 1)
 
 
-def test_the_difference_is_between_the_means_and_its_error_combines_both(module: Module, tmp_path: Path) -> None:
-    sides = module("comparison.finetuning").Sides(
-        module("finetune_tagging").SETUP, module("comparison.labelled").Parts("", tmp_path), tmp_path, 1
-    )
+def test_the_difference_is_between_the_means_and_its_error_combines_both(tmp_path: Path) -> None:
+    sides = finetuning.Sides(finetune_tagging.SETUP, labelled.Parts("", tmp_path), tmp_path, 1)
     sides._metric.update(ours=[0.5, 0.7, 0.6], theirs=[0.65, 0.7, 0.75])
     quality = sides.quality()
     assert quality["metric_difference"] == pytest.approx(-0.1)
@@ -179,12 +172,11 @@ def test_the_difference_is_between_the_means_and_its_error_combines_both(module:
     assert quality["not_lower"] is False
 
 
-def test_the_first_token_of_each_word_is_a_target_and_special_tokens_are_not(module: Module) -> None:
-    assert module("comparison.run_ner")._first_tokens([None, 0, 0, 1, 3, 3, None]) == {1: 0, 3: 1, 4: 3}
+def test_the_first_token_of_each_word_is_a_target_and_special_tokens_are_not() -> None:
+    assert their_tasks._first_tokens([None, 0, 0, 1, 3, 3, None]) == {1: 0, 3: 1, 4: 3}
 
 
-def test_the_answer_is_the_best_span_over_all_windows_unless_no_answer_scores_higher(module: Module) -> None:
-    run_qa = module("comparison.run_qa")
+def test_the_answer_is_the_best_span_over_all_windows_unless_no_answer_scores_higher() -> None:
     spans = [[-1, -1], [-1, -1], [0, 3], [4, 7], [8, 11]]
     start_WL = np.array([[1, 9, 2, 3, 0], [0, 0, -5, 5, 0]], dtype=np.float32)
     end_WL = np.array([[1, 9, 4, 1, 2], [0, 0, 9, 1, 2]], dtype=np.float32)
@@ -192,7 +184,7 @@ def test_the_answer_is_the_best_span_over_all_windows_unless_no_answer_scores_hi
 
     def said(has_negatives: bool) -> list[str]:
         contexts = ["one two six", "abc def ghi"]
-        return run_qa._texts(contexts, windows, start_WL, end_WL, has_negatives=has_negatives)
+        return their_tasks._texts(contexts, windows, start_WL, end_WL, has_negatives=has_negatives)
 
     assert said(True) == ["one", "def ghi"]  # 2 + 4 over 3 + 2; an end before its start counts for nothing
     start_WL[1, 0] = 7.5  # one window has no answer: against the sum of its best pair, 5 + 2
@@ -200,17 +192,16 @@ def test_the_answer_is_the_best_span_over_all_windows_unless_no_answer_scores_hi
     assert said(False) == ["one", "def ghi"]
 
 
-def test_a_window_without_the_whole_answer_is_labelled_unanswerable(module: Module) -> None:
-    ends, spans = module("comparison.run_qa")._ends, [(-1, -1), (0, 3), (4, 7), (8, 11), (-1, -1)]
+def test_a_window_without_the_whole_answer_is_labelled_unanswerable() -> None:
+    ends, spans = their_tasks._ends, [(-1, -1), (0, 3), (4, 7), (8, 11), (-1, -1)]
     assert ends({"text": ["def g"], "answer_start": [4]}, spans) == (2, 3)
     assert ends({"text": ["ghi jkl"], "answer_start": [8]}, spans) == (0, 0)
     assert ends({"text": [], "answer_start": []}, spans) == (0, 0)
 
 
-def test_the_tasks_of_the_table_are_valid_params(module: Module) -> None:
-    table = module("finetune_table")
-    tasks = table.YAML(typ="safe").load(table.TASKS)
-    read = {name: table.params_of({**task, "num_threads": 1}) for name, task in tasks.items()}
+def test_the_tasks_of_the_table_are_valid_params() -> None:
+    tasks = finetune_table.YAML(typ="safe").load(finetune_table.TASKS)
+    read = {name: finetune_table.params_of({**task, "num_threads": 1}) for name, task in tasks.items()}
     assert {params.kind for params in read.values()} == {
         "classification",
         "tagging",
@@ -220,22 +211,20 @@ def test_the_tasks_of_the_table_are_valid_params(module: Module) -> None:
     assert read["wnut17"].splits.test == "emerging.dev.conll"
 
 
-def test_a_table_row_shows_the_figure_its_interval_and_both_baselines(module: Module) -> None:
+def test_a_table_row_shows_the_figure_its_interval_and_both_baselines() -> None:
     headline = {"metric": "f1", "value": 0.52553, "low": 0.4855, "high": 0.5573}
     headline |= {"baseline": "usual tag", "baseline_value": 0.0857, "trivial": "none", "trivial_value": 0.0}
-    row = module("finetune_table").row("wnut17", {"headline": headline, "num_train": 3031, "num_test": 1009})
+    row = finetune_table.row("wnut17", {"headline": headline, "num_train": 3031, "num_test": 1009})
     said = "| wnut17 | 3,031 / 1,009 | f1 **0.526** | 0.485 to 0.557 | usual tag: 0.086 | none: 0.000 |"
     assert row == said
 
 
 def test_a_table_without_data_is_reported_as_empty(
-    module: Module,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    table = module("finetune_table")
     monkeypatch.setattr("sys.argv", ["finetune_table.py", "wnut17"])
-    table.main()
+    finetune_table.main()
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["tasks"] == {}
     assert "no labelled data" in caplog.text

@@ -1,7 +1,6 @@
 """The frame of the benchmarks measures correctly; `make bench` takes the measurements themselves."""
 
 import ast
-import importlib
 import json
 import math
 import subprocess
@@ -13,7 +12,10 @@ from typing import Any
 import pytest
 from transformers import TrainingArguments
 
+import time_to_quality
+import time_to_quality_same_architecture
 from clozeline.params.pretraining import PretrainParams
+from comparison import frame, ours, quality, stages
 
 FOLDER = Path(__file__).parent
 NAMES = [
@@ -43,51 +45,41 @@ NAMES = [
 ]
 
 
-@pytest.fixture
-def alternation(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(FOLDER)
-    return importlib.import_module("comparison.alternation")
-
-
 def run_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(FOLDER), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_the_side_that_goes_first_changes_with_every_round(alternation: ModuleType) -> None:
+def test_the_side_that_goes_first_changes_with_every_round() -> None:
     calls: list[str] = []
 
     def side(name: str, value: float) -> float:
         calls.append(name)
         return value
 
-    rounds = alternation.alternate(lambda n: side(f"ours {n}", n), lambda n: side(f"theirs {n}", 10 + n), 3, "s")
+    rounds = frame.alternate(lambda n: side(f"ours {n}", n), lambda n: side(f"theirs {n}", 10 + n), 3, "s")
     assert calls == ["ours 0", "theirs 0", "theirs 1", "ours 1", "ours 2", "theirs 2"]
-    assert rounds == alternation.Rounds(ours=(0, 1, 2), theirs=(10, 11, 12))
+    assert rounds == frame.Rounds(ours=(0, 1, 2), theirs=(10, 11, 12))
 
 
 @pytest.mark.parametrize(("higher_is_better", "rounds"), [(True, (5.0, 109.0)), (False, (1.0, 102.0))])
-def test_each_round_counts_the_best_of_their_set_ups(
-    alternation: ModuleType, higher_is_better: bool, rounds: tuple[float, ...]
-) -> None:
+def test_each_round_counts_the_best_of_their_set_ups(higher_is_better: bool, rounds: tuple[float, ...]) -> None:
     given = {"one": iter([1.0, 9.0]), "other": iter([5.0, 2.0])}
     setups = {name: lambda number, values=values: next(values) + 100 * number for name, values in given.items()}
-    best = alternation.BestOf(setups, higher_is_better=higher_is_better)
+    best = frame.BestOf(setups, higher_is_better=higher_is_better)
     assert (best(0), best(1)) == rounds
     assert best.facts("_x") == {"theirs_one_x": [1.0, 109.0], "theirs_other_x": [5.0, 102.0]}
 
 
 @pytest.mark.parametrize(("higher_is_better", "ratio"), [(True, 4.0), (False, 0.25)])
-def test_the_ratio_of_medians_exceeds_1_if_we_are_faster(
-    alternation: ModuleType, higher_is_better: bool, ratio: float
-) -> None:
-    rounds = alternation.Rounds(ours=(8.0, 1000.0, 7.0), theirs=(2.0, 0.001, 3.0))
-    comparison = alternation.Comparison("some", "tokens/s", rounds, higher_is_better, goal=None, num_threads=1)
+def test_the_ratio_of_medians_exceeds_1_if_we_are_faster(higher_is_better: bool, ratio: float) -> None:
+    rounds = frame.Rounds(ours=(8.0, 1000.0, 7.0), theirs=(2.0, 0.001, 3.0))
+    comparison = frame.Comparison("some", "tokens/s", rounds, higher_is_better, goal=None, num_threads=1)
     assert comparison.ratio == ratio
 
 
-def test_a_second_measurement_gets_its_own_keys_in_the_result_line(alternation: ModuleType) -> None:
-    rounds = alternation.Rounds(ours=(4.0, 6.0), theirs=(2.0, 2.0))
+def test_a_second_measurement_gets_its_own_keys_in_the_result_line() -> None:
+    rounds = frame.Rounds(ours=(4.0, 6.0), theirs=(2.0, 2.0))
     assert rounds.facts("in_requests", higher_is_better=True) == {
         "ratio_in_requests": 2.5,
         "ours_rounds_in_requests": [4.0, 6.0],
@@ -95,17 +87,17 @@ def test_a_second_measurement_gets_its_own_keys_in_the_result_line(alternation: 
     }
 
 
-def test_the_result_line_has_every_required_field(alternation: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    rounds = alternation.Rounds(ours=(4.0, 6.0), theirs=(2.0, 2.0))
-    alternation.finish(alternation.Comparison("some", "tokens/s", rounds, True, 5.0, 2, {"fill": 0.5}))
+def test_the_result_line_has_every_required_field(capsys: pytest.CaptureFixture[str]) -> None:
+    rounds = frame.Rounds(ours=(4.0, 6.0), theirs=(2.0, 2.0))
+    frame.finish(frame.Comparison("some", "tokens/s", rounds, True, 5.0, 2, {"fill": 0.5}))
     line = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {"name", "ratio", "goal", "ours", "theirs", "unit", "machine", "rounds", "fill"} <= line.keys()
     assert (line["ratio"], line["ours"], line["theirs"], line["rounds"]) == (2.5, 5.0, 2.0, 2)
     assert {"cpu", "cores", "threads"} <= line["machine"].keys()
 
 
-def test_without_rounds_the_ratio_is_null(alternation: ModuleType) -> None:
-    comparison = alternation.Comparison("some", "tokens/s", alternation.Rounds((), ()), True, 3.0, 2)
+def test_without_rounds_the_ratio_is_null() -> None:
+    comparison = frame.Comparison("some", "tokens/s", frame.Rounds((), ()), True, 3.0, 2)
     line = json.loads(comparison.json_line())
     assert (line["ratio"], line["ours"], line["theirs"]) == (None, None, None)
 
@@ -124,8 +116,6 @@ def test_a_benchmark_has_a_docstring_and_a_main(name: str) -> None:
 
 
 def test_the_cost_of_a_stage_counts_its_worker_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(FOLDER)
-    stages = importlib.import_module("comparison.stages")
     hold = "import time; held = bytearray(200_000_000); print(flush=True); time.sleep(60)"
     nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {hold!r}])"
     with subprocess.Popen([sys.executable, "-c", nested], stdout=subprocess.PIPE) as process:
@@ -140,8 +130,6 @@ def test_the_cost_of_a_stage_counts_its_worker_processes(monkeypatch: pytest.Mon
 def test_ours_trains_until_it_reaches_a_loss_measured_on_fixed_masks(
     monkeypatch: pytest.MonkeyPatch, tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path
 ) -> None:
-    monkeypatch.syspath_prepend(FOLDER)
-    ours = importlib.import_module("comparison.ours")
     split = ours.first_tokens(tiny_tokens, tiny_pretraining.max_length, 200)
     with ours.prepared(tiny_pretraining, 1, tiny_tokens, tiny_tokenizer) as job:
 
@@ -160,8 +148,6 @@ def test_ours_trains_until_it_reaches_a_loss_measured_on_fixed_masks(
 def test_a_batch_has_the_same_loss_in_our_model_and_in_the_stock_model_of_its_weights(
     monkeypatch: pytest.MonkeyPatch, tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path
 ) -> None:
-    monkeypatch.syspath_prepend(FOLDER)
-    ours = importlib.import_module("comparison.ours")
     with ours.prepared(tiny_pretraining, 1, tiny_tokens, tiny_tokenizer) as job:
         model, theirs = job.model.eval(), ours.stock(job.model).eval()
         losses = ours.losses_of_one_batch(model, theirs, tiny_tokens, tiny_pretraining.max_length, num_rows=4)
@@ -171,13 +157,12 @@ def test_a_batch_has_the_same_loss_in_our_model_and_in_the_stock_model_of_its_we
         assert back == pytest.approx(ours.validation_loss(model, split), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["time_to_quality", "time_to_quality_same_architecture"])
+@pytest.mark.parametrize("module", [time_to_quality, time_to_quality_same_architecture])
 def test_trainer_accepts_the_arguments_of_the_comparison(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_pretraining: PretrainParams, name: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_pretraining: PretrainParams, module: ModuleType
 ) -> None:
     """Releases of transformers rename them."""
-    monkeypatch.syspath_prepend(FOLDER)
-    arguments = importlib.import_module(name).SETUP.arguments(tiny_pretraining)
+    arguments = module.SETUP.arguments(tiny_pretraining)
     settings = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, max_steps=100, **arguments)
     assert 1 <= settings.get_warmup_steps(100) <= 20
 
@@ -189,11 +174,9 @@ def test_a_race_is_run_over_several_seeds_and_reports_the_p_value(
     monkeypatch: pytest.MonkeyPatch, seconds: tuple[int, ...], is_clear: bool
 ) -> None:
     """P40: the result of one race does not predict the next."""
-    monkeypatch.syspath_prepend(FOLDER)
-    quality = importlib.import_module("comparison.quality")
     corpus, optimizer = SimpleNamespace(name="some"), SimpleNamespace(learning_rate=1e-3)
     job = SimpleNamespace(
-        setup=SimpleNamespace(name="some", goal=3.0, learning_rate=1e-3),
+        setup=SimpleNamespace(name="time_to_quality", learning_rate=1e-3),
         corpus=corpus,
         params=SimpleNamespace(optimizer=optimizer),
         num_parameters={},
@@ -218,10 +201,8 @@ def test_a_race_is_run_over_several_seeds_and_reports_the_p_value(
         ("avx2", "EPYC avx2"),
     ],
 )
-def test_the_machine_is_described_with_what_makes_int8_fast(
-    alternation: ModuleType, tmp_path: Path, flags: str, told: str
-) -> None:
+def test_the_machine_is_described_with_what_makes_int8_fast(tmp_path: Path, flags: str, told: str) -> None:
     """R35: without VNNI the same benchmark gives another ratio."""
     facts = tmp_path / "cpuinfo"
     facts.write_text(f"processor\t: 0\nmodel name\t: EPYC\nflags\t\t: {flags}\n", encoding="utf-8")
-    assert importlib.import_module("comparison.machine").cpu_model(facts) == told
+    assert frame.cpu_model(facts) == told

@@ -1,36 +1,22 @@
 """The loads of the HTTP benchmarks: when requests are sent, and from when their latency counts."""
 
-import importlib
 import json
 import threading
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
 import pytest
 
+from comparison import over_http
+from comparison.load import Load, OpenLoad, arrivals, load, open_load
+
 FOLDER = Path(__file__).parent
 STALL_SECONDS = 0.5
 TOGETHER = 20
-
-
-@pytest.fixture
-def closed(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return _comparison(monkeypatch, "load")
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return _comparison(monkeypatch, "open_load")
-
-
-def _comparison(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
-    monkeypatch.syspath_prepend(FOLDER)
-    return importlib.import_module(f"comparison.{name}")
 
 
 class Server:
@@ -120,9 +106,9 @@ def numbered(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def test_the_load_sends_each_body_once_over_n_clients_and_times_every_answer(closed: ModuleType) -> None:
+def test_the_load_sends_each_body_once_over_n_clients_and_times_every_answer() -> None:
     with Server(together=4) as server:
-        done = closed.load(server.port, "/together", numbered(20), 4)
+        done = load(server.port, "/together", numbered(20), 4)
         assert sorted(map(int, server.bodies)) == list(range(20))
         assert server.most_at_once == 4
         assert len(done.latencies_seconds) == 20
@@ -130,31 +116,31 @@ def test_the_load_sends_each_body_once_over_n_clients_and_times_every_answer(clo
         assert min(done.latencies_seconds) >= Server.DELAY_SECONDS
         assert done.requests_per_second == pytest.approx(20 / done.seconds)
         with pytest.raises(RuntimeError, match="503"):
-            closed.load(server.port, "/refused", [b"1"], 1)
+            load(server.port, "/refused", [b"1"], 1)
 
 
-def test_arrivals_depend_only_on_the_seed_and_scale_with_the_rate(opened: ModuleType) -> None:
-    due = opened.arrivals(100.0, 2000, seed=3)
-    assert due == opened.arrivals(100.0, 2000, seed=3)
-    assert due != opened.arrivals(100.0, 2000, seed=4)
-    assert np.allclose(opened.arrivals(50.0, 2000, seed=3), 2 * np.array(due))
-    assert opened.arrivals(100.0, 10, seed=3) == due[:10]
+def test_arrivals_depend_only_on_the_seed_and_scale_with_the_rate() -> None:
+    due = arrivals(100.0, 2000, seed=3)
+    assert due == arrivals(100.0, 2000, seed=3)
+    assert due != arrivals(100.0, 2000, seed=4)
+    assert np.allclose(arrivals(50.0, 2000, seed=3), 2 * np.array(due))
+    assert arrivals(100.0, 10, seed=3) == due[:10]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_arrivals_form_a_poisson_process(opened: ModuleType, seed: int) -> None:
+def test_arrivals_form_a_poisson_process(seed: int) -> None:
     """A Poisson process: arrivals come at the given rate, and the deviation of their gaps equals the mean gap."""
-    gaps = np.diff([0.0, *opened.arrivals(100.0, 4000, seed)])
+    gaps = np.diff([0.0, *arrivals(100.0, 4000, seed)])
     assert gaps.min() >= 0
     assert gaps.mean() == pytest.approx(0.01, rel=0.08)
     assert gaps.std() == pytest.approx(gaps.mean(), rel=0.12)
 
 
-def test_requests_are_sent_when_they_are_due_whether_or_not_others_are_answered(opened: ModuleType) -> None:
+def test_requests_are_sent_when_they_are_due_whether_or_not_others_are_answered() -> None:
     """The server answers no request before the last one is sent."""
     due = [0.01 * number for number in range(TOGETHER)]
     with Server() as server:
-        done = opened.open_load(server.port, "/together", numbered(TOGETHER), due, num_connections=2)
+        done = open_load(server.port, "/together", numbered(TOGETHER), due, num_connections=2)
         assert sorted(map(int, server.bodies)) == list(range(TOGETHER))
         assert server.most_at_once == TOGETHER
     assert len(done.latencies_seconds) == len(done.late_seconds) == TOGETHER
@@ -162,46 +148,43 @@ def test_requests_are_sent_when_they_are_due_whether_or_not_others_are_answered(
     assert done.seconds >= due[-1]
 
 
-def test_the_open_loop_counts_waiting_during_a_stall_and_the_closed_loop_misses_it(
-    opened: ModuleType, closed: ModuleType
-) -> None:
+def test_the_open_loop_counts_waiting_during_a_stall_and_the_closed_loop_misses_it() -> None:
     """No coordinated omission: the median is that of the requests in the stall, not that of the requests after it."""
     due = [0.01 * number for number in range(20)]
     with Server() as server:
-        done = opened.open_load(server.port, "/stall", numbered(20), due, num_connections=2)
+        done = open_load(server.port, "/stall", numbered(20), due, num_connections=2)
     for one, moment in zip(done.latencies_seconds, due, strict=True):
         assert one >= STALL_SECONDS - moment
     with Server() as server:
-        coordinated = closed.load(server.port, "/stall", numbered(20), 1)
+        coordinated = load(server.port, "/stall", numbered(20), 1)
     assert max(coordinated.latencies_seconds) >= STALL_SECONDS
     assert coordinated.milliseconds(50) < done.milliseconds(50)
 
 
-def test_latency_counts_from_the_time_a_request_was_due(opened: ModuleType) -> None:
+def test_latency_counts_from_the_time_a_request_was_due() -> None:
     """Delays of the client count too, and are reported."""
     with Server() as server:
-        done = opened.open_load(server.port, "/some", numbered(3), [-30.0, -30.0, 0.0], num_connections=1)
+        done = open_load(server.port, "/some", numbered(3), [-30.0, -30.0, 0.0], num_connections=1)
     assert [latency >= 30 for latency in done.latencies_seconds] == [True, True, False]
     assert [late >= 30 for late in done.late_seconds] == [True, True, False]
 
 
-def test_refusals_and_failures_are_counted_separately_and_not_as_latencies(opened: ModuleType) -> None:
+def test_refusals_and_failures_are_counted_separately_and_not_as_latencies() -> None:
     due = [0.0] * 10
     with Server() as server:
-        done = opened.open_load(server.port, "/mixed", numbered(10), due, num_connections=2)
+        done = open_load(server.port, "/mixed", numbered(10), due, num_connections=2)
         assert (len(done.latencies_seconds), done.num_refused, done.num_failed) == (5, 5, 0)
         for path, told in (("/refused", "503"), ("/wrong", "400"), ("/cut", "None")):
             with pytest.raises(RuntimeError, match=f"of 2 requests none was answered.*{told}"):
-                opened.open_load(server.port, path, numbered(2), due[:2], num_connections=2)
+                open_load(server.port, path, numbered(2), due[:2], num_connections=2)
         with pytest.raises(RuntimeError, match="none was answered"):
-            opened.open_load(server.port, "/stall", [b"1"], [0.0], num_connections=1, patience_seconds=0.05)
+            open_load(server.port, "/stall", [b"1"], [0.0], num_connections=1, patience_seconds=0.05)
 
 
 def test_a_comparison_reports_both_loops_and_both_sides_get_the_same_arrival_times(
-    monkeypatch: pytest.MonkeyPatch, opened: ModuleType, closed: ModuleType, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    over_http = _comparison(monkeypatch, "over_http")
     of_port = {1: 200, 2: 40, 3: 100, 4: 10}  # requests/s
     waits = {1: 0.5, 2: 0.3, 3: 0.6, 4: 0.1}  # seconds: the fastest set-up does not have the lowest p99
     sent: list[tuple[int, tuple[float, ...]]] = []
@@ -209,18 +192,17 @@ def test_a_comparison_reports_both_loops_and_both_sides_get_the_same_arrival_tim
 
     def load(port: int, path: str, bodies: Any, at_once: int) -> Any:
         draws.append((port, bodies[0]))
-        return closed.Load(len(bodies) / of_port[port], (waits[port],) * len(bodies))
+        return Load(len(bodies) / of_port[port], (waits[port],) * len(bodies))
 
     def open_load(port: int, path: str, bodies: Any, due_seconds: tuple[float, ...], *, num_connections: int) -> Any:
         sent.append((port, due_seconds))
         draws.append((port, bodies[0]))
-        return opened.OpenLoad(1.0, (0.1 * port,) * len(bodies), port, 2 * port, (0.001,))
+        return OpenLoad(1.0, (0.1 * port,) * len(bodies), port, 2 * port, (0.001,))
 
     monkeypatch.setattr(over_http, "load", load)
     monkeypatch.setattr(over_http, "open_load", open_load)
     done = over_http.compare(
-        "some",
-        2.0,
+        "serve_http_fastapi",
         over_http.Asked("/embed", lambda draw: [b"%d" % draw] * 50),
         1,
         {"threads": 2, "processes": 3},
@@ -233,8 +215,8 @@ def test_a_comparison_reports_both_loops_and_both_sides_get_the_same_arrival_tim
     assert [port for port, _ in sent] == [1, 3, 3, 1]
     assert [draw for port, draw in draws if port == 1] == [b"0", b"1", b"2", b"3", b"4"]
     assert [draw for port, draw in draws if port == 3] == [b"0", b"1", b"2", b"3", b"4"]
-    assert sent[0][1] == sent[1][1] == opened.arrivals(70.0, 50, 0)
-    assert sent[2][1] == sent[3][1] == opened.arrivals(70.0, 50, 1)
+    assert sent[0][1] == sent[1][1] == arrivals(70.0, 50, 0)
+    assert sent[2][1] == sent[3][1] == arrivals(70.0, 50, 1)
     assert (line["open_ours_p50_ms"], line["open_processes_p99_ms"]) == (100.0, 300.0)
     assert (line["open_ours_refused"], line["open_processes_failed"], line["open_ours_sent_late_at_most_ms"]) == (
         2,

@@ -1,6 +1,5 @@
 """Claim: the other side runs with its fastest setting on this machine, which is measured and never assumed."""
 
-import importlib
 import os
 import threading
 import time
@@ -8,21 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from comparison import elsewhere, sentences, servers
+
 FOLDER = Path(__file__).parent
 VARIABLE = "TOKENIZERS_PARALLELISM"
-Module = Callable[[str], ModuleType]
 
 
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Module:
-    monkeypatch.syspath_prepend(FOLDER)
+@pytest.fixture(autouse=True)
+def restored(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (VARIABLE, "RAYON_NUM_THREADS"):
-        monkeypatch.setenv(name, "as it was")  # restored at the end
-    return lambda name: importlib.import_module(f"comparison.{name}")
+        monkeypatch.setenv(name, "as it was")
 
 
 @dataclass
@@ -49,33 +46,29 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.mark.parametrize("faster", [True, False])
-def test_a_tokenizer_uses_threads_only_if_faster_and_only_during_its_calls(
-    module: Module, clock: Clock, faster: bool
-) -> None:
-    tokenizing = module("tokenizing")
-    tokenizing.tokenize_as_the_server(2)
+def test_a_tokenizer_uses_threads_only_if_faster_and_only_during_its_calls(clock: Clock, faster: bool) -> None:
+    elsewhere.tokenize_as_the_server(2)
     side = clock.asked({"true": 0.02 - 0.01 * faster, "false": 0.01 + 0.01 * faster})
-    best, in_parallel = tokenizing.at_its_best(side, [])
+    best, in_parallel = elsewhere.at_its_best(side, [])
     assert (in_parallel, best([])) == (faster, str(faster).lower())
     assert (os.environ[VARIABLE], os.environ["RAYON_NUM_THREADS"]) == ("false", "2")
 
 
 @pytest.mark.parametrize("faster", ["avx2", "avx512_vnni"])
-def test_the_faster_preset_on_this_machine_is_chosen(module: Module, clock: Clock, faster: str) -> None:
-    presets = module("presets")
+def test_the_faster_preset_on_this_machine_is_chosen(clock: Clock, faster: str) -> None:
     embed = {
         name: clock.asked(dict.fromkeys(("true", "false"), 0.002 if name == faster else 0.02))
-        for name in presets.PRESETS
+        for name in sentences.PRESETS
     }
-    chosen = presets.FasterPreset.of(embed, ["a", "b"])
-    assert (chosen.name, chosen.file) == (faster, presets.PRESETS[faster])
+    chosen = sentences.FasterPreset.of(embed, ["a", "b"])
+    assert (chosen.name, chosen.file) == (faster, sentences.PRESETS[faster])
     assert chosen.facts("some")["some_preset"] == faster
     speeds = chosen.facts("some")["some_presets_texts_per_second"]
-    assert speeds.keys() == presets.PRESETS.keys()
+    assert speeds.keys() == sentences.PRESETS.keys()
     assert speeds[faster] == max(speeds.values())
 
 
-def test_the_result_line_names_the_graph_that_our_server_chose(module: Module) -> None:
+def test_the_result_line_names_the_graph_that_our_server_chose() -> None:
     card = b'{"models": [{"name": "encoder", "precision": "fp32", "precision_reason": "INT8 is slower"}]}'
 
     class Handler(BaseHTTPRequestHandler):
@@ -92,15 +85,12 @@ def test_the_result_line_names_the_graph_that_our_server_chose(module: Module) -
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        told = module("servers").graph_of(server.server_address[1])
+        told = servers.graph_of(server.server_address[1])
         thread.join()
     assert told == {"ours_precision": "fp32", "ours_precision_reason": "INT8 is slower"}
 
 
-def test_their_server_runs_the_chosen_preset_and_tokenizer(
-    module: Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    servers, presets, sentences = module("servers"), module("presets"), module("sentences")
+def test_their_server_runs_the_chosen_preset_and_tokenizer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started: list[dict[str, str]] = []
 
     class StartedError(Exception):
@@ -113,10 +103,10 @@ def test_their_server_runs_the_chosen_preset_and_tokenizer(
     monkeypatch.setattr(servers, "_running", running)
     monkeypatch.setattr(servers, "onnx_packages", lambda: tmp_path / "packages")
     models = sentences.SentenceModels(*(tmp_path,) * 4)
-    chosen = presets.FasterPreset("avx2", True, {"avx2": 2.0, "avx512_vnni": 1.0})
+    chosen = sentences.FasterPreset("avx2", True, {"avx2": 2.0, "avx512_vnni": 1.0})
     with pytest.raises(StartedError), servers.fastapi(models, 1, 2, chosen):
         pass
     (settings,) = started
-    assert settings["SENTENCE_FILE"] == presets.PRESETS["avx2"]
+    assert settings["SENTENCE_FILE"] == sentences.PRESETS["avx2"]
     assert settings["PYTHONPATH"].split(os.pathsep) == [str(tmp_path / "packages"), str(FOLDER)]
     assert (settings[VARIABLE], settings["RAYON_NUM_THREADS"], settings["SENTENCE_THREADS"]) == ("true", "2", "2")

@@ -1,25 +1,18 @@
 """Claim: the serving benchmarks time the graph that `make run` would serve, or their line says that they do not."""
 
-import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clozeline.records.package import FILES, Measured, QuantizationScheme, Rung, read_manifest
+from comparison import our_package, sentences, stages
 from tests.make.packages import write_embedder
 
 FOLDER = Path(__file__).parent
-Module = Callable[[str], ModuleType]
-
-
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Module:
-    monkeypatch.syspath_prepend(FOLDER)
-    return lambda name: importlib.import_module(f"comparison.{name}")
 
 
 def scheme_of(package: Path) -> QuantizationScheme:
@@ -67,9 +60,9 @@ def package(tmp_path: Path) -> Callable[..., Path]:
 
 
 def test_the_timed_scheme_and_its_checks_are_in_the_result_line(
-    module: Module, package: Callable[..., Path], caplog: pytest.LogCaptureFixture
+    package: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    line = module("verdict").verdict(package(agreement=0.99))
+    line = our_package.verdict(package(agreement=0.99))
     assert (line["ours_precision"], line["ours_int8_passes"]) == ("int8", True)
     assert (line["ours_scheme"]["quantized_matmuls"], line["ours_scheme"]["static_activations"]) == (6, 0)
     assert "agreement is 0.9900, at least 0.97: yes" in line["ours_int8_checks"]
@@ -81,9 +74,9 @@ def test_the_timed_scheme_and_its_checks_are_in_the_result_line(
     [("int8", "INT8 IS TIMED THAT WOULD NOT BE SERVED"), ("fp32", "FP32 IS TIMED, NO INT8 SCHEME PASSED")],
 )
 def test_a_scheme_that_fails_the_gates_of_params_yaml_is_reported_despite_lenient_export_gates(
-    module: Module, package: Callable[..., Path], caplog: pytest.LogCaptureFixture, served: str, told: str
+    package: Callable[..., Path], caplog: pytest.LogCaptureFixture, served: str, told: str
 ) -> None:
-    line = module("verdict").verdict(package(agreement=0.75, served=served))
+    line = our_package.verdict(package(agreement=0.75, served=served))
     assert (line["ours_precision"], line["ours_int8_passes"]) == (served, False)
     assert (line["ours_scheme"] is None) == (served == "fp32")
     assert told in caplog.text
@@ -91,9 +84,8 @@ def test_a_scheme_that_fails_the_gates_of_params_yaml_is_reported_despite_lenien
 
 
 def test_the_encoder_is_exported_by_params_yaml_with_gates_open_only_for_a_random_head(
-    module: Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sentences, stages = module("sentences"), module("stages")
     exported: dict[str, Any] = {}
 
     def export(trained: Path, out: Path, changes: Any) -> None:
@@ -112,8 +104,7 @@ def test_the_encoder_is_exported_by_params_yaml_with_gates_open_only_for_a_rando
     assert asked == {"min_agreement": 0.0, "min_metric_ratio": 0.0}
 
 
-def test_a_package_is_exported_again_when_the_gates_change(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    sentences, stages = module("sentences"), module("stages")
+def test_a_package_is_exported_again_when_the_gates_change(monkeypatch: pytest.MonkeyPatch) -> None:
     before = sentences._what_exports()
     stricter = stages.params_tree({"export": {"gates": {"min_agreement": 0.99}}})
     monkeypatch.setattr(sentences, "params_tree", lambda changes: stricter)
@@ -122,9 +113,8 @@ def test_a_package_is_exported_again_when_the_gates_change(module: Module, monke
 
 @pytest.mark.parametrize("changed", ["src/room/deep/file.py", "src/file.py", "requirements.lock"])
 def test_a_package_is_exported_again_when_a_dep_of_the_export_stage_changes(
-    module: Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: str
 ) -> None:
-    sentences = module("sentences")
     deps = ["data/clean/validation.parquet", "models/${item}", "requirements.lock", "src/room", "src/file.py"]
     (tmp_path / "dvc.yaml").write_text(json.dumps({"stages": {"export": {"do": {"deps": deps}}}}), encoding="utf-8")
     (tmp_path / "src" / "room" / "deep").mkdir(parents=True)
@@ -140,11 +130,10 @@ def test_a_package_is_exported_again_when_a_dep_of_the_export_stage_changes(
 
 
 def test_our_side_opens_the_precision_that_the_package_serves(
-    module: Module, package: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    package: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheduled = module("scheduled")
     asked: list[dict[str, Any]] = []
-    load = scheduled.load
-    monkeypatch.setattr(scheduled, "load", lambda folder, **how: asked.append(how) or load(folder, **how))
-    scheduled.Ours(package(agreement=0.75, served="fp32"), 1)
+    load = our_package.load
+    monkeypatch.setattr(our_package, "load", lambda folder, **how: asked.append(how) or load(folder, **how))
+    our_package.Ours(package(agreement=0.75, served="fp32"), 1)
     assert asked == [{}]

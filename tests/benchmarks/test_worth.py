@@ -1,16 +1,15 @@
 """Claim: the benchmark `worth` reads biomedical text as sentences, and compares encoders by what it says."""
 
 import gzip
-import importlib
 import json
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+import worth
+from comparison import biomedical, labelled, texts
+
 FOLDER = Path(__file__).parent
-Module = Callable[[str], ModuleType]
 _ARTICLE = """<article xmlns:xlink="http://www.w3.org/1999/xlink"><front><article-meta><title-group>
 <article-title>A title</article-title></title-group><abstract><p>In short.</p></abstract></article-meta></front>
 <body><sec><title>Results</title>{paragraphs}</sec></body></article>"""
@@ -51,43 +50,36 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data: Path) -> Module:
-    """A module of the benchmarks, by its name."""
-    monkeypatch.syspath_prepend(FOLDER)
-    labelled = importlib.import_module("comparison.labelled")
+@pytest.fixture(autouse=True)
+def made_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data: Path) -> None:
     monkeypatch.setattr(labelled, "KEPT", tmp_path / "kept")
     monkeypatch.setenv(labelled.DATA_VARIABLE, str(data))
-    return importlib.import_module
 
 
-def test_paragraphs_lose_citations_and_tables_and_nothing_else(module: Module) -> None:
-    first = module("comparison.biomedical").articles()[0]
+def test_paragraphs_lose_citations_and_tables_and_nothing_else() -> None:
+    first = biomedical.articles()[0]
     assert first.paragraphs == ["In short.", "Mice slept well, and long. So did we."]
 
 
-def test_a_fifth_of_the_words_with_replay_are_general(module: Module) -> None:
-    biomedical = module("comparison.biomedical")
+def test_a_fifth_of_the_words_with_replay_are_general() -> None:
     domain, with_replay = (biomedical.texts(with_replay=it) for it in (False, True))
     assert with_replay[: len(domain)] == domain
     num_general, num_words = (sum(len(text.split()) for text in it) for it in (with_replay[len(domain) :], with_replay))
     assert num_general / num_words == pytest.approx(biomedical.REPLAY, abs=0.02)
 
 
-def test_the_paragraphs_of_an_article_are_in_one_part(module: Module) -> None:
-    parts = module("comparison.biomedical").search_parts({"test": 10, "validation": 10, "train": 99}, 0)
+def test_the_paragraphs_of_an_article_are_in_one_part() -> None:
+    parts = biomedical.search_parts({"test": 10, "validation": 10, "train": 99}, 0)
     of_part = [{item["article"] for item in parts.read(part)} for part in ("test", "validation", "train")]
     assert [len(it) for it in of_part] == [2, 2, 7]
     assert len(set().union(*of_part)) == 11
 
 
 @pytest.fixture
-def worth(module: Module, monkeypatch: pytest.MonkeyPatch, tiny_bert: Path, tmp_path: Path) -> ModuleType:
+def tiny_worth(monkeypatch: pytest.MonkeyPatch, tiny_bert: Path, tmp_path: Path) -> None:
     """The benchmark with a tiny published encoder."""
-    monkeypatch.setattr(module("comparison.adapting"), "weights", lambda: tiny_bert)
-    worth = module("worth")
+    monkeypatch.setattr(biomedical, "weights", lambda: tiny_bert)
     monkeypatch.setattr(worth, "KEPT", tmp_path / "kept")
-    return worth
 
 
 @pytest.fixture
@@ -102,8 +94,7 @@ def tiny_bert(tiny_tokenizer: Path) -> Path:
     return tiny_tokenizer
 
 
-def test_the_recipe_that_counts_is_chosen_by_validation(module: Module) -> None:
-    worth = module("worth")
+def test_the_recipe_that_counts_is_chosen_by_validation() -> None:
 
     def figures(test: float, validation: float) -> object:
         every = dict.fromkeys(worth.TASKS, test)
@@ -122,37 +113,35 @@ def test_the_recipe_that_counts_is_chosen_by_validation(module: Module) -> None:
 
 
 def test_without_data_there_is_nothing_to_measure(
-    module: Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(module("comparison.labelled").DATA_VARIABLE, str(tmp_path / "nothing"))
+    monkeypatch.setenv(labelled.DATA_VARIABLE, str(tmp_path / "nothing"))
     monkeypatch.setattr("sys.argv", ["worth.py", "--threads", "1"])
-    module("worth").main()
+    worth.main()
     line = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert line["ratio"] is None
     assert line["recipes"] == {}
 
 
 def test_a_recipe_that_does_not_exist_is_refused(
-    module: Module, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["worth.py", "published", "magic"])
     with pytest.raises(SystemExit):
-        module("worth").main()
+        worth.main()
     assert "magic" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_encoders_are_made_and_judged(
-    worth: ModuleType,
-    module: Module,
+    tiny_worth: None,
     monkeypatch: pytest.MonkeyPatch,
     tiny_tokens: Path,
     tiny_bert: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    texts, biomedical = module("comparison.texts"), module("comparison.biomedical")
     corpus = texts.Corpus("tiny", tiny_tokens, tiny_bert, tiny_tokens)
-    monkeypatch.setattr(biomedical, "corpus", lambda tokenize, with_replay: corpus)
+    monkeypatch.setattr(biomedical, "biomedical_corpus", lambda tokenize, with_replay: corpus)
     names = ["published", "detour", "averaged", "masked_pairs", "static"]
     given = ["--tokens", "4000", "--labelled", "12", "--test", "10", "--epochs", "1", "--seeds", "1", "--threads", "1"]
     monkeypatch.setattr("sys.argv", ["worth.py", *names, *given])
@@ -176,12 +165,11 @@ def test_encoders_are_made_and_judged(
 
 
 @pytest.mark.slow
-def test_a_static_encoder_gives_a_token_one_vector(worth: ModuleType, module: Module, tmp_path: Path) -> None:
+def test_a_static_encoder_gives_a_token_one_vector(tiny_worth: None, tmp_path: Path) -> None:
     import torch
     from transformers import AutoModel
 
-    adapting = module("comparison.adapting")
-    made = adapting.static(adapting.Budget(1, 0, 1, pairs=tmp_path, folder=tmp_path))
+    made = biomedical.static(biomedical.Budget(1, 0, 1, pairs=tmp_path, folder=tmp_path))
     model = AutoModel.from_pretrained(made.folder).eval()
     with torch.inference_mode():
         one, other = (model(torch.tensor([ids])).last_hidden_state[0] for ids in ([2, 7, 9, 3], [9, 7]))
@@ -192,20 +180,19 @@ def test_a_static_encoder_gives_a_token_one_vector(worth: ModuleType, module: Mo
 
 @pytest.mark.slow
 def test_averaged_weights_are_halfway(
-    worth: ModuleType, module: Module, monkeypatch: pytest.MonkeyPatch, tiny_bert: Path, tmp_path: Path
+    tiny_worth: None, monkeypatch: pytest.MonkeyPatch, tiny_bert: Path, tmp_path: Path
 ) -> None:
     import torch
     from transformers import AutoModel
 
-    adapting = module("comparison.adapting")
     trained = AutoModel.from_pretrained(tiny_bert)
     before = {name: weight.clone() for name, weight in trained.named_parameters() if "pooler" not in name}
     with torch.no_grad():
         for weight in trained.parameters():
             weight.add_(1.0)
     trained.save_pretrained(tmp_path / "trained")
-    monkeypatch.setattr(adapting, "masked_replay", lambda budget: adapting.Made(tmp_path / "trained", 7.0))
-    made = adapting.averaged(adapting.Budget(1, 0, 1, pairs=tmp_path, folder=tmp_path))
+    monkeypatch.setattr(biomedical, "masked_replay", lambda budget: biomedical.Made(tmp_path / "trained", 7.0))
+    made = biomedical.averaged(biomedical.Budget(1, 0, 1, pairs=tmp_path, folder=tmp_path))
     after = dict(AutoModel.from_pretrained(made.folder).named_parameters())
     for name, weight in before.items():
         torch.testing.assert_close(after[name], weight + 0.5)

@@ -18,7 +18,6 @@ from comparison.quality import main as compare
 
 SETUP = Setup(
     name="time_to_quality",
-    goal=10.0,
     configure=bert_like,
     arguments=lambda params: {"warmup_steps": 0.1},
     mask_rate=lambda params: 0.15,
@@ -31,7 +30,3 @@ SETUP = Setup(
 
 def main() -> None:
     compare(SETUP, __doc__)
-
-
-if __name__ == "__main__":
-    main()

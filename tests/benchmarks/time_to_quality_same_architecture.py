@@ -30,7 +30,6 @@ def our_schedule(params: PretrainParams) -> dict[str, Any]:
 
 SETUP = Setup(
     name="time_to_quality_same_architecture",
-    goal=3.0,
     configure=lambda config, num_parameters: config,
     arguments=our_schedule,
     mask_rate=lambda params: params.masking.mask_rate,
@@ -43,7 +42,3 @@ SETUP = Setup(
 
 def main() -> None:
     compare(SETUP, __doc__)
-
-
-if __name__ == "__main__":
-    main()

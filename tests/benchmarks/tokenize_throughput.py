@@ -8,21 +8,17 @@ tokens and `map` to full rows, without cleaning or dropping. So ours does more p
 duplicates, no holdout split); the ratio does not compare tokenization alone.
 """
 
-import argparse
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from comparison.alternation import Comparison, alternate, finish, report_progress
-from comparison.machine import available_cores
+from comparison.frame import alternate, available_cores, compared, finish, options
 from comparison.texts import TEXT_VARIABLE, built_in, news, prepared, raw_texts
 
 
 def main() -> None:
-    report_progress()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = options(__doc__, rounds=3)
     parser.add_argument("--every", type=int, default=1, help="take every n-th text of the corpus")
     chosen = parser.parse_args()
     source = news() if os.environ.get(TEXT_VARIABLE) else built_in()
@@ -35,14 +31,11 @@ def main() -> None:
         "MB/s",
     )
     finish(
-        Comparison(
-            name="tokenize_throughput",
-            unit="MB of raw text/s",
-            rounds=rounds,
-            higher_is_better=True,
-            goal=3.0,
-            num_threads=available_cores(),
-            facts={"text": source.name, "raw_megabytes": round(megabytes, 1), "processes": available_cores()},
+        compared(
+            "tokenize_throughput",
+            rounds,
+            available_cores(),
+            {"text": source.name, "raw_megabytes": round(megabytes, 1), "processes": available_cores()},
         )
     )
 
@@ -51,7 +44,3 @@ def _seconds(side: str, raw: Path, tokenizer: Path) -> float:
     command = [sys.executable, "-m", "comparison.raw_to_tokens", side, str(raw), str(tokenizer)]
     ran = subprocess.run(command, cwd=Path(__file__).parent, check=True, stdout=subprocess.PIPE, text=True)
     return float(ran.stdout.splitlines()[-1])
-
-
-if __name__ == "__main__":
-    main()

@@ -19,7 +19,6 @@ names; without them there is nothing to measure. It takes hours. The figures of 
 the same command goes on where it was stopped, as long as code and data are the same.
 """
 
-import argparse
 import json
 import logging
 import math
@@ -36,12 +35,10 @@ from clozeline.system.files import replacing_file
 from clozeline.tasks.similarity.matching import BelongingPairs
 from clozeline.tasks.task import InputsOf
 from clozeline.tasks.training import use_threads
-from comparison.adapting import ADAPTED, RECIPES, Budget, Made, search_task
-from comparison.alternation import Comparison, Rounds, finish, report_progress
-from comparison.biomedical import articles, search_parts
+from comparison.biomedical import ADAPTED, RECIPES, Budget, Made, articles, search_parts, search_task
 from comparison.finetuning import params_of, run_stage
+from comparison.frame import Comparison, Rounds, available_cores, compared, finish, options
 from comparison.labelled import DATA_VARIABLE, Parts, Sizes, entity_parts, few_label_parts
-from comparison.machine import available_cores
 from comparison.stages import KEPT
 from comparison.texts import write_clean
 from comparison.their_tasks import PARTS
@@ -92,8 +89,7 @@ class Settings:
 
 
 def main() -> None:
-    report_progress()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, seeds=3, threads=available_cores())
     parser.add_argument("names", nargs="*", metavar="RECIPE", help=f"default: all: {', '.join(RECIPES)}")
     parser.add_argument("--tokens", type=int, default=200_000, help="that each recipe trains on")
     parser.add_argument(
@@ -101,8 +97,6 @@ def main() -> None:
     )
     parser.add_argument("--test", type=int, default=600, metavar="ITEMS")
     parser.add_argument("--epochs", type=int, default=4, help="of the labelled tasks")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=available_cores())
     chosen = parser.parse_args()
     if unknown := sorted({*chosen.names}.difference(RECIPES)):
         parser.error(f"there is no recipe {unknown[0]!r}; there are: {', '.join(RECIPES)}")
@@ -202,14 +196,11 @@ def result(found: Mapping[str, Sequence[Figures]], num_threads: int, facts: Mapp
     """Return the comparison of the adapted with the published encoder."""
     theirs = found[_PUBLISHED]
     best = adapted(found) if theirs else None
-    return Comparison(
-        name="worth",
-        unit="mean of F1, accuracy and recall@10",
-        rounds=Rounds(tuple(it.mean for it in found[best]) if best else (), tuple(it.mean for it in theirs)),
-        higher_is_better=True,
-        goal=1.0,
-        num_threads=num_threads,
-        facts={**facts, "adapted": best, "recipes": {name: _facts(it, theirs) for name, it in found.items() if it}},
+    return compared(
+        "worth",
+        Rounds(tuple(it.mean for it in found[best]) if best else (), tuple(it.mean for it in theirs)),
+        num_threads,
+        {**facts, "adapted": best, "recipes": {name: _facts(it, theirs) for name, it in found.items() if it}},
     )
 
 
@@ -230,7 +221,3 @@ def _facts_of(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
         "difference": round(fmean(differences), 4),
         "standard_error": None if error is None else round(error, 4),
     }
-
-
-if __name__ == "__main__":
-    main()

@@ -11,9 +11,9 @@ import pytest
 import clozeline as cz
 from clozeline.params.editing import changes_in, edit
 from clozeline.params.reading import read_params
+from tests.conftest import PROJECT
 from tests.make.projects import TINY_EVALUATION, TINY_MODEL, toy_language
 
-PROJECT = Path(__file__).parents[2]
 CONFIGS = sorted((PROJECT / "configs").glob("*.yaml"))
 PUBLISHED = "distilbert/distilbert-base-uncased"
 SHRUNK: list[tuple[str, Any]] = [

@@ -11,7 +11,8 @@ from clozeline.cluster.address import VARIABLE
 from clozeline.lab import winner
 from clozeline.lab.experiment import Corpus
 from clozeline.lab.plan import SweepPlan
-from clozeline.lab.sweep import Sweep, TrialRecord, Trials
+from clozeline.lab.sweep import Sweep
+from clozeline.lab.trials import TrialRecord, Trials
 from clozeline.lab.winner import FinalFigure
 from clozeline.params.editing import Config
 from clozeline.system.errors import ClozelineError, ParamsError, TransientError

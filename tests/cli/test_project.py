@@ -17,8 +17,8 @@ from clozeline.stages.calling.calls import PIN, graph_elsewhere, own_graph
 from clozeline.system.content import sha256_of
 from clozeline.system.errors import ParamsError
 from clozeline.versions.graph import read_stage_graph
+from tests.conftest import PROJECT
 
-PROJECT = Path(__file__).parents[2]
 WHOLE_PARAMS = "data/params.yaml"
 IMPORTED = {
     "model": "./folder",

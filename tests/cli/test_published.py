@@ -24,20 +24,11 @@ from clozeline.params.reading import read_params
 from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.snapshot import FORGOTTEN_LOCK, with_tombstone, write
 from clozeline.system.errors import ArtifactError, GateError, ParamsError, TransientError
-from tests.make.models import NAME, OLD, PROJECT, sentence_tokenizer, small_bert
-from tests.make.packages import (
-    classifier_graph,
-    write_answerer,
-    write_classifier,
-    write_completer,
-    write_embedder,
-    write_encoder,
-    write_encoder_of_another_mask,
-    write_package,
-    write_ranker,
-    write_tagger,
-)
+from tests.conftest import PROJECT
+from tests.make import packages
+from tests.make.models import NAME, OLD, sentence_tokenizer, small_bert
 
+RELEASE = published._release
 NLI = ("contradiction", "entailment", "neutral")
 FOUND = Described(
     task="feature-extraction",
@@ -103,23 +94,22 @@ def test_a_name_on_the_hub_is_written_with_its_commit_and_the_hashes_of_that_com
 
 
 def write_entailment(folder: Path) -> None:
-    write_package(
-        folder, "text-classification", classifier_graph(3), labels=NLI, reads_pairs=True, types_tell_pairs=True
-    )
+    facts = {"labels": NLI, "reads_pairs": True, "types_tell_pairs": True}
+    packages.write_package(folder, "text-classification", packages.classifier_graph(3), **facts)
 
 
 @pytest.mark.parametrize(
     ("task", "labels", "reads_pairs", "write"),
     [
-        ("fill-mask", (), False, write_encoder),
-        ("fill-mask", (), False, write_encoder_of_another_mask),
-        ("text-generation", (), False, write_completer),
-        ("text-classification", ("bad", "good"), False, write_classifier),
-        ("text-classification", ("LABEL_0",), True, write_ranker),
+        ("fill-mask", (), False, packages.write_encoder),
+        ("fill-mask", (), False, packages.write_encoder_of_another_mask),
+        ("text-generation", (), False, packages.write_completer),
+        ("text-classification", ("bad", "good"), False, packages.write_classifier),
+        ("text-classification", ("LABEL_0",), True, packages.write_ranker),
         ("text-classification", NLI, True, write_entailment),
-        ("token-classification", ("O", "B-PER"), False, write_tagger),
-        ("question-answering", (), False, write_answerer),
-        ("feature-extraction", (), False, write_embedder),
+        ("token-classification", ("O", "B-PER"), False, packages.write_tagger),
+        ("question-answering", (), False, packages.write_answerer),
+        ("feature-extraction", (), False, packages.write_embedder),
     ],
 )
 def test_the_next_command_asks_the_package(
@@ -220,11 +210,7 @@ def again(project: Path, packaged: list[str], monkeypatch: pytest.MonkeyPatch) -
     """A project whose import of `My.Model` is released; the outcomes of which figures were shown since."""
     CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False)
     shown: list[str] = []
-    monkeypatch.undo()
-    monkeypatch.chdir(project)
-    monkeypatch.setattr("clozeline.orchestration.importing.described", lambda *_, **__: FOUND)
-    monkeypatch.setattr(published, "_check_opens", lambda entry: None)
-    monkeypatch.setattr(published, "_package", lambda workspace, called: packaged.append(called))
+    monkeypatch.setattr(published, "_release", RELEASE)
     show = "clozeline.cli.summary.show_releases"
     monkeypatch.setattr(show, lambda _, releases: shown.extend(made.outcome for made in releases))
     (project / "My.Model/config.json").write_text('{"another": "commit"}')
@@ -263,15 +249,10 @@ def test_a_held_import_stays_in_params_and_says_so(
     [
         (["--field", "label"], "write it as `--field label=stars`"),
         (["--text", "a.txt", "--labelled", "b.csv"], "leave one out"),
+        (["--name", "encoder"], "encoder is taken"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(project: Path, packaged: list[str], options: list[str], told: str) -> None:
     with pytest.raises(ParamsError, match=told):
         CliRunner().invoke(app, ["import", "My.Model", *options], catch_exceptions=False)
-    assert packaged == []
-
-
-def test_the_name_of_an_exported_model_is_refused(project: Path, packaged: list[str]) -> None:
-    with pytest.raises(ParamsError, match="the name is taken"):
-        CliRunner().invoke(app, ["import", "My.Model", "--name", "encoder"], catch_exceptions=False)
     assert packaged == []

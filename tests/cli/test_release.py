@@ -1,67 +1,162 @@
-"""`clozeline sign`, and `serve --require-signature` of a folder and of a registered version."""
+"""`clozeline release`, `rollback`, `lineage` and `sign`, and `serve --require-signature` of what was signed."""
 
+import contextlib
+import io
+import os
 import shutil
+import socket
+import threading
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from clozeline.cli import app
+from clozeline.cli.release import as_tree, wide_enough
 from clozeline.registry import models
+from clozeline.registry.lineage import Ancestor, Trace
+from clozeline.registry.models import FetchedPackage, Registered
 from clozeline.registry.publishing import Evidence, Publisher
 from clozeline.registry.sources import ModelSource, fetched
-from clozeline.registry.versions import fetch_package
-from clozeline.system.errors import ArtifactError
+from clozeline.registry.versions import Registry, fetch_package
+from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, TransientError
 from clozeline.system.workspace import Workspace
+from clozeline.tracking.outbox import Outbox, TrackedRun
 from tests.make.packages import write_encoder
 from tests.registry.test_signature import allow, make_key
 
+URI = "models:/clozeline-encoder@champion"
+
+
+@pytest.mark.parametrize(
+    ("typed", "kind", "problem", "do"),
+    [
+        ("rollback library", ArtifactError, "clozeline-library has no version to go back to", ""),
+        ("rollback clozeline-library", ArtifactError, "clozeline-library has no version to go back to", ""),
+        ("rollback --to 3 --undo", ParamsError, "not both", "`clozeline rollback encoder --to 3`"),
+        (f"lineage {URI}", ArtifactError, "", "clozeline release"),
+    ],
+)
+def test_what_is_not_registered_is_named(
+    typed: str, kind: type[ClozelineError], problem: str, do: str, project: Path
+) -> None:
+    error = CliRunner().invoke(app, typed).exception
+    assert isinstance(error, kind)
+    assert problem in error.problem
+    assert do in error.do
+
+
+def test_a_rollback_of_an_unknown_model_lists_the_known_ones(project: Path) -> None:
+    registry = Registry.open(Workspace(project).defaults()["MLFLOW_TRACKING_URI"])
+    registry.promote(
+        registry.register("clozeline-encoder", source=str(project), run_id="", package_sha256="aa", description="")
+    )
+    error = CliRunner().invoke(app, ["rollback", "nosuch"]).exception
+    assert isinstance(error, ArtifactError)
+    assert "nosuch, but clozeline-encoder" in error.problem
+
+
+def lineage_of(encoder: Ancestor, run: str = "run", commit: str = "commit") -> Trace:
+    version = Registered("clozeline-encoder", "3", run, "0123456789abcdef", was_rolled_back=False)
+    return Trace(URI, version, FetchedPackage(Path(), version), commit, encoder)
+
+
+def test_a_lineage_is_drawn_from_the_model_to_the_source() -> None:
+    source = Ancestor("raw.txt", "aa", None, ())
+    clean = Ancestor("data/clean", "bb.dir", "preprocess", (source,))
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(as_tree(lineage_of(Ancestor("models/encoder", "cc.dir", "pretrain", (clean, source)))))
+    assert [line.strip("│├└─ ") for line in console.export_text().splitlines()] == [
+        URI,
+        "clozeline-encoder version 3, package sha256 0123456789ab",
+        "MLflow run run, git commit commit",
+        "models/encoder  md5 cc.dir, made by pretrain",
+        "data/clean  md5 bb.dir, made by preprocess",
+        "raw.txt  md5 aa, a source",
+        "raw.txt (see above)",
+    ]
+
+
+def test_a_narrow_terminal_does_not_truncate_the_hashes_of_a_lineage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    origin = Ancestor("raw.txt", "a" * 32, None, ())
+    for number in range(9):
+        path = f"models/finetuned/a-task-with-a-long-name-{number}"
+        origin = Ancestor(path, f"{number:032x}.dir", "a-stage-with-a-long-name", (origin,))
+    tree = as_tree(lineage_of(origin, "f" * 32, "e" * 40))
+    wide_enough(tree).print(tree)
+    shown = capsys.readouterr().out
+    hashes = ["f" * 32, "e" * 40, "a" * 32, *(f"{number:032x}.dir" for number in range(9))]
+    assert [one for one in hashes if one not in shown] == []
+    assert len(shown.splitlines()) == 3 + 10, "one line for each, for grep"
+
+
+def test_a_release_without_mlflow_says_at_once_what_waits_and_how_to_finish_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Outbox(project / "work/outbox").open("run", TrackedRun(name="run", tags={}, started_ms=1))
+    asked = []
+
+    def hang_up(server: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # the test has ended
+            while True:
+                caller, address = server.accept()
+                asked.append(address)
+                caller.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        threading.Thread(target=hang_up, args=[server], daemon=True).start()
+        error = CliRunner().invoke(app, ["release"]).exception
+        server.shutdown(socket.SHUT_RDWR)
+    assert isinstance(error, TransientError)
+    assert len(asked) == 1, "MLflow's client alone would ask again for 12 s"
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "3", "later requests are retried"
+    told = str(error)
+    for words in (address, "dist/encoder", str(project / "work/outbox"), "`clozeline release`"):
+        assert words in told
+    assert not (project / "work/logs").exists(), "no server was started"
+
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_encoder(tmp_path / "dist" / "encoder")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def packaged(project: Path) -> Path:
+    write_encoder(project / "dist/encoder")
+    return project
 
 
 def sign(model: str, key: Path) -> str:
-    done = CliRunner().invoke(app, ["sign", model, "--key", str(key)], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
+    return CliRunner().invoke(app, ["sign", model, "--key", str(key)], catch_exceptions=False).output
 
 
-def test_a_signed_folder_is_served_and_an_unsigned_one_is_not(project: Path) -> None:
-    key = make_key(project / "ada")
-    source = ModelSource("encoder", "dist/encoder", allow(project / "signers", ada=key))
+def test_a_signed_folder_is_served_and_an_unsigned_or_changed_one_is_not(packaged: Path) -> None:
+    key = make_key(packaged / "ada")
+    source = ModelSource("encoder", "dist/encoder", allow(packaged / "signers", ada=key))
     with pytest.raises(ArtifactError, match="no signature that counts"):
         fetched(source)
     assert "encoder.sig. Next: clozeline serve dist/encoder --require-signature FILE" in sign("dist/encoder", key)
     assert fetched(source).folder == Path("dist/encoder")
-    assert not list((project / "dist/encoder").glob("*.sig")), "DVC tracks this folder"
-
-
-def test_a_changed_folder_is_not_signed(project: Path) -> None:
-    (project / "dist/encoder/tokenizer.json").write_text("{}")
+    assert not list((packaged / "dist/encoder").glob("*.sig")), "DVC tracks this folder"
+    (packaged / "dist/encoder/tokenizer.json").write_text("{}")
     with pytest.raises(ArtifactError, match="is not the file that was exported"):
-        CliRunner().invoke(
-            app, ["sign", "dist/encoder", "--key", str(make_key(project / "ada"))], catch_exceptions=False
-        )
+        sign("dist/encoder", key)
 
 
-def test_a_signed_version_is_served_in_place_and_as_a_copy(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    workspace = Workspace(project)
-    for name, value in workspace.defaults().items():
-        monkeypatch.setenv(name, value)
+def test_a_signed_version_is_served_in_place_and_as_a_copy(packaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = Workspace(packaged)
     publisher = Publisher(workspace.defaults()["MLFLOW_TRACKING_URI"])
-    publisher.registry.promote(publisher.publish(project / "dist/encoder", "clozeline-encoder", Evidence({}, {})))
-    uri, key = "models:/clozeline-encoder@champion", make_key(project / "ada")
-    source = ModelSource("encoder", uri, allow(project / "signers", ada=key))
+    publisher.registry.promote(publisher.publish(packaged / "dist/encoder", "clozeline-encoder", Evidence({}, {})))
+    key = make_key(packaged / "ada")
+    source = ModelSource("encoder", URI, allow(packaged / "signers", ada=key))
     with pytest.raises(ArtifactError, match="no signature that counts"):
         fetched(source)
-    assert "as a tag of clozeline-encoder version 1" in sign(uri, key)
+    assert "as a tag of clozeline-encoder version 1" in sign(URI, key)
     assert fetched(source).version.version == "1"
     monkeypatch.setattr(models, "fetch", lambda uri: fetch_package(uri, workspace))  # by MLflow, as from a server
     assert fetched(source).version.version == "1"
-    shutil.rmtree(project / "ada")
+    shutil.rmtree(packaged / "ada")
     with pytest.raises(ArtifactError, match="no signature that counts"):
-        fetched(ModelSource("encoder", uri, allow(project / "others", eve=make_key(project / "eve"))))
+        fetched(ModelSource("encoder", URI, allow(packaged / "others", eve=make_key(packaged / "eve"))))

@@ -1,5 +1,6 @@
 """`clozeline status` says what to type where something waits or failed, and `--json` prints the same records."""
 
+import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from clozeline.cli import app
 from clozeline.cli import status as command
 from clozeline.orchestration import status
 from clozeline.orchestration.status import Disk, ModelStatus, Problem, ProjectStatus, Remote, ScheduledRun
+from clozeline.system.errors import ParamsError
 from clozeline.system.workspace import Workspace
 
 NOW = datetime(2026, 11, 25, 5, 30, tzinfo=UTC)
@@ -55,6 +57,15 @@ def test_the_lines_name_the_next_command(said: Callable[..., str]) -> None:
         "do: start it",
     ):
         assert told in text, told
+
+
+def test_a_port_in_use_is_named_before_anything_starts(project: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = CliRunner().invoke(app, ["ui", "--prefect-port", str(port)]).exception
+    assert isinstance(error, ParamsError)
+    assert f"--prefect-port {port + 1}" in error.do
+    assert not (project / "work/logs").exists()
 
 
 def test_the_json_record_has_what_the_lines_say(said: Callable[..., str]) -> None:

@@ -1,4 +1,4 @@
-"""A command that cannot be understood ends with the four parts of an error, whatever the verb."""
+"""What all verbs share: usage errors, the project they are called in, and what is checked before anything starts."""
 
 import sys
 from importlib import metadata
@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from clozeline.cli import app
 from clozeline.cli.run import run
+from clozeline.cli.verbs import project_here
 from clozeline.params.reading import read_params
-from clozeline.system.errors import ParamsError
+from clozeline.system.errors import ClozelineError, ParamsError, TransientError
 from clozeline.system.workspace import Workspace
 
 
@@ -28,47 +29,81 @@ from clozeline.system.workspace import Workspace
         ("demo --steps 5", "x>=10", "run `clozeline demo --help`"),
         ("demo --mode 'my mode'", "mlm|clm", "run `clozeline demo --help`"),
         ("serve --port", "a value after the option", "run `clozeline serve --help`"),
-        ("rollback --to 3 --undo", "not both", "`clozeline rollback encoder --to 3`"),
         ("--nope", "--help", "run `clozeline --help`"),
     ],
 )
 def test_a_usage_error_states_what_was_typed_what_was_expected_and_what_to_type(
     typed: str, expected: str, do: str
 ) -> None:
-    result = CliRunner().invoke(app, typed, prog_name="clozeline")
-    error = result.exception
+    error = CliRunner().invoke(app, typed, prog_name="clozeline").exception
     assert isinstance(error, ParamsError)
-    assert error.exit_code == 2
-    assert str(error.given) in {f"clozeline {typed}", "--to 3 and --undo"}
+    assert (error.exit_code, error.given) == (2, f"clozeline {typed}")
     assert expected in error.expected
     assert error.do.startswith(do)
     assert "Input" not in error.problem
 
 
-def test_without_a_verb_the_help_is_shown() -> None:
-    assert "Usage: clozeline" in CliRunner().invoke(app, [], prog_name="clozeline").output
-
-
-def test_the_version_is_that_of_the_installed_package() -> None:
+def test_the_version_is_that_of_the_installed_package_and_without_a_verb_the_help_is_shown() -> None:
     told = CliRunner().invoke(app, "--version").output
     assert told.startswith(f"clozeline {metadata.version('clozeline')}, Python 3")
+    shown = CliRunner().invoke(app, [], prog_name="clozeline").output
+    assert "Usage: clozeline" in shown
+    assert "completion" not in shown, "no options of the shell"
+
+
+@pytest.mark.parametrize("verb", ["run", "release", "rollback", "report", "ui", "lineage models:/x@champion"])
+def test_outside_a_project_a_verb_says_where_to_go(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = CliRunner().invoke(app, verb.split()).exception
+    assert isinstance(error, ParamsError)
+    assert "no dvc.yaml" in str(error)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "seed", "cluster", "kind", "told"),
+    [
+        ("run", "many", "", ParamsError, "`seed` cannot be used"),
+        ("release", "many", "", ParamsError, "`seed` cannot be used"),
+        ("run", "1", "ray://127.0.0.1:1", TransientError, "no cluster answers at 127.0.0.1:1"),
+        ("import nosuch/model", "1", "ray://127.0.0.1:1", TransientError, "no cluster answers at 127.0.0.1:1"),
+    ],
+)
+def test_params_and_the_cluster_are_checked_before_anything_starts(
+    verb: str,
+    seed: str,
+    cluster: str,
+    kind: type[ClozelineError],
+    told: str,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    params = (project / "params.yaml").read_text(encoding="utf-8")
+    (project / "params.yaml").write_text(params.replace("seed: ", f"seed: {seed} #"), encoding="utf-8")
+    monkeypatch.setenv("CLOZELINE_CLUSTER", cluster)
+    result = CliRunner().invoke(app, verb.split())
+    assert isinstance(result.exception, kind)
+    assert told in str(result.exception)
+    assert result.output == ""
+    assert not (project / "work/logs").exists()
+
+
+def test_in_a_project_tools_keep_their_state_there(project: Path) -> None:
+    assert project_here() == Workspace(project)
+    assert (project / "work/prefect").is_dir()
 
 
 @pytest.mark.parametrize("has_git", [True, False])
 def test_run_changes_params_before_anything_runs_and_names_git_only_where_there_is_one(
-    has_git: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    has_git: bool, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, value in Workspace(tmp_path).defaults().items():
-        monkeypatch.setenv(name, value)
     if has_git:
-        (tmp_path / ".git").mkdir()
-    (tmp_path / "dvc.yaml").touch()
-    (tmp_path / "params.yaml").write_text("pretrain:\n  max_length: 48\nfinetune: {}\nexport: {models: {}}\n")
-    (tmp_path / "other.yaml").write_text("pretrain: {max_length: 40, steps: 900}\n")
+        (project / ".git").mkdir()
+    (project / "params.yaml").write_text("pretrain:\n  max_length: 48\nfinetune: {}\nexport: {models: {}}\n")
+    (project / "other.yaml").write_text("pretrain: {max_length: 40, steps: 900}\n")
     monkeypatch.setattr(sys.modules[run.__module__], "ending_orderly", Mock(side_effect=InterruptedError))
     result = CliRunner().invoke(app, "run --config other.yaml --set pretrain.steps=500")
     assert isinstance(result.exception, InterruptedError), "the run begins"
-    params = read_params(tmp_path / "params.yaml")
+    params = read_params(project / "params.yaml")
     assert (params.pretrain.max_length, params.pretrain.steps) == (40, 500)
     assert ("git diff" in result.output) is has_git

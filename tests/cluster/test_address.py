@@ -1,3 +1,5 @@
+"""The environment names the cluster, and whether it takes whole stages."""
+
 import os
 import socket
 import subprocess
@@ -5,7 +7,8 @@ import sys
 
 import pytest
 
-from clozeline.cluster.address import check_reachable, cluster_address
+from clozeline.cluster.address import STORE, check_reachable, cluster_address, takes_whole_stages
+from clozeline.cluster.store import SharedStore
 from clozeline.system.errors import ParamsError, TransientError
 
 
@@ -22,6 +25,15 @@ from clozeline.system.errors import ParamsError, TransientError
 def test_the_environment_names_the_cluster(monkeypatch: pytest.MonkeyPatch, given: str, address: str | None) -> None:
     monkeypatch.setenv("CLOZELINE_CLUSTER", given)
     assert cluster_address() == address
+
+
+def test_whole_stages_stay_where_the_folder_of_the_project_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOZELINE_CLUSTER", "ray://auto")
+    assert takes_whole_stages({})
+    assert not takes_whole_stages({STORE: "s3://team/project"})
+    assert SharedStore.of_environment({STORE: " "}) is None
+    monkeypatch.delenv("CLOZELINE_CLUSTER")
+    assert not takes_whole_stages({})
 
 
 @pytest.mark.parametrize("given", ["10.0.0.1:6379", "ray://head", "dask://head:1", "ray://a b:1"])

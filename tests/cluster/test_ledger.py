@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-from clozeline.cluster.ledger import Done, FinishedTask, Ledger, open_workers
+from clozeline.cluster.ledger import Done, FinishedTask, Item, Ledger, open_workers
 from clozeline.system.errors import StorageError, TransientError
 from clozeline.system.workers import Workers, worker_processes
 from tests.conftest import PROJECT
@@ -22,12 +23,12 @@ import sys
 from pathlib import Path
 from clozeline.cluster.ledger import Ledger
 from clozeline.system.workers import worker_processes
-from tests.cluster.test_ledger import Item, logged
+from tests.cluster.test_ledger import item_of, logged
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     with worker_processes(2) as workers:
-        for number, _ in enumerate(Ledger(folder / "ledger", "code", workers).run(logged, items_of(folder))):
+        for number, _ in enumerate(Ledger(folder / "ledger", "code", workers).run(items_of(folder))):
             print(number, flush=True)
 """
 
@@ -40,45 +41,30 @@ def held_by(log: Path) -> Path:
     return log.with_name("held")
 
 
-@dataclass(frozen=True)
-class Item:
-    number: int
-    log: Path
-    lasting: bool = True
-
-    @property
-    def name(self) -> str:
-        return f"item {self.number}"
-
-    @property
-    def inputs(self) -> list[object]:
-        return [self.number]
-
-    @property
-    def reads(self) -> tuple[Path, ...]:
-        return ()
+def item_of(function: Callable[[int, Path, bool, Path], Done], number: int, log: Path, lasting: bool = True) -> Item:
+    return Item(f"item {number}", [number], (), partial(function, number, log, lasting))
 
 
-def logged(item: Item, folder: Path) -> Done:
+def logged(number: int, log: Path, lasting: bool, folder: Path) -> Done:
     """Square a number, slowly, and log that it was done."""
     time.sleep(0.05)
-    while item.number > HELD_FROM and held_by(item.log).exists():
+    while number > HELD_FROM and held_by(log).exists():
         time.sleep(0.05)
-    (folder / "square.txt").write_text(str(item.number**2))
-    with item.log.open("a") as file:
-        file.write(f"{item.number}\n")
-    return Done({"number": item.number}, lasting=item.lasting)
+    (folder / "square.txt").write_text(str(number**2))
+    with log.open("a") as file:
+        file.write(f"{number}\n")
+    return Done({"number": number}, lasting=lasting)
 
 
-def overtaken(item: Item, folder: Path) -> Done:
+def overtaken(number: int, log: Path, lasting: bool, folder: Path) -> Done:
     """Log a number; meanwhile another attempt of the same task begins and ends."""
-    if not item.log.exists():
-        logged(item, folder)
-        list(ledger_at(item.log.parent).run(overtaken, [item]))
-    return logged(item, folder)
+    if not log.exists():
+        logged(number, log, lasting, folder)
+        list(ledger_at(log.parent).run([item_of(overtaken, number, log, lasting)]))
+    return logged(number, log, lasting, folder)
 
 
-def full_disk(item: Item, folder: Path) -> Done:
+def full_disk(number: int, log: Path, lasting: bool, folder: Path) -> Done:
     (folder / "part.txt").write_text("part")
     raise OSError(28, os.strerror(28))
 
@@ -93,7 +79,7 @@ def ledger_at(folder: Path, code: str = "code", workers: Workers | None = None) 
 
 
 def run(log: Path, numbers: range = range(4), *, code: str = "code", lasting: bool = True) -> list[FinishedTask]:
-    return list(ledger_at(log.parent, code).run(logged, [Item(number, log, lasting) for number in numbers]))
+    return list(ledger_at(log.parent, code).run([item_of(logged, number, log, lasting) for number in numbers]))
 
 
 def ran(log: Path) -> list[int]:
@@ -138,7 +124,7 @@ def test_a_task_whose_files_are_damaged_runs_again(log: Path, damage: str) -> No
 def test_two_attempts_of_a_task_that_end_together_leave_one_record(log: Path) -> None:
     for lasting, number in ((True, 3), (False, 4)):
         log.unlink(missing_ok=True)
-        (record,) = ledger_at(log.parent).run(overtaken, [Item(number, log, lasting)])
+        (record,) = ledger_at(log.parent).run([item_of(overtaken, number, log, lasting)])
         assert ran(log) == [number] * 3
         assert (record.folder / "square.txt").read_text() == str(number**2)
         assert [path.name for path in record.folder.parent.iterdir()] == [record.key]
@@ -168,13 +154,15 @@ def test_the_record_names_function_code_inputs_and_hashes(log: Path) -> None:
 
 def test_a_full_disk_is_named_and_leaves_nothing(log: Path) -> None:
     with pytest.raises(StorageError, match="no space left"):
-        list(ledger_at(log.parent).run(full_disk, [Item(0, log)]))
+        list(ledger_at(log.parent).run([item_of(full_disk, 0, log)]))
     assert list((log.parent / "ledger").glob("*/*")) == []
 
 
 def test_after_a_kill_only_the_rest_runs(log: Path) -> None:
     script = log.with_name("killed.py")
-    script.write_text(KILLED.replace("items_of(folder)", f"[Item(number, Path({str(log)!r})) for number in range(40)]"))
+    script.write_text(
+        KILLED.replace("items_of(folder)", f"[item_of(logged, number, Path({str(log)!r})) for number in range(40)]")
+    )
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     held_by(log).touch()  # however late we hear of the ninth item, some are left
     with subprocess.Popen(
@@ -191,8 +179,8 @@ def test_after_a_kill_only_the_rest_runs(log: Path) -> None:
     assert 10 <= recorded < 40
     ran(log)
     with worker_processes(2) as workers:
-        items = [Item(number, log) for number in range(40)]
-        records = list(ledger_at(log.parent, workers=workers).run(logged, items))
+        items = [item_of(logged, number, log) for number in range(40)]
+        records = list(ledger_at(log.parent, workers=workers).run(items))
     assert [(record.folder / "square.txt").read_text() for record in records] == [str(n * n) for n in range(40)]
     assert len(ran(log)) == 40 - recorded
 

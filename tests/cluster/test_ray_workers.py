@@ -16,10 +16,10 @@ from clozeline.params.text import PreprocessParams, TokenizeParams
 from clozeline.stages import preprocess, tokenize
 from tests.cluster.raylets import cluster_of_two, kill_raylet
 from tests.conftest import PROJECT
+from tests.corpus.conftest import params_of
 from tests.make.stores import BUCKET, KEYS, ObjectStore
 from tests.make.texts import take_snapshot, write_clean_text
-from tests.text.conftest import params_of
-from tests.words.conftest import words
+from tests.records.words.conftest import words
 
 pytestmark = pytest.mark.slow
 __all__ = ["params_of", "words"]
@@ -57,12 +57,12 @@ import json
 from pathlib import Path
 from clozeline.cluster.ledger import open_workers
 from clozeline.cluster.ledger import Ledger
-from tests.cluster.test_store import Doubled, doubled
+from tests.cluster.test_store import doubled
 
 with open_workers(Path("work")) as workers:
     ledger = Ledger(Path("work/numbers"), "code", workers)
-    (six,) = ledger.run(doubled, [Doubled(Path("three.txt"))], read=())
-    (twelve,) = ledger.run(doubled, [Doubled(six.folder / "number.txt")])
+    (six,) = ledger.run([doubled(Path("three.txt"))], read=())
+    (twelve,) = ledger.run([doubled(six.folder / "number.txt")])
 print(json.dumps([six.facts, twelve.facts, (twelve.folder / "number.txt").read_text()]))
 """
 TOKENIZE = TokenizeParams(

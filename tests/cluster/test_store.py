@@ -5,23 +5,23 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import chdir, contextmanager
-from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clozeline.cluster.address import STORE, takes_whole_stages
-from clozeline.cluster.ledger import Done, FinishedTask, Ledger
+from clozeline.cluster.address import STORE
+from clozeline.cluster.ledger import Done, FinishedTask, Item, Ledger
 from clozeline.cluster.store import NodeCache, SharedStore, StoreWorkers, opened
 from clozeline.params.text import PreprocessParams
 from clozeline.stages import preprocess, tokenize
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, StorageError, TransientError
 from tests.cluster.test_ray_workers import TOKENIZE, digests, project
+from tests.corpus.conftest import params_of
 from tests.make.stores import BUCKET, KEYS, ObjectStore
-from tests.text.conftest import params_of
-from tests.words.conftest import words
+from tests.records.words.conftest import words
 
 __all__ = ["params_of", "project", "words"]
 
@@ -43,27 +43,13 @@ class Apart(StoreWorkers):
             yield result
 
 
-@dataclass(frozen=True)
-class Doubled:
-    """A task that doubles the number of a file."""
-
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return f"double of {self.path.name}"
-
-    @property
-    def inputs(self) -> list[object]:
-        return [str(self.path)]
-
-    @property
-    def reads(self) -> list[Path]:
-        return [self.path]
+def doubled(path: Path) -> Item:
+    """Return a task that doubles the number of a file."""
+    return Item(f"double of {path.name}", [str(path)], [path], partial(write_double, path))
 
 
-def doubled(item: Doubled, folder: Path) -> Done:
-    number = 2 * int(item.path.read_text())
+def write_double(path: Path, folder: Path) -> Done:
+    number = 2 * int(path.read_text())
     (folder / "number.txt").write_text(str(number))
     return Done({"ran in": str(Path.cwd().name), "number": number})
 
@@ -101,8 +87,8 @@ def ledger_of(store: SharedStore, *nodes: Path) -> Ledger:
 
 
 def twice_doubled(ledger: Ledger) -> list[FinishedTask]:
-    (six,) = ledger.run(doubled, [Doubled(Path("three.txt"))], read=())
-    return [six, *ledger.run(doubled, [Doubled(six.folder / "number.txt")])]
+    (six,) = ledger.run([doubled(Path("three.txt"))], read=())
+    return [six, *ledger.run([doubled(six.folder / "number.txt")])]
 
 
 def test_a_task_reads_what_another_node_wrote_and_runs_once(store: SharedStore, folder: Path) -> None:
@@ -142,11 +128,11 @@ def test_a_damaged_file_is_named_and_its_task_runs_again(
     store: SharedStore, folder: Path, damage: bytes | None, told: str
 ) -> None:
     ledger = ledger_of(store, folder / "one", folder / "other")
-    (six,) = ledger.run(doubled, [Doubled(Path("three.txt"))], read=())
+    (six,) = ledger.run([doubled(Path("three.txt"))], read=())
     (place,) = (one for one in store.sizes("numbers") if one.endswith("number.txt"))
     store.remove([place]) if damage is None else store.write(place, damage)
     with pytest.raises(ArtifactError, match=r"which double of three\.txt wrote, is damaged or missing") as caught:
-        list(ledger.run(doubled, [Doubled(six.folder / "number.txt")]))
+        list(ledger.run([doubled(six.folder / "number.txt")]))
     assert place in caught.value.problem
     assert told in str(caught.value)
     assert f"node {os.uname().nodename} read" in str(caught.value)
@@ -198,36 +184,19 @@ def test_only_the_named_records_stay_in_the_store(store: SharedStore, folder: Pa
         ("/folder", ParamsError, "a path without a scheme"),
         ("s3://none/x", ParamsError, "bucket does not exist"),
         ("s3://team/x", StorageError, "Access Denied"),
+        ("s3://team/y", TransientError, "s3://team/y does not answer"),
     ],
 )
 def test_a_store_that_cannot_be_used_is_refused_at_once(
-    object_store: ObjectStore, url: str, error: type[ClozelineError], told: str
+    object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch, url: str, error: type[ClozelineError], told: str
 ) -> None:
     object_store.num_writes_left = 0 if error is StorageError else None
+    if error is TransientError:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(error) as caught:
         SharedStore.of_environment({STORE: url})
     assert told in str(caught.value)
     assert "AWS_ACCESS_KEY_ID" in caught.value.do or STORE in caught.value.do
-
-
-def test_a_bucket_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {**KEYS, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}.items():
-        monkeypatch.setenv(name, value)
-    opened.cache_clear()
-    with pytest.raises(TransientError, match="s3://team/y does not answer"):
-        SharedStore.of_environment({STORE: "s3://team/y"})
-
-
-def test_without_the_variable_there_is_no_store() -> None:
-    assert SharedStore.of_environment({STORE: " "}) is None
-
-
-def test_whole_stages_stay_where_the_folder_of_the_project_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLOZELINE_CLUSTER", "ray://auto")
-    assert takes_whole_stages({})
-    assert not takes_whole_stages({STORE: "s3://team/project"})
-    monkeypatch.delenv("CLOZELINE_CLUSTER")
-    assert not takes_whole_stages({})
 
 
 def test_a_full_disk_below_the_store_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,19 +37,15 @@ BELOW_THE_DOORS = [
 ]
 MOST_LINES = 450
 TOO_LONG = {
-    "cli/ask.py": 509,
     "cluster/ray_jobs.py": 586,
     "encoder/own.py": 473,
     "exporting/exams.py": 495,
     "exporting/task_exams.py": 476,
     "inference/tokenization.py": 479,
-    "lab/contest.py": 456,
-    "lab/sweep.py": 672,
     "params/reading.py": 482,
     "params/tasks.py": 569,
     "planning/costs.py": 460,
     "tasks/classification/texts.py": 529,
-    "versions/objects.py": 455,
 }
 """Files with more lines than that, and how many they may have; no file is added, and no number rises."""
 A_KEY = re.compile(rf"`(?:{'|'.join(Params.model_fields)})\.[a-z]|\bin params\.yaml|^params\.yaml: ")

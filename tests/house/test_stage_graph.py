@@ -24,10 +24,10 @@ NO_DEPS = {
     "clozeline": "names the Python API, and holds nothing of it",
     "clozeline.params": "every stage reads it; what it reads is a dep by value",
     "clozeline.system": "changes messages, seconds, and where bytes are kept, never outputs: what follows the cores, "
-    "follows the machine; the bytes of a table stand in tests/storage/test_csv_files.py",
+    "follows the machine; the bytes of a table stand in tests/system/test_files.py",
     "clozeline.cluster": "changes which machine computes what; the keys of its ledger are of the code that asks",
     "clozeline.records.clean_text": "its readers depend on data/clean itself; what they read of it stands in "
-    "tests/artifacts/preprocess/test_clean_text.py",
+    "tests/records/test_clean_text.py",
     "clozeline.records.limits": "how a figure is compared with its limit stands in tests/records/test_limits.py",
     "clozeline.records.record": "how any record is written; its bytes stand in tests/records/test_record.py",
     "clozeline.records.published": "changes what is refused and what is told of a download, never what is opened",

@@ -34,7 +34,7 @@ WITH_TEXT = (
 OF_THE_FLOWS = ("flows", "orchestration", "versions")
 OF_FURTHER_EXTRAS: Mapping[str, tuple[str, ...]] = {
     "cli/experiments.py": ("sweep",),
-    "lab/sweep.py": ("train", "sweep"),
+    "lab/trials.py": ("train", "sweep"),
     "orchestration/importing.py": ("train", "flows"),
     "system/supervisor.py": ("flows",),
     "tracking/run_logger.py": ("train", "tensorboard"),

@@ -1,8 +1,6 @@
 """A tiny corpus and a tiny training on it."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -53,13 +51,3 @@ def rows(wordpiece: PreTrainedTokenizerFast) -> Rows:
 
 
 __all__ = ["causal_model", "model"]
-
-
-@pytest.fixture(scope="session")
-def embedding_package(
-    small_encoder: Path, save_trained: Callable[[Any], Path], export_model: Callable[..., Path]
-) -> Path:
-    """Exported package of `small_encoder` without its head."""
-    from transformers import AutoModel
-
-    return export_model(save_trained(AutoModel.from_pretrained(small_encoder)))

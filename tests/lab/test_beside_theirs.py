@@ -84,10 +84,7 @@ def test_byte_level_bpe_words_are_masked_at_the_rate_but_theirs_mask_whole_rows(
 
     ours, other = (
         share_per_row(collator(rows))
-        for collator in (
-            MaskingCollator(byte_level, unit="word"),
-            theirs(byte_level, **WHOLE_WORDS, seed=1),
-        )
+        for collator in (MaskingCollator(byte_level, unit="word"), theirs(byte_level, **WHOLE_WORDS, seed=1))
     )
     assert set(other) == {0.0, 1.0}
     assert other.mean() == pytest.approx(0.15, abs=0.04)

@@ -1,3 +1,5 @@
+"""Claim: of each minimal pair a model chooses the likelier sentence, and accuracy is by phenomenon and paradigm."""
+
 import gzip
 import json
 from pathlib import Path
@@ -6,15 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from clozeline.cli.evaluate import source_of
 from clozeline.lab.blimp import BlimpFigures, MinimalPair, Verdicts, read_pairs, sentences
 from clozeline.lab.contest import ContestAsking, ContestQuestions, judge_models
 from clozeline.language import models
 from clozeline.language.models import LanguageModel
-from clozeline.params.text import SourceParams
 from clozeline.system.errors import DataError
-
-UNSET = dict.fromkeys(("url", "query", "label_field", "dataset", "subset", "revision"))
-UNREAD = SourceParams(kind="files", path="", pattern="", one_document_per="line", text_field="text", **UNSET)
 
 
 def record(good: str, bad: str, paradigm: str = "p", phenomenon: str = "agreement") -> dict[str, str]:
@@ -37,17 +36,20 @@ def test_pairs_are_read_from_every_file_of_a_folder_compressed_or_not(tmp_path: 
     assert list(sentences(pairs)) == ["w5 w6", "w6 w6", "w7", "w8", "w9", "w5"]
 
 
-@pytest.mark.parametrize("line", ["{", '{"sentence_good": "a"}', "[]", '{"sentence_good": 1, "sentence_bad": "b"}'])
-def test_a_line_without_a_pair_is_named(tmp_path: Path, line: str) -> None:
-    write(tmp_path / "a.jsonl", record("a", "b"))
-    with (tmp_path / "a.jsonl").open("a") as file:
-        file.write(line + "\n")
-    with pytest.raises(DataError, match=r"a\.jsonl, line 2: not a minimal pair"):
-        read_pairs(tmp_path)
-
-
-def test_a_folder_without_pairs_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no file matches"):
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        *((line, r"a\.jsonl, line 2: not a minimal pair") for line in ("{", '{"sentence_good": "a"}', "[]", "7")),
+        (json.dumps(record("a", "b") | {"sentence_bad": 1}), "line 2: not a minimal pair"),
+        (None, "no file matches"),
+    ],
+)
+def test_a_line_without_a_pair_or_a_folder_without_any_is_named(lines: str | None, told: str, tmp_path: Path) -> None:
+    if lines:
+        write(tmp_path / "a.jsonl", record("a", "b"))
+        with (tmp_path / "a.jsonl").open("a") as file:
+            file.write(lines + "\n")
+    with pytest.raises(DataError, match=told):
         read_pairs(tmp_path)
     with pytest.raises(DataError, match="there are no minimal pairs"):
         read_pairs(tmp_path / "nowhere")
@@ -86,7 +88,9 @@ def test_the_likelier_sentence_is_chosen_and_a_tie_counts_as_wrong(
         record("w8 w9", "w8 w9", "same", "islands"),
     )
     how = ContestAsking(estimator="folds", seed=1, num_folds=3, max_length=32, batch_tokens=256)
-    questions = ContestQuestions(None, UNREAD, tmp_path / "pairs.jsonl", how, is_length_given=True, num_samples=100)
+    questions = ContestQuestions(
+        None, source_of(None), tmp_path / "pairs.jsonl", how, is_length_given=True, num_samples=100
+    )
     judged = judge_models([str(folder)], questions, None)
     assert judged.models[0].text is None
     by_name = {found.name: found for found in judged.models[0].blimp.paradigms}

@@ -85,22 +85,18 @@ def test_each_epoch_has_different_masks_for_any_kind_of_worker(
     wordpiece: PreTrainedTokenizerFast, rows: Rows, loading: dict[str, Any]
 ) -> None:
     """P5: the epoch is in memory shared by all workers, whether they persist or start anew."""
-    collator = MaskingCollator(wordpiece, seed=3)
-    loader: Any = DataLoader(rows, batch_size=16, collate_fn=collator, **loading)
-    found = []
-    for epoch in (0, 1, 0):
+
+    def masks(epoch: int, collator: MaskingCollator, loader: Any) -> list[tuple[int, ...]]:
         collator.set_epoch(epoch)
-        found.append([tuple(batch["labels"].flatten().tolist()) for batch in loader])
+        return [tuple(batch["labels"].flatten().tolist()) for batch in loader]
+
+    collator, alone = MaskingCollator(wordpiece, seed=3), MaskingCollator(wordpiece, seed=3)
+    loader: Any = DataLoader(rows, batch_size=16, collate_fn=collator, **loading)
+    found = [masks(epoch, collator, loader) for epoch in (0, 1, 0)]
     assert found[0] == found[2]
     assert not set(found[0]) & set(found[1])
-    assert found[:2] == [in_one_process(wordpiece, rows, epoch) for epoch in (0, 1)]
-
-
-def in_one_process(tokenizer: PreTrainedTokenizerFast, rows: Rows, epoch: int) -> list[tuple[int, ...]]:
-    collator = MaskingCollator(tokenizer, seed=3)
-    collator.set_epoch(epoch)
-    loader: Any = DataLoader(rows, batch_size=16, collate_fn=collator)
-    return [tuple(batch["labels"].flatten().tolist()) for batch in loader]
+    in_one_process: Any = DataLoader(rows, batch_size=16, collate_fn=alone)
+    assert found[:2] == [masks(epoch, alone, in_one_process) for epoch in (0, 1)]
 
 
 def test_special_tokens_are_never_masked_drawn_or_labelled(wordpiece: PreTrainedTokenizerFast) -> None:
@@ -130,19 +126,16 @@ def test_the_global_random_states_stay_unchanged(wordpiece: PreTrainedTokenizerF
     assert states == (random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist())
 
 
-def test_identical_rows_have_identical_masks_unless_they_are_numbered(wordpiece: PreTrainedTokenizerFast) -> None:
-    collator, ids = MaskingCollator(wordpiece, mask_rate=0.5), [2, *range(20, 60), 3]
-    one, two = collated(collator, [{"input_ids": ids}] * 2)
+def test_rows_of_other_order_or_number_have_other_masks_and_identical_ones_the_same(
+    wordpiece: PreTrainedTokenizerFast,
+) -> None:
+    collator, middle = MaskingCollator(wordpiece, mask_rate=0.5), range(20, 60)
+    one, two = collated(collator, [{"input_ids": [2, *middle, 3]}] * 2)
     assert one == two
-    one, two = collated(collator, [{"input_ids": ids, "document": number} for number in (1, 2)])
+    one, two = collated(collator, [{"input_ids": [2, *middle, 3], "document": number} for number in (1, 2)])
     assert one != two
-
-
-def test_rows_with_the_same_tokens_in_another_order_have_different_masks(wordpiece: PreTrainedTokenizerFast) -> None:
-    middle = range(20, 60)
-    rows = [{"input_ids": [2, *middle[turn:], *middle[:turn], 3]} for turn in range(40)]
-    labels = labels_of(MaskingCollator(wordpiece, mask_rate=0.5)(rows))
-    assert len({tuple(row) for row in (labels != -100).tolist()}) == 40
+    turned = [{"input_ids": [2, *middle[turn:], *middle[:turn], 3]} for turn in range(40)]
+    assert len({tuple(row) for row in (labels_of(collator(turned)) != -100).tolist()}) == 40
 
 
 def test_the_mask_rate_reaches_its_final_value_in_the_last_epoch(
@@ -168,11 +161,15 @@ def test_rows_for_evaluation_have_the_same_masks_in_all_epochs(wordpiece: PreTra
     assert asked / (all_tokens - 2 * len(rows)) == pytest.approx(0.3, abs=0.02)
 
 
+MASKING = MaskingParams(
+    unit="word", mask_rate=0.4, final_mask_rate=None, mask_share=0.8, random_share=0.1, keep_share=0.1,
+    mean_span_tokens=None, protected_tokens=("to",),
+)  # fmt: skip
+
+
 def test_settings_have_the_names_of_params_yaml(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
     settings: dict[str, Any] = {"unit": "word", "mask_rate": 0.4, "protected_tokens": ("to",)}
-    defaults = {"final_mask_rate": None, "mask_share": 0.8, "random_share": 0.1, "keep_share": 0.1}
-    params = MaskingParams(**defaults, **settings, mean_span_tokens=None)
-    assert collated(MaskingCollator(wordpiece, params), rows) == collated(MaskingCollator(wordpiece, **settings), rows)
+    assert collated(MaskingCollator(wordpiece, MASKING), rows) == collated(MaskingCollator(wordpiece, **settings), rows)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +179,9 @@ def test_settings_have_the_names_of_params_yaml(wordpiece: PreTrainedTokenizerFa
         ({"mask_rat": 0.1}, "mask_rat: Extra inputs are not permitted"),
         ({"unit": "span"}, "set `mean_span_tokens`"),
         ({"protected_tokens": ("kato!",)}, "kato!"),
+        ({"seed": -1}, "-1"),
+        ({"seed": 2**63}, str(2**63)),
+        ({"masking": MASKING, "mask_rate": 0.3}, "mask_rate"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named(
@@ -195,65 +195,38 @@ def test_a_setting_that_cannot_be_used_is_named(
 def test_a_tokenizer_without_a_mask_is_refused_with_what_to_do(wordpiece: PreTrainedTokenizerFast) -> None:
     """P10."""
     maskless = PreTrainedTokenizerFast(tokenizer_object=wordpiece.backend_tokenizer, pad_token="[PAD]")
-    with pytest.raises(ParamsError) as caught:
+    with pytest.raises(ParamsError, match=r"(?s)without mask_token.*resize_token_embeddings"):
         MaskingCollator(maskless)
-    assert "without mask_token" in caught.value.problem
-    assert "resize_token_embeddings" in caught.value.do
+
+
+WHOLE = {"input_ids": [2, 20, 3], "document": 1, "special_tokens_mask": [1, 0, 1], "token_type_ids": [0, 0, 0]}
 
 
 @pytest.mark.parametrize(
-    ("row", "given"),
+    ("rows", "given"),
     [
-        ({"ids": [2, 3]}, "keys ids"),
-        ({"input_ids": [[2, 3]]}, "of shape (1, 2)"),
-        ({"input_ids": [2, 999]}, "id 999"),
-        ({"input_ids": [2, -100, 3]}, "id -100"),
-        ({"input_ids": ["two", "three"]}, "'two'"),
-        ({"input_ids": [2, 20.5, 3]}, "2.0"),
-        ({"input_ids": [[2], [2, 3]]}, "`input_ids`: "),
-        ({"input_ids": [2, 20, 3], "attention_mask": [1, 1]}, "`attention_mask` of length 2, `input_ids` of length 3"),
-        ({"input_ids": [2, 20, 3], "special_tokens_mask": [1]}, "`special_tokens_mask` of length 1"),
-        ({"input_ids": [2, 20, 3], "document": "first"}, "`document` of the rows: ['first']"),
-        ({"input_ids": [2, 20, 3], "document": 2**70}, "`document` of the rows"),
+        ([], "no row"),
+        ([{"ids": [2, 3]}], "keys ids"),
+        ([{"input_ids": [[2, 3]]}], "of shape (1, 2)"),
+        ([{"input_ids": [2, 999]}], "id 999"),
+        ([{"input_ids": [2, -100, 3]}], "id -100"),
+        ([{"input_ids": ["two", "three"]}], "'two'"),
+        ([{"input_ids": [2, 20.5, 3]}], "2.0"),
+        ([{"input_ids": [[2], [2, 3]]}], "`input_ids`: "),
+        ([WHOLE | {"attention_mask": [1, 1]}], "`attention_mask` of length 2, `input_ids` of length 3"),
+        ([WHOLE | {"special_tokens_mask": [1]}], "`special_tokens_mask` of length 1"),
+        ([WHOLE | {"document": "first"}], "`document` of the rows: ['first']"),
+        ([WHOLE | {"document": 2**70}], "`document` of the rows"),
+        *(
+            ([WHOLE, {key: value for key, value in WHOLE.items() if key != name}], name)
+            for name in ("document", "special_tokens_mask", "token_type_ids")
+        ),
     ],
 )
-def test_invalid_rows_are_refused(wordpiece: PreTrainedTokenizerFast, row: dict[str, Any], given: str) -> None:
+def test_invalid_rows_are_refused(wordpiece: PreTrainedTokenizerFast, rows: list[dict[str, Any]], given: str) -> None:
     with pytest.raises(DataError) as caught:
-        MaskingCollator(wordpiece)([row])
+        MaskingCollator(wordpiece)(rows)
     assert given in caught.value.problem
-
-
-@pytest.mark.parametrize("name", ["document", "special_tokens_mask", "token_type_ids"])
-def test_a_row_without_a_column_of_the_first_row_is_refused(wordpiece: PreTrainedTokenizerFast, name: str) -> None:
-    whole = {"input_ids": [2, 20, 3], "document": 1, "special_tokens_mask": [1, 0, 1], "token_type_ids": [0, 0, 0]}
-    with pytest.raises(DataError, match=name):
-        MaskingCollator(wordpiece)([whole, {key: value for key, value in whole.items() if key != name}])
-
-
-def test_no_rows_are_refused(wordpiece: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(DataError, match="no row"):
-        MaskingCollator(wordpiece)([])
-
-
-@pytest.mark.parametrize("seed", [-1, 2**63])
-def test_an_out_of_range_seed_is_refused(wordpiece: PreTrainedTokenizerFast, seed: int) -> None:
-    with pytest.raises(ParamsError, match=f"(?s)seed.*{seed}"):
-        MaskingCollator(wordpiece, seed=seed)
-
-
-def test_a_section_together_with_single_settings_is_refused(wordpiece: PreTrainedTokenizerFast) -> None:
-    masking = MaskingParams(
-        unit="token",
-        mask_rate=0.15,
-        final_mask_rate=None,
-        mask_share=0.8,
-        random_share=0.1,
-        keep_share=0.1,
-        mean_span_tokens=None,
-        protected_tokens=(),
-    )
-    with pytest.raises(ParamsError, match="mask_rate"):
-        MaskingCollator(wordpiece, masking, mask_rate=0.3)
 
 
 class Recorder(BertForMaskedLM):

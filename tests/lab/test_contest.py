@@ -1,18 +1,20 @@
-"""Claim: figures from the same seeds are compared by the paired t-test."""
+"""Claim: a model is judged on the same texts and masks as another, and a difference is tested in pairs."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from torch.nn import functional
 from transformers import AutoModelForMaskedLM, BertConfig, MPNetConfig
 from typer.testing import CliRunner
 
 from clozeline.cli import app
+from clozeline.cli.evaluate import source_of
 from clozeline.encoder.model import EncoderModel
 from clozeline.encoder.stock import fresh_stock
 from clozeline.lab.contest import ContestAsking, ContestQuestions, Judgement, PairedTest, judge_models
@@ -27,16 +29,12 @@ W5, W7 = 5, 7
 
 
 def read_as(path: Path) -> SourceParams:
-    unset = dict.fromkeys(("url", "query", "label_field", "dataset", "subset", "revision"))
-    return SourceParams(
-        kind="files", path=str(path), pattern="**/*", one_document_per="line", text_field="text", **unset
-    )
+    return source_of(path, one_document_per="line")
 
 
-def judge(*models: Path, text: Path | None = None, pairs: Path | None = None, scores: Path | None = None) -> Judgement:
-    questions = ContestQuestions(
-        text, read_as(text or Path("none")), pairs, ASKING, is_length_given=True, num_samples=200
-    )
+def judge(*models: Path, text: Path, scores: Path | None = None, **how: Any) -> Judgement:
+    asking = replace(ASKING, **how)
+    questions = ContestQuestions(text, read_as(text), None, asking, is_length_given=True, num_samples=200)
     return judge_models([str(model) for model in models], questions, scores)
 
 
@@ -112,9 +110,7 @@ def test_models_with_different_tokenizers_are_compared_per_byte_only(
 @torch.inference_mode()
 def test_pseudo_log_likelihood_sums_over_tokens_masked_one_at_a_time(encoder: Path, text: Path, tmp_path: Path) -> None:
     scores = tmp_path / "scores.jsonl"
-    how = replace(ASKING, estimator="pll")
-    questions = ContestQuestions(text, read_as(text), None, how, is_length_given=True, num_samples=200)
-    judge_models([str(encoder)], questions, scores)
+    judge(encoder, text=text, scores=scores, estimator="pll")
     records = [json.loads(line) for line in scores.read_text().splitlines()]
     stock = AutoModelForMaskedLM.from_pretrained(encoder).eval()
     first = text.read_text().splitlines()[0]
@@ -139,30 +135,28 @@ def test_a_model_of_an_unsupported_family_is_evaluated_with_its_stock_head(
     assert figures.target_tokens == figures.validation_tokens
 
 
-def test_an_encoder_without_a_head_is_refused_with_what_is_missing(
-    tiny_tokenizer: Path, text: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (lambda: EncoderModel(BertConfig(**SMALL), "feature-extraction"), r"without the weights.*cls\.predictions"),
+        (lambda: fresh_stock(MPNetConfig(**SMALL | {"vocab_size": 40}), "mlm"), "tokens that the model does not know"),
+    ],
+    ids=["no head", "tokenizer of another model"],
+)
+def test_a_model_that_cannot_predict_the_text_is_refused(
+    model: Callable[[], Any], told: str, tiny_tokenizer: Path, text: Path, tmp_path: Path
 ) -> None:
-    folder = saved(EncoderModel(BertConfig(**SMALL), "feature-extraction"), tiny_tokenizer, tmp_path / "headless")
-    with pytest.raises(ArtifactError, match="without the weights of a head") as raised:
-        judge(folder, text=text)
-    assert "cls.predictions" in str(raised.value)
-
-
-def test_a_tokenizer_of_another_model_is_refused(
-    encoder: Path, tiny_tokenizer: Path, text: Path, tmp_path: Path
-) -> None:
-    folder = saved(fresh_stock(MPNetConfig(**SMALL | {"vocab_size": 40}), "mlm"), tiny_tokenizer, tmp_path / "small")
-    with pytest.raises(ArtifactError, match="tokens that the model does not know"):
+    folder = saved(model(), tiny_tokenizer, tmp_path / "model")
+    with pytest.raises(ArtifactError, match=f"(?s){told}"):
         judge(folder, text=text)
 
 
 def test_a_requested_length_beyond_the_model_is_refused_and_the_default_is_shortened(encoder: Path, text: Path) -> None:
-    long = replace(ASKING, max_length=100)
-    questions = ContestQuestions(text, read_as(text), None, long, is_length_given=True, num_samples=200)
     with pytest.raises(ParamsError, match="--max-length"):
-        judge_models([str(encoder)], questions, None)
-    judged = judge_models([str(encoder)], replace(questions, is_length_given=False), None)
-    assert judged.how.max_length == 64
+        judge(encoder, text=text, max_length=100)
+    long = replace(ASKING, max_length=100)
+    questions = ContestQuestions(text, read_as(text), None, long, is_length_given=False, num_samples=200)
+    assert judge_models([str(encoder)], questions, None).how.max_length == 64
 
 
 def clozeline(*arguments: object) -> tuple[str, ClozelineError | None]:
@@ -228,14 +222,14 @@ def test_an_invalid_request_is_refused_in_terms_of_the_command(
     assert "params.yaml" not in str(error)
 
 
-def test_seeds_are_compared_as_scipy_compares_pairs() -> None:
-    random = np.random.default_rng(3)
-    first_S, second_S = random.normal(size=5), random.normal(0.5, size=5)
-    found, right = PairedTest.over_seeds(first_S, second_S), stats.ttest_rel(first_S, second_S)
-    interval = right.confidence_interval(0.95)
-    assert found.difference == pytest.approx((first_S - second_S).mean())
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
-    assert found.p_value == pytest.approx(right.pvalue)
+def test_seeds_are_compared_by_the_paired_t_test() -> None:
+    """Student's own data (1908, p. 20): ten patients, two drugs."""
+    first = np.array([0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0])
+    second = np.array([1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4])
+    found = PairedTest.over_seeds(second, first)
+    assert found.difference == pytest.approx(1.58)
+    assert (found.low, found.high) == pytest.approx((0.7001, 2.4599), abs=1e-4)
+    assert found.p_value == pytest.approx(0.00283, abs=1e-5)
 
 
 @pytest.mark.parametrize(("difference", "p_value"), [(0.0, 1.0), (0.5, 0.0)])

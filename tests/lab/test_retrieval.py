@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.lab.retrieval import JudgedQueries, Order, figures_of
 from clozeline.system.errors import DataError, ParamsError
+from tests.make.packages import write_embedder
 
 DOCUMENTS = {"d1": "the tensor", "d2": "the file", "d3": "a tensor of rows", "q3": "a text"}
 QUERIES = {"q1": "tensor", "q2": "hash of a file", "q3": "a text", "q4": "nobody judged it"}
@@ -55,8 +56,9 @@ def test_equal_scores_are_in_falling_order_of_ids_and_a_query_does_not_find_itse
     assert Order.of(many).first(np.full(30, -np.inf, dtype=np.float32), 0) == []
 
 
-def test_the_command_measures_every_method(tmp_path: Path, embedding_package: Path) -> None:
-    command = ["search", "--beir", str(write(tmp_path)), "-m", str(embedding_package)]
+def test_the_command_measures_every_method(tmp_path: Path) -> None:
+    write_embedder(tmp_path / "package")
+    command = ["search", "--beir", str(write(tmp_path)), "-m", str(tmp_path / "package")]
     found = json.loads(CliRunner().invoke(app, [*command, "--json"], catch_exceptions=False).stdout)
     methods = {method["method"]: method for method in found["methods"]}
     assert (found["num_queries"], found["num_documents"]) == (3, 4)

@@ -8,8 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
-from transformers import AutoModel, AutoTokenizer
 from typer.testing import CliRunner
 
 from clozeline.cli import app
@@ -17,6 +15,7 @@ from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
 from clozeline.lab.search import Query, SearchIndex
 from clozeline.system.errors import ArtifactError, ParamsError
+from tests.make.packages import write_embedder
 
 DOCS = {
     "torch.pad": ("torch", "Returns a tensor of the same shape.\n\nRows are padded at the end by torch.pad(x)."),
@@ -26,12 +25,12 @@ DOCS = {
 
 
 @pytest.fixture
-def project(tmp_path: Path, embedding_package: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "data/clean").mkdir(parents=True)
     rows = [{"title": title, "source": source, "text": text} for title, (source, text) in DOCS.items()]
     for name, part in (("train", rows[:1]), ("validation", rows[1:2]), ("holdout", rows[2:])):
         pq.write_table(pa.Table.from_pylist(part), tmp_path / f"data/clean/{name}.parquet")
-    shutil.copytree(embedding_package, tmp_path / "dist/docsearch")
+    write_embedder(tmp_path / "dist/docsearch")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -43,26 +42,10 @@ def opened(project: Path) -> tuple[Embedder, SearchIndex]:
     return model, SearchIndex.open(model, package, clean, project / "work/search/docsearch")
 
 
-def test_package_embeddings_equal_those_of_stock_transformers(embedding_package: Path, small_encoder: Path) -> None:
-    texts = ["the encoder reads a sentence", "small models"]
-    tokenizer = AutoTokenizer.from_pretrained(small_encoder)
-    inputs = tokenizer(texts, return_tensors="pt", padding=True)
-    with torch.inference_mode():
-        hidden_BLH = AutoModel.from_pretrained(small_encoder).eval()(**inputs).last_hidden_state
-    mean_BH = (hidden_BLH * inputs["attention_mask"].unsqueeze(2)).sum(1)
-    model = load(embedding_package, precision="fp32")
-    assert isinstance(model, Embedder)
-    assert np.allclose(model.embed(texts), torch.nn.functional.normalize(mean_BH, dim=1), atol=1e-5)
-    rung = model.manifest.ladder[0]
-    assert (model.manifest.task, rung.metric) == ("feature-extraction", "halves found")
-    assert rung.embedding_cosine_min is not None
-    assert rung.embedding_cosine_min > 0.9
-
-
 def test_a_function_is_found_by_its_own_docstring(project: Path) -> None:
     model, index = opened(project)
-    (vector_H,) = model.embed(["Raises an error if the file is empty. Its hash is the one given."])
-    query = Query("Raises an error if the file is empty. Its hash is the one given.", vector_H)
+    text = "Raises an error if the file is empty. Its hash is the one given."
+    query = Query(text, model.embed([text])[0])
     found = index.nearest(query, top_k=2, by="meaning")
     assert [found[0].name, found[0].library] == ["python.hash", "python"]
     assert found[0].summary == "Raises an error if the file is empty."
@@ -100,19 +83,18 @@ def test_the_index_is_rebuilt_only_for_another_text_or_model(project: Path, monk
 
 
 def test_a_new_index_replaces_the_earlier_one_of_the_same_model(project: Path) -> None:
-    def search(model: str) -> None:
+    def search(model: str) -> set[Path]:
         CliRunner().invoke(app, ["search", "hash", "--model", model], catch_exceptions=False)
+        return {folder.relative_to(kept) for folder in kept.glob("*/*")}
 
     kept = project / "work/search"
     shutil.copytree(project / "dist/docsearch", project / "dist/another")
-    for model in ("dist/docsearch", "dist/another"):
-        search(model)
-    before = {folder.relative_to(kept) for folder in kept.glob("*/*")}
+    search("dist/docsearch")
+    before = search("dist/another")
     assert {folder.parent.name for folder in before} == {"docsearch", "another"}
     rows = [{"title": "a.b", "source": "a", "text": "Something else."}]
     pq.write_table(pa.Table.from_pylist(rows), project / "data/clean/holdout.parquet")
-    search("dist/docsearch")
-    after = {folder.relative_to(kept) for folder in kept.glob("*/*")}
+    after = search("dist/docsearch")
     assert {folder.parent.name for folder in before & after} == {"another"}
     assert sorted(folder.parent.name for folder in after) == ["another", "docsearch"]
 

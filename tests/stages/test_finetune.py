@@ -232,21 +232,6 @@ def test_two_runs_write_the_same_bytes_and_another_seed_does_not(run: Finetune, 
     assert contents(learned)["model/model.safetensors"] != other["model/model.safetensors"]
 
 
-def test_test_texts_do_not_influence_the_model(run: Finetune, tmp_path: Path) -> None:
-    before = run("before", epochs=2)
-    records = [Labelled((record["text"],), (record["topic"],)) for record in topic_records(150)]
-    of_test = {example.text for example in select(records, params()).test}
-    wrong = {"cooking": "sailing", "sailing": "gardens", "gardens": "cooking"}
-    changed = [
-        {"text": text, "topic": wrong[label] if text in of_test else label}
-        for (text,), (label,) in ((record.texts, record.labels) for record in records)
-    ]
-    pq.write_table(pa.Table.from_pylist(changed), tmp_path / "data.parquet")
-    after = run("after", epochs=2)
-    assert without_card(before / "model") == without_card(after / "model")
-    assert metrics_of(after)["accuracy"] < 0.5 < metrics_of(before)["accuracy"]
-
-
 def test_diverging_training_is_reported_and_leaves_earlier_outputs_unchanged(run: Finetune) -> None:
     out = run("out", epochs=1)
     before = contents(out)

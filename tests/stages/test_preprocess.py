@@ -24,7 +24,9 @@ PARAMS = read_params(PROJECT / "params.yaml").preprocess.model_copy(
 
 def run(source: Path, folder: Path, *, kind: str = "files", seed: int = 1, **changes: float) -> dict[str, Any]:
     """Run both stages from the source on; return the metrics. The text is in `folder`/clean."""
-    params = PARAMS.model_copy(update={"source": PARAMS.source.model_copy(update={"kind": kind}), **changes})
+    params = PARAMS.model_copy(
+        update={"source": PARAMS.source.model_copy(update={"kind": kind, "path": "texts"}), **changes}
+    )
     raw, none, out, metrics = (folder / name for name in (".clean-raw", FORGOTTEN_LOCK, "clean", "preprocess.json"))
     snapshot.run(params, source=source, forgotten=none, out=raw)
     preprocess.run(params, seed=seed, raw=raw, forgotten=none, out=out, metrics=metrics, work=folder / ".work")

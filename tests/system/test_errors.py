@@ -1,3 +1,5 @@
+"""An error says what is wrong and what to do, has an exit code of its own, and survives a process border."""
+
 import ast
 import copy
 import importlib
@@ -63,7 +65,8 @@ def made(kind: type[Exception]) -> Exception:
     """Return an error of this class with a different value for each parameter."""
     if kind.__init__ is Exception.__init__:
         return kind("the problem")
-    return kind(**{name: f"the {name}" for name in inspect.signature(kind).parameters})
+    values = {name: 7 if name.endswith("_seconds") else f"the {name}" for name in inspect.signature(kind).parameters}
+    return kind(**values)
 
 
 def unpickled(error: Exception) -> Exception:

@@ -113,7 +113,7 @@ def test_stock_classes_give_the_same_answers(family, params_of, ids, tiny_tokeni
     stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved").eval()
     with torch.inference_mode():
         logits_BC = stock(INPUT_IDS_BL, MASK_BL).logits
-        torch.testing.assert_close(classifier.class_logits(model, BATCH), logits_BC, rtol=0, atol=1e-5)
+        torch.testing.assert_close(classifier.logits(model, BATCH), logits_BC, rtol=0, atol=1e-5)
 
 
 def test_every_matrix_of_the_layer_can_be_trained(save_trained) -> None:
@@ -122,7 +122,7 @@ def test_every_matrix_of_the_layer_can_be_trained(save_trained) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):  # some gradients start once another matrix is no longer 0
         optimizer.zero_grad()
-        functional.cross_entropy(classifier.class_logits(model, BATCH), torch.tensor([0, 1])).backward()
+        functional.cross_entropy(classifier.logits(model, BATCH), torch.tensor([0, 1])).backward()
         optimizer.step()
     matrices = [inner for inner in model.encoder.layers[-1].modules() if isinstance(inner, nn.Linear)]
     assert len(matrices) == 6
@@ -171,8 +171,8 @@ def test_an_encoder_of_any_family_can_be_a_discriminator(
     weights = model.base_model.state_dict()
     assert all(torch.equal(weights[name], weight) for name, weight in encoder.base_model.state_dict().items())
     with torch.inference_mode():
-        together = classifier.class_logits(model, batch(slice(0, 2)))
-        second = classifier.class_logits(model, batch(slice(1, 2), length=3, masked=False))
+        together = classifier.logits(model, batch(slice(0, 2)))
+        second = classifier.logits(model, batch(slice(1, 2), length=3, masked=False))
     assert together.shape == (2, 3)
     torch.testing.assert_close(together[1:], second, rtol=0, atol=1e-5)
     heads.check_fit(model, folder, vocab_size=64, max_length=64, pad_id=0)
@@ -189,9 +189,9 @@ def test_the_global_random_state_stays_unchanged(small_encoder: Path) -> None:
 def test_padding_and_other_rows_change_no_answer(small_encoder: Path) -> None:
     model = classifier.build_classifier(small_encoder, LABELS, 1).eval()
     with torch.inference_mode():
-        together = classifier.class_logits(model, batch(slice(0, 2)))
-        first = classifier.class_logits(model, batch(slice(0, 1), masked=False))
-        second = classifier.class_logits(model, batch(slice(1, 2), length=3, masked=False))
+        together = classifier.logits(model, batch(slice(0, 2)))
+        first = classifier.logits(model, batch(slice(0, 1), masked=False))
+        second = classifier.logits(model, batch(slice(1, 2), length=3, masked=False))
     torch.testing.assert_close(together, torch.cat([first, second]), rtol=0, atol=1e-5)
 
 
@@ -205,7 +205,7 @@ def test_stock_classes_load_the_saved_model_and_give_the_same_answers(small_enco
     assert tokenizer.model_max_length == 48
     with torch.inference_mode():
         inputs = tokenizer(["the model reads a file"], return_tensors="pt")
-        ours = classifier.class_logits(model, EncodedBatch(inputs["input_ids"], None))
+        ours = classifier.logits(model, EncodedBatch(inputs["input_ids"], None))
         torch.testing.assert_close(stock(**inputs).logits, ours, rtol=0, atol=1e-6)
 
 

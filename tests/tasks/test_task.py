@@ -61,7 +61,7 @@ def asked_for(most_rows: int, num_rows: int, model: Any) -> list[list[int]]:
 def test_a_batch_too_large_for_memory_and_all_later_ones_are_evaluated_in_parts(
     small_encoder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = heads.build_embedder(small_encoder, 1)
+    model = heads.build(small_encoder, "feature-extraction", 1, {})
     assert asked_for(8, 19, model) == [[*range(8)], [*range(8, 16)], [16, 17, 18]]
     assert caplog.text == ""
     in_parts = asked_for(3, 19, model)

@@ -48,11 +48,7 @@ VERBS: Final[Mapping[str, Sequence[Callable[..., None]]]] = MappingProxyType(
 """Panel of `--help` → its verbs, in order. A verb is named as its function, without a final `_`: `import_`."""
 
 app = typer.Typer(
-    cls=Verbs,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
 )
 for _panel, _functions in VERBS.items():
     for _function in _functions:

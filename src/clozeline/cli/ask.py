@@ -5,6 +5,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -372,8 +373,7 @@ def choose(
         ),
     ],
     template: Annotated[
-        str | None,
-        typer.Option(help="The prompt, with {} where a label belongs. [default: This text is about {}.]"),
+        str | None, typer.Option(help="The prompt, with {} where a label belongs. [default: This text is about {}.]")
     ] = None,
     multi_label: Annotated[
         bool, typer.Option("--multi-label", help="Score each label independently; needs an entailment classifier.")
@@ -398,12 +398,8 @@ def choose(
     """
     candidates = _labels(labels)
     asked = _able_to_choose(model, precision, multi_label)
-    how = {"template": template or TEMPLATE, "multi_label": multi_label, "truncate": truncate}
-
-    def chosen(chunk: list[str]) -> Iterable[object]:
-        return [zero_shot.choose(asked, text, candidates, **how) for text in chunk]
-
-    ask(texts, tables.CLASSIFY, chosen, as_json)
+    choose_for = partial(zero_shot.choose, template=template or TEMPLATE, multi_label=multi_label, truncate=truncate)
+    ask(texts, tables.CLASSIFY, lambda chunk: [choose_for(asked, text, candidates) for text in chunk], as_json)
 
 
 def _labels(given: str) -> list[str]:

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from clozeline.cli.tables import AnswerForm, printer, show, table_of
+from clozeline.cli.tables import AnswerForm, printer, ranked, show, table_of
 from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
 from clozeline.params.reading import read_params, renamed
@@ -137,11 +137,7 @@ def _how(estimator: Literal["folds", "pll"], max_length: int | None) -> "tuple[C
         seed, length, family = params.seed, params.evaluate.max_length, params.pretrain.model.family
     length = max_length or length
     how = ContestAsking(
-        estimator=estimator,
-        seed=seed,
-        num_folds=NUM_FOLDS,
-        max_length=length,
-        batch_tokens=max(BATCH_TOKENS, length),
+        estimator=estimator, seed=seed, num_folds=NUM_FOLDS, max_length=length, batch_tokens=max(BATCH_TOKENS, length)
     )
     return how, family
 
@@ -155,12 +151,7 @@ def source_of(
     """Return the params with which the text room reads a file or folder."""
     unset = dict.fromkeys(("url", "query", "label_field", "dataset", "subset", "revision"))
     return SourceParams(
-        kind="files",
-        path=str(text),
-        pattern=pattern,
-        one_document_per=one_document_per,
-        text_field=text_field,
-        **unset,
+        kind="files", path=str(text), pattern=pattern, one_document_per=one_document_per, text_field=text_field, **unset
     )
 
 
@@ -233,8 +224,7 @@ def _heads(judgement: "Judgement") -> Sequence[str]:
 
 def search(
     queries: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="QUERY...", help="What the function does, as a sentence; quote each."),
+        list[str] | None, typer.Argument(metavar="QUERY...", help="What the function does, as a sentence; quote each.")
     ] = None,
     top_k: Annotated[int, typer.Option(min=1, help="Functions for each query.")] = 10,
     library: Annotated[
@@ -298,7 +288,9 @@ def _answer(model: str, queries: Sequence[str], top_k: int, library: str | None,
     vectors_QH = embedder.embed(queries, truncate=True)
     asked = [Query(query, vector_H) for query, vector_H in zip(queries, vectors_QH, strict=True)]
     answers = [index.nearest(query, top_k, library, by) for query in asked]
-    printer(as_json, AnswerForm(("query", "found"), _rows, partial(_found_tables, _SCORES[by])))(queries, answers)
+    rows = ranked("score", "library", "name", "summary")
+    form = AnswerForm(("query", "found"), rows, partial(_found_tables, _SCORES[by]))
+    printer(as_json, form)(queries, answers)
 
 
 def _measure(place: str, beir: Path, *, as_json: bool) -> None:
@@ -340,11 +332,6 @@ def _opened(place: str) -> tuple[Embedder, Path, str]:
             do="leave --model out, or name an embedder",
         )
     return model, folder, source.name
-
-
-def _rows(_: str, found: "Sequence[SearchHit]") -> Iterator[Sequence[object]]:
-    for rank, one in enumerate(found, start=1):
-        yield rank, one.score, one.library, one.name, one.summary
 
 
 def _found_tables(

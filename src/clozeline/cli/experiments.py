@@ -28,14 +28,15 @@ from clozeline.params.pretraining import laid_over
 from clozeline.params.reading import read_params
 from clozeline.records.finetune.statistics import Interval
 from clozeline.system.files import replacing_file
-from clozeline.system.workspace import Workspace, run_lock, tracking_uri
+from clozeline.system.workspace import Workspace, run_lock
 
 if TYPE_CHECKING:
     from clozeline.lab.ablation import Ablation, Effect
     from clozeline.lab.contest import PairedTest
     from clozeline.lab.experiment import Corpus
     from clozeline.lab.glue import Average, GlueFigures, TaskFigures
-    from clozeline.lab.sweep import Sweep, TrialLog, TrialRecord
+    from clozeline.lab.sweep import Sweep
+    from clozeline.lab.trials import TrialRecord
     from clozeline.lab.winner import Outcome
 
 
@@ -206,7 +207,7 @@ def sweep(
     import optuna  # noqa: F401  # a missing extra is refused before anything runs
 
     from clozeline.lab.plan import read_plan
-    from clozeline.lab.sweep import Sweep, run_trials
+    from clozeline.lab.sweep import Sweep, TrialLog, run_trials, tracked
 
     plan, config = read_plan(file, workspace.root)
     _tell_little()
@@ -214,37 +215,13 @@ def sweep(
         corpus = shared_corpus(workspace, with_encoder=plan.task is not None)
         found = Sweep(plan, config, corpus, workspace.experiments)
         if (parent := os.environ.get(_PARENT)) is not None:
-            run_trials(found, _log(found, parent), joins=True)
+            run_trials(found, TrialLog.of(found, parent), joins=True)
             return
-        with _in_mlflow(workspace, found) as log:
+        with tracked(found, workspace, [workspace.root / _DIFF]) as log:
             with _further_workers(file, workers - 1, log.parent):
                 run_trials(found, log)
             run_trials(found, log)  # those of a worker that was killed
             _end(workspace, found, write=write)
-
-
-def _log(found: "Sweep", parent: str) -> "TrialLog":
-    from clozeline.lab.sweep import TrialLog, outbox_in
-
-    return TrialLog(outbox_in(found.folder), parent, found.folder.name, found.plan.metric)
-
-
-@contextmanager
-def _in_mlflow(workspace: Workspace, found: "Sweep") -> Iterator["TrialLog"]:
-    """Open the run of the sweep in MLflow, and close it however the block ends."""
-    from clozeline.lab.sweep import outbox_in
-    from clozeline.tracking.delivery import WORKSPACE
-    from clozeline.tracking.runs import FlowRun
-
-    name = f"sweep of {found.plan.stage if found.plan.task is None else found.plan.task}"
-    tags = {WORKSPACE: found.folder.name}
-    run = FlowRun.open(outbox_in(found.folder).folder, tracking_uri(workspace), name, tags)
-    try:
-        yield _log(found, run.run)
-    except BaseException:
-        run.end("KILLED", tags={}, metrics={}, files=[])
-        raise
-    run.end("FINISHED", tags={}, metrics={}, files=[workspace.root / _DIFF])
 
 
 @contextmanager

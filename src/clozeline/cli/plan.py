@@ -24,12 +24,7 @@ Need = StrEnum(
     "Need", "efficiency accuracy domain science biomedical genes legal finance code long multilingual generation"
 )
 """The rows of clozeline/planning/choices.yaml."""
-OPTIONS = {
-    "family": "model.family",
-    "size": "model.size",
-    "objective": "objective",
-    "max_length": "max_length",
-}
+OPTIONS = {"family": "model.family", "size": "model.size", "objective": "objective", "max_length": "max_length"}
 """Option → key of the section `pretrain`."""
 
 VocabSizeOption = Annotated[

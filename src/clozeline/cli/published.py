@@ -86,13 +86,18 @@ def import_(
 
     earlier = read_params(params_file := workspace.root / "params.yaml")
     called = _name(name or Path(model).resolve().name, earlier)
-    _check_one_given(text, labelled)
+    if text is not None and labelled is not None:
+        raise ParamsError(
+            f"INT8 is compared with fp32 on items from one of --text {text} and --labelled {labelled}, not both",
+            do="leave one out; records with labels say more",
+        )
     names, published = _names(fields or ()), resolved(model, revision)
     found = described(published, task, reads_pairs=pairs)
     items = _items(found, text, labelled, names)
     with ending_orderly():
         entry = _checked_entry(published, found, items_file(called))
-        before = _contents(params_file, workspace.root / items_file(called))
+        files = (params_file, workspace.root / items_file(called))
+        before = {file: file.read_bytes() if file.exists() else None for file in files}
         with _as_before_if_it_fails(before):
             write_items(workspace.root / items_file(called), _without_forgotten(items, workspace))
             edit(params_file, [(f"imports.{called}", entry)], "clozeline import")
@@ -116,10 +121,6 @@ def _check_opens(entry: Mapping[str, Any]) -> None:
 
     with opened_published(ImportParams.model_validate(entry)):
         pass
-
-
-def _contents(*files: Path) -> Contents:
-    return {file: file.read_bytes() if file.exists() else None for file in files}
 
 
 def _restore(before: Contents) -> None:
@@ -188,14 +189,6 @@ def _name(given: str, params: Params) -> str:
             do=f"choose another one: `--name {called or 'my'}-2`",
         )
     return called
-
-
-def _check_one_given(text: Path | None, labelled: Path | None) -> None:
-    if text is not None and labelled is not None:
-        raise ParamsError(
-            f"INT8 is compared with fp32 on items from one of --text {text} and --labelled {labelled}, not both",
-            do="leave one out; records with labels say more",
-        )
 
 
 def _names(fields: Sequence[str]) -> dict[str, str]:

@@ -40,8 +40,7 @@ WatchOption = Annotated[
 ]
 CacheOption = Annotated[int, typer.Option(min=0, help="Megabytes of answers to keep for repeated request bodies.")]
 KeysFileOption = Annotated[
-    Path | None,
-    typer.Option(help=f"Require one of the API keys in this file, one per line; or set {KEYS_VARIABLE}."),
+    Path | None, typer.Option(help=f"Require one of the API keys in this file, one per line; or set {KEYS_VARIABLE}.")
 ]
 HostsOption = Annotated[
     list[str] | None,

@@ -89,6 +89,16 @@ def _print_tables(form: AnswerForm, texts: Sequence[str], answers: Iterable[obje
         console.print(table)
 
 
+def ranked(*fields: str) -> Callable[[str, Iterable[object]], Iterator[Sequence[object]]]:
+    """Return the rows of what was found, best first: its rank, and these fields of it."""
+
+    def rows(_: str, found: Iterable[object]) -> Iterator[Sequence[object]]:
+        for rank, one in enumerate(found, start=1):
+            yield rank, *(getattr(one, name) for name in fields)
+
+    return rows
+
+
 def _field(value: object) -> str:
     """Return a value without tabs and line breaks, which would end the field."""
     if isinstance(value, float):
@@ -133,11 +143,6 @@ def _embed_tables(texts: Sequence[str], embeddings_TH: npt.NDArray[np.float32]) 
     yield table_of("", "", "text", *(f">{number}" for number in range(1, num_texts + 1)), rows=rows)
 
 
-def _classify_rows(_: str, scores: list[LabelScore]) -> Iterator[Sequence[object]]:
-    for rank, one in enumerate(scores, start=1):
-        yield rank, one.label, one.score
-
-
 def _classify_tables(texts: Sequence[str], answers: list[list[LabelScore]]) -> Iterator[RenderableType]:
     for text, scores in zip(texts, answers, strict=True):
         yield Text(text, style="bold")
@@ -173,11 +178,6 @@ def _marked(text: str, entities: Tagged, colours: Mapping[str, str]) -> Text:
     return marked.append(text[place:])
 
 
-def _answer_rows(_: str, answers: list[Answer]) -> Iterator[Sequence[object]]:
-    for rank, one in enumerate(answers, start=1):
-        yield rank, one.answer, one.score, one.start, one.end
-
-
 def _answer_tables(context: str, questions: Sequence[str], answers: list[list[Answer]]) -> Iterator[RenderableType]:
     for question, found in zip(questions, answers, strict=True):
         yield Text(question, style="bold")
@@ -196,10 +196,12 @@ def _answer_in_context(context: str, best: Answer) -> Text:
 FILL = AnswerForm(("text", "masks"), _fill_rows, _fill_tables)
 COMPLETE = AnswerForm(("text", "completion"), lambda _, one: [(one.text, one.finish_reason)], _complete_tables)
 EMBED = AnswerForm(("text", "embedding"), lambda _, embedding_H: [embedding_H.tolist()], _embed_tables)
-CLASSIFY = AnswerForm(("text", "labels"), _classify_rows, _classify_tables)
+CLASSIFY = AnswerForm(("text", "labels"), ranked("label", "score"), _classify_tables)
 TAG = AnswerForm(("text", "entities"), _tag_rows, _tag_tables)
 
 
 def answers_from(context: str) -> AnswerForm:
     """Return the form in which answers from this text are shown."""
-    return AnswerForm(("question", "answers"), _answer_rows, partial(_answer_tables, context))
+    return AnswerForm(
+        ("question", "answers"), ranked("answer", "score", "start", "end"), partial(_answer_tables, context)
+    )

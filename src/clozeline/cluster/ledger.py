@@ -15,15 +15,16 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from functools import partial
 from hashlib import blake2b, sha256
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 from clozeline.cluster.address import reachable_cluster
 from clozeline.cluster.store import RECORD, FetchedFile, SharedStore, StoreWorkers
@@ -77,20 +78,22 @@ class Done:
     """False: a later run computes the task again."""
 
 
-class Item(Protocol):
-    """What a task works on."""
+@dataclass(frozen=True)
+class Item:
+    """A task that is not done."""
+
+    name: str
+    """What messages call the task."""
+    inputs: Sequence[object]
+    """All that decides what the task writes, besides code and settings: keys of other tasks, digests, numbers."""
+    reads: Sequence[Path]
+    """Files that the task reads: a worker that shares no folder with this process gets them beforehand."""
+    run: "partial[Done]"
+    """Function of a module, and what it is given besides the empty folder that it fills."""
 
     @property
-    def name(self) -> str:
-        """What messages call the task."""
-
-    @property
-    def inputs(self) -> Sequence[object]:
-        """All that decides what the task writes, besides code and settings: keys of other tasks, digests, numbers."""
-
-    @property
-    def reads(self) -> Iterable[Path]:
-        """Files that the task reads: a worker that shares no folder with this process gets them beforehand."""
+    def function(self) -> str:
+        return f"{self.run.func.__module__}.{self.run.func.__qualname__}"
 
 
 @dataclass(frozen=True)
@@ -105,11 +108,6 @@ class FinishedTask:
     """Whether an earlier attempt or run had done it."""
     stored: tuple[FetchedFile, ...] = ()
     """Its files, if they are in a store."""
-
-
-AnyItem = TypeVar("AnyItem", bound=Item)
-Function = Callable[[AnyItem, Path], Done]
-"""Function of a module that fills an empty folder."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +127,7 @@ class Ledger:
     def store(self) -> SharedStore | None:
         return self.workers.store if isinstance(self.workers, StoreWorkers) else None
 
-    def run(
-        self, function: Function[AnyItem], items: Iterable[AnyItem], read: Sequence[str] = ("*",)
-    ) -> Iterator[FinishedTask]:
+    def run(self, items: Iterable[Item], read: Sequence[str] = ("*",)) -> Iterator[FinishedTask]:
         """Yield the record of each task in order; only those that are not recorded run.
 
         Args:
@@ -141,8 +137,9 @@ class Ledger:
             StorageError: the disk is full or read-only.
             ArtifactError: a file in the store is damaged.
         """
-        tasks = (self._task(function, item) for item in items)
-        looked_up = ((task, self._found(task)) for task in tasks)  # here, so that no item of a recorded task is sent
+        looked_up = (
+            (task, self._found(task)) for task in map(self._task, items)
+        )  # here, so that no item of a recorded task is sent
         for is_found, group in groupby(looked_up, lambda one: one[1] is not None):
             if is_found:
                 yield from (self._here(record, read) for _, record in group if record)
@@ -150,12 +147,9 @@ class Ledger:
                 made = self.workers.map(_recorded, (self._with_files(task) for task, _ in group))
                 yield from (self._here(record, read) for record in made)
 
-    def run_all(
-        self, function: Function[AnyItem], items: Sequence[AnyItem], description: str, read: Sequence[str] = ("*",)
-    ) -> list[FinishedTask]:
+    def run_all(self, items: Sequence[Item], description: str, read: Sequence[str] = ("*",)) -> list[FinishedTask]:
         """Return the record of each task, and show the progress."""
-        records = self.run(function, items, read)
-        return list(track(records, description, len(items), lambda: self.workers.note))
+        return list(track(self.run(items, read), description, len(items), lambda: self.workers.note))
 
     def keep_only(self, keys: Set[str]) -> None:
         """Remove every other record, and what killed writers left."""
@@ -180,10 +174,10 @@ class Ledger:
         assert self.store is not None
         self.store.remove(sorted(places, key=lambda place: not place.endswith(f"/{RECORD}")))  # a record goes first
 
-    def _task(self, function: Function[AnyItem], item: AnyItem) -> "_Task":
-        told = json.dumps([self.code, _named(function), item.inputs])
+    def _task(self, item: Item) -> "_Task":
+        told = json.dumps([self.code, item.function, item.inputs])
         key = blake2b(told.encode(), digest_size=_KEY_BYTES).hexdigest()
-        return _Task(function, item, self.code, key, self.folder / key[:2] / key, self.store)
+        return _Task(item, self.code, key, self.folder / key[:2] / key, self.store)
 
     def _found(self, task: "_Task") -> FinishedTask | None:
         if self.store is None:
@@ -230,8 +224,7 @@ def passing_ledger(parent: Path | None = None) -> Iterator[Ledger]:
 
 @dataclass(frozen=True)
 class _Task:
-    function: Function[Any]
-    item: Any
+    item: Item
     code: str
     key: str
     path: Path
@@ -241,7 +234,7 @@ class _Task:
 
     @property
     def name(self) -> str:
-        return str(self.item.name)
+        return self.item.name
 
 
 def _recorded(task: _Task) -> FinishedTask:
@@ -249,10 +242,6 @@ def _recorded(task: _Task) -> FinishedTask:
     if task.store is None:
         return record_in(task.path) or _made(task)
     return _record_of(task.path, task.store) or _stored(task, task.store)
-
-
-def _named(function: Function[Any]) -> str:
-    return f"{function.__module__}.{function.__qualname__}"
 
 
 def record_in(folder: Path) -> FinishedTask | None:
@@ -282,10 +271,10 @@ def _made(task: _Task) -> FinishedTask:
     with storage_faults_named(path):
         beside.mkdir(parents=True)
         try:
-            done = task.function(task.item, beside)
+            done = task.item.run(beside)
             told = {
                 "task": task.name,
-                "function": _named(task.function),
+                "function": task.item.function,
                 "code": task.code,
                 "inputs": task.item.inputs,
                 "sha256": _hashes(beside),

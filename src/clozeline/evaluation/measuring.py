@@ -123,27 +123,21 @@ class EncoderFigures(TextFigures):
             )
         numerators_DK = np.stack([sums.loss_nats_G, sums.num_top1_G, documents.nats_D], axis=1)
         denominators_DK = np.stack([sums.num_targets_G, sums.num_targets_G, documents.text_bytes_D], axis=1)
-        low_K, high_K = ratio_intervals(
-            numerators_DK, denominators_DK.astype(np.float64), seed=seed, num_samples=num_samples
-        ).tolist()
+        ends_2K = ratio_intervals(numerators_DK, denominators_DK.astype(np.float64), seed=seed, num_samples=num_samples)
         loss_nats = float(sums.loss_nats_G.sum())
-        loss = loss_nats / sums.num_targets
+        loss, num_targets = loss_nats / sums.num_targets, sums.num_targets
+        figures = {
+            "loss_nats_per_token": (loss, *ends_2K[:, 0].tolist()),
+            "top1": (int(sums.num_top1_G.sum()) / num_targets, *ends_2K[:, 1].tolist()),
+            "nats_per_byte": (float(documents.nats_D.sum()) / text_bytes, *ends_2K[:, 2].tolist()),
+        }
+        figures["perplexity"] = tuple(map(math.exp, figures["loss_nats_per_token"]))
+        with_ends = {f"{name}{end}": it for name, of in figures.items() for end, it in zip(_ENDS, of, strict=True)}
         return cls(
-            loss_nats_per_token=loss,
-            loss_nats_per_token_low=low_K[0],
-            loss_nats_per_token_high=high_K[0],
-            perplexity=math.exp(loss),
-            perplexity_low=math.exp(low_K[0]),
-            perplexity_high=math.exp(high_K[0]),
-            top1=int(sums.num_top1_G.sum()) / sums.num_targets,
-            top1_low=low_K[1],
-            top1_high=high_K[1],
-            top5=int(sums.num_top5_G.sum()) / sums.num_targets,
-            nats_per_byte=float(documents.nats_D.sum()) / text_bytes,
-            nats_per_byte_low=low_K[2],
-            nats_per_byte_high=high_K[2],
+            **with_ends,
+            top5=int(sums.num_top5_G.sum()) / num_targets,
             text_bytes=text_bytes,
-            target_tokens=sums.num_targets,
+            target_tokens=num_targets,
             unknown_tokens=int(documents.unknown_D.sum()),
             validation_tokens=int(documents.num_tokens_D.sum()),
             validation_documents=num_documents,

@@ -10,7 +10,6 @@ classes or tags.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -30,13 +29,11 @@ MOST = 100
 
 Outputs = Mapping[str, Tensor]
 
-_POOLED: Mapping[str, str] = MappingProxyType(
-    {
-        "mean": "mean of the last hidden states where attention_mask is 1, normalized to length 1",
-        "cls": "last hidden state of the first token, normalized to length 1",
-        "max": "largest value of each feature where attention_mask is 1, normalized to length 1",
-    }
-)
+_POOLED: Mapping[str, str] = {
+    "mean": "mean of the last hidden states where attention_mask is 1, normalized to length 1",
+    "cls": "last hidden state of the first token, normalized to length 1",
+    "max": "largest value of each feature where attention_mask is 1, normalized to length 1",
+}
 """Description of the vector of a text by pooling."""
 
 

@@ -10,17 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.exporting.exams import (
-    NORMAL_QUANTILE_95,
-    Answers,
-    Counts,
-    Sample,
-    exam_of,
-    logits,
-    measured,
-    ratio,
-    share,
-)
+from clozeline.exporting import exams
 from clozeline.exporting.graph import size_of
 from clozeline.inference.language import HIDDEN, Embedder
 from clozeline.inference.open_model import OpenModel, Question, Rows, TextBatch, padded
@@ -62,7 +52,7 @@ _NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT = "agreement_texts", "metric_items", "dif
 class Proof:
     """Answers of fp32 to a sample: the reference for other graphs of the same model."""
 
-    def __init__(self, fp32: Path, manifest: Manifest, sample: Sample, gates: ExportGates) -> None:
+    def __init__(self, fp32: Path, manifest: Manifest, sample: exams.Sample, gates: ExportGates) -> None:
         """Run the fp32 graph on the exam.
 
         Args:
@@ -73,7 +63,7 @@ class Proof:
         """
         model = open_graph(fp32, manifest)
         self._manifest, self._gates = manifest, gates
-        self._exam = exam_of(model, sample)
+        self._exam = exams.exam_of(model, sample)
         self._fp32 = self._exam.answers(model, model.batches(self._exam.texts))
         self._token_vectors = _token_vectors(model, self._exam.texts)
         self._num_different = len(np.unique(self._fp32.top1_A))
@@ -104,7 +94,7 @@ class Proof:
         rung = Rung(
             scheme=scheme,
             size_bytes=size_of(graph),
-            agreement=share((fp32.top1_A == given.top1_A)[matters_A], exam.text_A[matters_A]),
+            agreement=exams.share((fp32.top1_A == given.top1_A)[matters_A], exam.text_A[matters_A]),
             different_answers=self._num_different,
             metric=exam.metric,
             fp32_metric=fp32_counts.value,
@@ -132,34 +122,34 @@ class Proof:
         matters = [self._exam.matters(alone, mixed) for mixed in among]
         flips = [(alone.top1_A != mixed.top1_A)[held_A] for mixed, held_A in zip(among, matters, strict=True)]
         text_A = self._exam.text_A[: len(alone.top1_A)]
-        flipped = share(np.concatenate(flips), np.concatenate([text_A[held_A] for held_A in matters]))
+        flipped = exams.share(np.concatenate(flips), np.concatenate([text_A[held_A] for held_A in matters]))
         return flipped, [float(cosines_T.min()) for cosines_T in cosines]
 
     def _saturation(self, model: OpenModel, graph: Path) -> float:
         texts = self._exam.texts[:_SATURATION_TEXTS]
         wide = open_graph(graph, self._manifest, wide_sums=True)
-        pairs = zip(logits(model, texts), logits(wide, texts), strict=True)
+        pairs = zip(exams.logits(model, texts), exams.logits(wide, texts), strict=True)
         return float(np.max([np.abs(ours - right).max(initial=0.0) for ours, right in pairs]))
 
 
-def ratio_of_figures(ours: Counts, theirs: Counts) -> Measured:
+def ratio_of_figures(ours: exams.Counts, theirs: exams.Counts) -> Measured:
     """Return our figure / their figure on the same texts, of the items that they count, with an interval as in `ratio`.
 
     If the wholes differ too, as for an F1, both figures are linearized (ratio of two ratios, same section of Cochran).
     The result is 0 if either figure is 0.
     """
     if (ours.whole_T == theirs.whole_T).all():
-        return ratio(ours.part_T, theirs.part_T, theirs.num_items)
+        return exams.ratio(ours.part_T, theirs.part_T, theirs.num_items)
     num_items, num_counted = theirs.num_items, int(np.count_nonzero(ours.whole_T + theirs.whole_T))
     if not ours.value or not theirs.value:
-        return measured(0.0, 0.0, num_items, num_counted)
+        return exams.measured(0.0, 0.0, num_items, num_counted)
     value = ours.value / theirs.value
     moved_T = (ours.part_T - ours.value * ours.whole_T) / ours.part_T.sum()
     moved_T = moved_T - (theirs.part_T - theirs.value * theirs.whole_T) / theirs.part_T.sum()
     squares = max(float(np.square(moved_T).sum()), float(theirs.part_T.sum()) ** -2)
     num_texts = len(moved_T)
-    half = NORMAL_QUANTILE_95 * value * math.sqrt(squares * num_texts / max(num_texts - 1, 1))
-    return measured(value, half, num_items, num_counted)
+    half = exams.NORMAL_QUANTILE_95 * value * math.sqrt(squares * num_texts / max(num_texts - 1, 1))
+    return exams.measured(value, half, num_items, num_counted)
 
 
 def no_worse_than(rung: Rung, gates: ExportGates) -> ExportGates:
@@ -205,7 +195,7 @@ def _mixed(texts: Sequence[TokenizedText], pad_id: int, number: int) -> Iterator
         yield padded(texts, order[start : start + _NEIGHBOURS], pad_id)
 
 
-def _cosines(one: Answers, other: Answers) -> npt.NDArray[np.float32] | None:
+def _cosines(one: exams.Answers, other: exams.Answers) -> npt.NDArray[np.float32] | None:
     if one.embeddings_TH is None or other.embeddings_TH is None:
         return None
     cosines_T: npt.NDArray[np.float32] = (one.embeddings_TH * other.embeddings_TH).sum(axis=1)

@@ -112,16 +112,14 @@ class Storage:
     text: str
 
 
-STORAGES: Mapping[Weights, Storage] = MappingProxyType(
-    {
-        # -64..64: the sum of two products fits into the 16 bits of processors without VNNI. The fastest.
-        "int7": Storage(64, 0, "int8 per column, symmetric"),
-        # Exact on every processor, with slower kernels where VNNI is missing.
-        "uint8": Storage(FULL_LIMIT, ZERO_POINT, "uint8 per column, around 128"),
-        # Sums saturate on processors without VNNI, and answers are then wrong.
-        "int8": Storage(FULL_LIMIT, 0, "int8 per column, symmetric"),
-    }
-)
+STORAGES: Mapping[Weights, Storage] = {
+    # -64..64: the sum of two products fits into the 16 bits of processors without VNNI. The fastest.
+    "int7": Storage(64, 0, "int8 per column, symmetric"),
+    # Exact on every processor, with slower kernels where VNNI is missing.
+    "uint8": Storage(FULL_LIMIT, ZERO_POINT, "uint8 per column, around 128"),
+    # Sums saturate on processors without VNNI, and answers are then wrong.
+    "int8": Storage(FULL_LIMIT, 0, "int8 per column, symmetric"),
+}
 
 
 def symmetric(

@@ -98,22 +98,20 @@ class OfWholePairs(OfWholeText):
     takes_types = True
 
 
-FAMILIES: Mapping[str, type[OfText]] = MappingProxyType(
-    {
-        "albert": OfPairs,
-        "bert": OfPairs,
-        "big_bird": OfWholeText,
-        OWN_MODEL_TYPE: OfWholeText,
-        "deberta-v2": OfWholePairs,
-        "distilbert": OfText,
-        "electra": OfPairs,
-        "modernbert": OfText,
-        "modernbert-decoder": OfText,
-        "mpnet": OfWholeText,
-        "roberta": OfText,
-        "xlm-roberta": OfText,
-    }
-)
+FAMILIES: Mapping[str, type[OfText]] = {
+    "albert": OfPairs,
+    "bert": OfPairs,
+    "big_bird": OfWholeText,
+    OWN_MODEL_TYPE: OfWholeText,
+    "deberta-v2": OfWholePairs,
+    "distilbert": OfText,
+    "electra": OfPairs,
+    "modernbert": OfText,
+    "modernbert-decoder": OfText,
+    "mpnet": OfWholeText,
+    "roberta": OfText,
+    "xlm-roberta": OfText,
+}
 """Configuration of each family, keyed by `model_type`."""
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 from huggingface_hub.errors import StrictDataclassError
@@ -27,24 +26,21 @@ from clozeline.records.package import ScoreFunction, Task
 from clozeline.records.published import TOKENIZER, inspect_model, published_folder
 from clozeline.system.errors import ArtifactError
 
-NOT_EXPORTED: Mapping[str, str] = MappingProxyType(
-    {
-        "longformer": "torch.export cannot trace its windows, which Python code chooses by the length of the text",
-    }
-)
+NOT_EXPORTED: Mapping[str, str] = {
+    "longformer": "torch.export cannot trace its windows, which Python code chooses by the length of the text",
+}
 """Families (`model_type` in config.json) that train here but cannot be exported, and why."""
 
 _PAIR_MARKS = ("sentence_transformers", "sbert_ce_default_activation_function")
 """Keys of config.json that mark a pair model: a cross-encoder of sentence-transformers."""
 
-_SAVE_TOGETHER = "save config and weights from the same model"
+_FAULTS_OF_VALUES = (KeyError, TypeError, ValueError)
+"""Errors that values in a configuration file cause."""
 _GET_WHOLE = (
     "download or save the model again; if it was published without its head, import its encoder "
     "(`--task feature-extraction`), or fine-tune a head (docs/tasks.md)"
 )
 """What to do about missing weights."""
-_OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
-"""Tokenizer files, one JSON object each; the first is required."""
 
 
 def task_of(folder: Path) -> Task:
@@ -213,7 +209,9 @@ def open_trained(folder: Path, published: ImportParams | None = None, family: st
                 do="run `dvc repro`, which restores it from the cache or makes it again",
             )
     # The model comes first: the tokenizer reads config.json too, and would be blamed for a fault in it.
-    model = _model(folder, kind, family, _SAVE_TOGETHER if published is None else _GET_WHOLE)
+    model = _model(
+        folder, kind, family, "save config and weights from the same model" if published is None else _GET_WHOLE
+    )
     trained = TrainedModel(folder, task, model, _tokenizer(folder), published)
     _check_facts(trained)
     _check_fit(trained)
@@ -263,9 +261,9 @@ def _no_tokenizer(name: str, given: str) -> ArtifactError:
 
 
 def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    for name in _OF_TOKENIZER:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
         if (folder / name).is_file():
-            facts_in(folder / name)
+            facts_in(folder / name)  # one JSON object each
     try:
         tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # tokenizers raises nothing narrower
@@ -279,13 +277,7 @@ def _model(folder: Path, kind: HeadKind, family: str | None, do: str) -> AnyMode
     checkpoint = Checkpoint(str(folder), family=family)
     try:
         model, missing = opened(checkpoint, checkpoint.config(), kind)
-    except (
-        AttributeError,
-        KeyError,
-        StrictDataclassError,
-        TypeError,
-        ValueError,
-    ) as error:  # caused by values in the configuration
+    except (*_FAULTS_OF_VALUES, AttributeError, StrictDataclassError) as error:
         raise damaged(folder / "config.json", str(error), "a configuration that transformers can build") from error
     if kind == "feature-extraction":
         missing = model.of_encoder(missing)  # no output depends on a pooler
@@ -308,7 +300,7 @@ def _check_facts(trained: TrainedModel) -> None:
     for name, read in facts.items():
         try:
             read()
-        except (KeyError, TypeError, ValueError) as error:
+        except _FAULTS_OF_VALUES as error:
             expected = "labels numbered from 0, and numbers in numeric fields"
             raise damaged(trained.folder / name, repr(error), expected) from error
 

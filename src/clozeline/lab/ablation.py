@@ -72,9 +72,7 @@ def check_seeds(num_seeds: int) -> None:
     if num_seeds < _LEAST_SEEDS:
         raise ParamsError(
             "an ablation needs several seeds: one training of each arm cannot tell an effect from chance",
-            given=f"--seeds {num_seeds}",
-            expected=f"at least {_LEAST_SEEDS}; 5 show most effects that matter",
-            do="give `--seeds 5`",
+            do=f"give at least `--seeds {_LEAST_SEEDS}`; 5 show most effects that matter",
         )
 
 
@@ -132,12 +130,7 @@ def _result(item: _Item) -> Result:
 
 
 def _compared(
-    arms: Sequence[Arm],
-    seeds: tuple[int, ...],
-    first: Sequence[Result],
-    second: Sequence[Result],
-    *,
-    num_samples: int,
+    arms: Sequence[Arm], seeds: tuple[int, ...], first: Sequence[Result], second: Sequence[Result], *, num_samples: int
 ) -> Ablation:
     nats_D, others_D = (np.array([result.nats for result in results]).sum(axis=0) for results in (second, first))
     bytes_D = len(seeds) * np.array(first[0].text_bytes, dtype=np.float64)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,11 +42,12 @@ def read_pairs(path: Path) -> list[MinimalPair]:
     Raises:
         DataError: there are no pairs, or a line is not a pair; the message names the file and line.
     """
-    if not path.exists():
-        raise _no_pairs(path, "no such file or folder")
-    pairs = [pair for file in matching_files(path, _PATTERN) for pair in _pairs_of(file)]
+    pairs = [pair for file in matching_files(path, _PATTERN) for pair in _pairs_of(file)] if path.exists() else []
     if not pairs:
-        raise _no_pairs(path, "no lines")
+        raise DataError(
+            f"{path}: there are no minimal pairs, but {'no lines' if path.exists() else 'no such file or folder'}",
+            do="give the folder of BLiMP's files: JSON Lines (.jsonl, .jsonl.gz), one pair per line",
+        )
     return pairs
 
 
@@ -116,29 +117,16 @@ def _pairs_of(file: Path) -> Iterator[MinimalPair]:
 
 def _pair(line: str, place: str) -> MinimalPair:
     try:
-        record: Any = json.loads(line)
-    except ValueError as error:
-        raise _no_pair(place, f"{error}: {line.strip()[:80]}") from error
-    given = record if isinstance(record, dict) else {}
-    values = [value for key in _KEYS if isinstance(value := given.get(key), str) and value]
-    if len(values) < len(_KEYS):
-        raise _no_pair(place, line.strip()[:160])
-    return MinimalPair(*values)
+        record = json.loads(line)
+        return MinimalPair(*(_text(record[key]) for key in _KEYS))
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(
+            f"{place}: not a minimal pair, a JSON object with the strings {', '.join(_KEYS)}: {line.strip()[:160]}",
+            do="correct or remove the line",
+        ) from error
 
 
-def _no_pair(place: str, given: str) -> DataError:
-    return DataError(
-        f"{place}: not a minimal pair",
-        given=given,
-        expected=f"a JSON object with the strings {', '.join(_KEYS)}",
-        do="correct or remove the line",
-    )
-
-
-def _no_pairs(path: Path, given: str) -> DataError:
-    return DataError(
-        f"{path}: there are no minimal pairs",
-        given=given,
-        expected="the files of BLiMP: JSON Lines (.jsonl, .jsonl.gz), one pair per line",
-        do="give the folder of these files",
-    )
+def _text(value: object) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise ValueError(value)

@@ -216,7 +216,11 @@ class MaskingCollator:
         pad_to_multiple_of: int | None = None,
         **settings: object,
     ) -> None:
-        _check_not_both(masking, settings)
+        if masking is not None and settings:
+            raise ParamsError(
+                f"MaskingCollator got both `masking` and the single settings {', '.join(settings)}",
+                do="change `masking` itself: `masking.model_copy(update={…})`",
+            )
         check_seed(seed)
         _check_usable(tokenizer)
         self._masker = _masker(tokenizer, masking or _masking(settings), seed)
@@ -301,14 +305,6 @@ class MaskingCollator:
         shown_N = np.where(rows.is_maskable_N, masked.input_ids_N, rows.input_ids_N)
         is_target_N = masked.is_target_N & rows.is_maskable_N
         return shown_N, np.where(is_target_N, rows.input_ids_N, NO_LOSS)
-
-
-def _check_not_both(masking: MaskingParams | None, settings: Mapping[str, object]) -> None:
-    if masking is not None and settings:
-        raise ParamsError(
-            f"MaskingCollator got both `masking` and the single settings {', '.join(settings)}",
-            do="change `masking` itself: `masking.model_copy(update={…})`",
-        )
 
 
 def _masking(settings: Mapping[str, object]) -> MaskingParams:

@@ -8,13 +8,12 @@ Shapes: D documents or blocks of them, S seeds.
 """
 
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, Self
+from typing import Literal, Self, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -87,10 +86,9 @@ def open_published(name: str, family: str | None = None, revision: str | None = 
     if facts.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         return _loaded(checkpoint, "mlm")
     raise ArtifactError(
-        f"{name} holds a model that does not predict tokens",
-        given=f"model_type {facts.get('model_type', 'none')}, architecture {architecture}",
-        expected="a masked language model, or a causal one of a family that Clozeline trains",
-        do="give another model",
+        f"{name} holds a model that does not predict tokens: model_type {facts.get('model_type', 'none')}, architecture"
+        f" {architecture}",
+        do="give a masked language model, or a causal one of a family that Clozeline trains",
     )
 
 
@@ -98,9 +96,8 @@ def _loaded(checkpoint: Checkpoint, head: LanguageHead) -> LanguageModel:
     model, missing = opened(checkpoint, checkpoint.config(), head)
     if missing:
         raise ArtifactError(
-            f"{checkpoint.name} was saved without the weights of a head that predicts tokens",
-            given=f"{len(missing)} weights are missing, such as {missing[0]}",
-            expected="a masked language model with its head, whose predictions of hidden tokens are evaluated",
+            f"{checkpoint.name} was saved without the weights of a head that predicts tokens: {len(missing)} of them,"
+            f" such as {missing[0]}",
             do="give a model that was pre-trained by masking, or pre-train this one further (`start`)",
         )
     return model.eval()
@@ -126,6 +123,13 @@ def shards_of(texts: Path, opened: OpenTokenizer, folder: Path) -> TokenShards:
         splits={_SPLIT: pack(partitions_of(texts), opened, folder, _SPLIT, _SHARD_TOKENS).info},
     ).write(folder / INFO_NAME)
     return TokenShards.open(folder, _SPLIT)
+
+
+class Sampling(TypedDict):
+    """How intervals and tests draw documents."""
+
+    seed: int
+    num_samples: int
 
 
 @dataclass(frozen=True)
@@ -173,13 +177,16 @@ class Contender:
             save_existing(name, scratch, revision)
         except DataError as error:
             raise ArtifactError(
-                f"{name} has no usable tokenizer",
-                given=error.given,
-                expected="a tokenizer.json beside the model",
-                do="save the model's own tokenizer into its folder",
+                f"{name} has no usable tokenizer: {error.cause}", do="save the model's own tokenizer into its folder"
             ) from error
         opened = OpenTokenizer.open(scratch)
-        _check_tokens(model, opened, name)
+        if opened.vocab_size > model.config.vocab_size:
+            raise ArtifactError(
+                f"the tokenizer of {name} has tokens that the model does not know: {opened.vocab_size:,} (special:"
+                f" {', '.join(opened.special_strings)}) for {model.config.vocab_size:,} rows of the embedding",
+                do="save the model's own tokenizer into its folder; a model without [CLS], [SEP], [PAD] and [MASK], or "
+                "their equivalents, cannot be evaluated",
+            )
         return cls(name, model, opened)
 
     @property
@@ -198,9 +205,7 @@ class Contender:
         """
         if how.max_length > self.longest_row:
             raise ParamsError(
-                f"rows are longer than {self.name} can read",
-                given=f"{how.max_length} tokens",
-                expected=f"at most {self.longest_row}",
+                f"rows of {how.max_length} tokens are longer than {self.name} can read",
                 do=f"give `--max-length {self.longest_row}` or less",
             )
         shards = shards_of(texts, self.opened, scratch)
@@ -217,17 +222,6 @@ class Contender:
         with ProgressBar(f"evaluate {Path(self.name).name}", total) as bar, torch.inference_mode():
             sums = measure(self.model, questions, groupings, bar.advance)
         return Said(DocumentSums.of(shards, sums["document"]), sums["confidence"], shards)
-
-
-def _check_tokens(model: LanguageModel, opened: OpenTokenizer, name: str) -> None:
-    if opened.vocab_size > model.config.vocab_size:
-        raise ArtifactError(
-            f"the tokenizer of {name} has tokens that the model does not know",
-            given=f"{opened.vocab_size:,} tokens; special tokens: {', '.join(opened.special_strings)}",
-            expected=f"at most {model.config.vocab_size:,}, the rows of the model's embedding, including "
-            "[CLS], [SEP], [PAD] and [MASK] or their equivalents",
-            do="save the model's own tokenizer into its folder; a model without these tokens cannot be evaluated",
-        )
 
 
 @dataclass(frozen=True)
@@ -257,12 +251,12 @@ class PairedTest:
         Random signs, as above, need six seeds before any difference is significant at 5 %.
         """
         difference_S = first_S - second_S
-        mean, freedom = float(difference_S.mean()), len(difference_S) - 1
-        error = float(difference_S.std(ddof=1)) / math.sqrt(len(difference_S))
-        if error == 0:  # the same for every seed: no difference, or one without chance
+        mean = float(difference_S.mean())
+        if np.ptp(difference_S) == 0:  # the same for every seed: no difference, or one without chance
             return cls(mean, mean, mean, 0.0 if mean else 1.0)
-        margin = float(stats.t.ppf(0.975, freedom)) * error
-        return cls(mean, mean - margin, mean + margin, 2 * float(stats.t.sf(abs(mean) / error, freedom)))
+        found = stats.ttest_rel(first_S, second_S)
+        low, high = found.confidence_interval(0.95)
+        return cls(mean, float(low), float(high), float(found.pvalue))
 
 
 @dataclass(frozen=True)
@@ -359,38 +353,34 @@ def judge_models(names: Sequence[str], questions: ContestQuestions, scores: Path
         how = questions.how
         if not questions.is_length_given:
             how = replace(how, max_length=min(how.max_length, *(contender.longest_row for contender in contenders)))
-        num_groups = num_texts if scores else min(num_texts, MOST_BLOCKS)
-        answers = [
-            contender.ask(scratch / "texts.parquet", how, scratch / f"texts-{place}", num_groups=num_groups)
-            for place, contender in enumerate(contenders if num_texts else [])
-        ]
-        alone = replace(how, estimator="pll")
-        verdicts = [
-            Verdicts.of(
-                contender.ask(
-                    scratch / "pairs.parquet", alone, scratch / f"pairs-{place}", num_groups=2 * len(pairs)
-                ).documents
-            )
-            for place, contender in enumerate(contenders if pairs else [])
-        ]
+
+        def asked(name: str, how: ContestAsking, num_groups: int) -> list[Said]:
+            texts = scratch / f"{name}.parquet"
+            return [
+                contender.ask(texts, how, scratch / f"{name}-{place}", num_groups=num_groups)
+                for place, contender in enumerate(contenders)
+            ]
+
+        answers = asked("texts", how, num_texts if scores else min(num_texts, MOST_BLOCKS)) if num_texts else []
+        of_pairs = asked("pairs", replace(how, estimator="pll"), 2 * len(pairs)) if pairs else []
         if scores:
             _write_scores(scores, names, answers)
-        sampling = {"seed": how.seed, "num_samples": questions.num_samples}
         same_tokens = all(have_same_tokens(contenders[0], other) for other in contenders[1:])
+        sampling: Sampling = {"seed": how.seed, "num_samples": questions.num_samples}
+        verdicts = [Verdicts.of(said.documents) for said in of_pairs]
+        figures: list[tuple[EncoderFigures | None, float | None]]
+        figures = [_figures(said, sampling) for said in answers] or [(None, None)] * len(names)
+        blimp_figures: list[BlimpFigures | None]
+        blimp_figures = [BlimpFigures.of(pairs, found) for found in verdicts] or [None] * len(names)
         return Judgement(
             how=how,
             models=tuple(
-                _figures(
-                    contenders[place],
-                    answers[place] if answers else None,
-                    BlimpFigures.of(pairs, verdicts[place]) if pairs else None,
-                    sampling,
-                )
-                for place in range(len(names))
+                ModelFigures(one.name, one.head, *of_text, of_blimp)
+                for one, of_text, of_blimp in zip(contenders, figures, blimp_figures, strict=True)
             ),
             same_tokens=same_tokens,
-            comparison=_comparison(answers, same_tokens, sampling) if len(answers) > 1 else None,
-            blimp_accuracy=_blimp_comparison(verdicts, sampling) if len(verdicts) > 1 else None,
+            comparison=Comparison.of(*answers, same_tokens=same_tokens, **sampling) if len(answers) > 1 else None,
+            blimp_accuracy=_blimp_comparison(verdicts[0], verdicts[1], sampling) if len(verdicts) > 1 else None,
         )
 
 
@@ -399,32 +389,18 @@ def _keep_texts(questions: ContestQuestions, path: Path) -> int:
         return 0
     num_texts = keep(texts_of(questions.text, questions.source), path)
     if not num_texts:
-        raise DataError(
-            f"{questions.text}: there is no text in it",
-            given="no text, or only empty texts",
-            expected="text to evaluate a model on",
-            do="give another file",
-        )
+        raise DataError(f"{questions.text}: there is no text in it", do="give another file to evaluate a model on")
     return num_texts
 
 
-def _figures(
-    asked: Contender, answers: Said | None, of_pairs: BlimpFigures | None, sampling: Mapping[str, int]
-) -> ModelFigures:
-    if answers is None:
-        return ModelFigures(asked.name, asked.head, None, None, of_pairs)
-    figures = EncoderFigures.of(answers.documents, answers.shards.num_documents, **sampling)
-    error = expected_calibration_error(answers.by_confidence)
-    return ModelFigures(asked.name, asked.head, figures, error, of_pairs)
+def _figures(said: Said, sampling: Sampling) -> tuple[EncoderFigures, float]:
+    """Return the figures of a model on the texts, and its calibration error."""
+    figures = EncoderFigures.of(said.documents, said.shards.num_documents, **sampling)
+    return figures, expected_calibration_error(said.by_confidence)
 
 
-def _comparison(answers: Sequence[Said], same_tokens: bool, sampling: Mapping[str, int]) -> Comparison:
-    first, second = answers
-    return Comparison.of(first, second, same_tokens=same_tokens, **sampling)
-
-
-def _blimp_comparison(verdicts: Sequence[Verdicts], sampling: Mapping[str, int]) -> PairedTest:
-    first_P, second_P = (found.is_right_P.astype(np.float64) for found in verdicts)
+def _blimp_comparison(first: Verdicts, second: Verdicts, sampling: Sampling) -> PairedTest:
+    first_P, second_P = (found.is_right_P.astype(np.float64) for found in (first, second))
     return PairedTest.of(first_P, second_P, np.ones_like(first_P), **sampling)
 
 
@@ -433,9 +409,8 @@ def _write_scores(path: Path, names: Sequence[str], of_models: Sequence[Said]) -
         for name, answers in zip(names, of_models, strict=True):
             documents = answers.documents
             columns = (documents.nats_D, documents.sums.num_targets_G, documents.unknown_D, documents.text_bytes_D)
-            for document, (nats, targets, unknown, size) in enumerate(
-                zip(*(column.tolist() for column in columns), strict=True)
-            ):
+            rows = zip(*(column.tolist() for column in columns), strict=True)
+            for document, (nats, targets, unknown, size) in enumerate(rows):
                 record = {
                     "model": name,
                     "document": document,

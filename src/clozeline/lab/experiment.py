@@ -37,7 +37,7 @@ from clozeline.stages.calling.api import PARAMS, Run, call, written
 from clozeline.stages.calling.calls import own_graph
 from clozeline.system.content import code_of, fingerprint
 from clozeline.system.errors import ParamsError
-from clozeline.system.files import link_or_copy, remove_folder, replacing_file, replacing_folder
+from clozeline.system.files import link_or_copy, remove_folder, replacing_folder
 from clozeline.system.machine import available_cores
 from clozeline.system.workspace import run_lock
 from clozeline.training.curves import CurvePoint
@@ -109,7 +109,7 @@ def held(root: Path, kept: Path, *, with_encoder: bool = False) -> Corpus:
     The caller holds the run lock, so that no stage replaces it meanwhile.
     """
     parts = (_CLEAN, _TOKENS, _TOKENIZER, *([ENCODER] if with_encoder else []))
-    digest = fingerprint({}, [file for part in parts for file in _files(root / part)])
+    digest = fingerprint({}, [file for part in parts for file in sorted((root / part).rglob("*")) if file.is_file()])
     folder = kept / f"corpus-{digest}"
     if not folder.is_dir():
         with replacing_folder(folder) as beside:
@@ -140,10 +140,6 @@ def tokenized(corpus: Corpus, config: Config, kept: Path) -> Corpus:
     return replace(corpus, tokens=folder / _TOKENS, tokenizer=folder / _TOKENIZER, digest=digest)
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if file.is_file())
-
-
 def _linked(source: str, target: str) -> None:
     link_or_copy(Path(source), Path(target))
 
@@ -171,7 +167,7 @@ class Stopwatch(Callback):
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._spent = _Spent.model_validate_json(file.read_bytes()) if file.is_file() else _Spent()
+        self._spent = _Spent.read(file, absent=_Spent())
         self._before = Seconds(0.0, 0.0)
         self._started = Seconds.now()
 
@@ -198,8 +194,7 @@ class Stopwatch(Callback):
         marks = zip(self._before, Seconds.now(), self._started, strict=True)
         spent = Seconds(*(before + now - started for before, now, started in marks))
         self._spent = _Spent(at_step={**self._spent.at_step, step: spent})
-        with replacing_file(self._file) as beside:
-            beside.write_text(self._spent.model_dump_json() + "\n", encoding="utf-8")
+        self._spent.write(self._file)
 
 
 @dataclass(frozen=True)
@@ -250,7 +245,12 @@ def _arm(typed: str, root: Path) -> Arm:
 
 
 def _changes(typed: str, root: Path) -> Iterator[Change]:
-    words = _words(typed)
+    try:
+        words = shlex.split(typed)
+    except ValueError as error:  # an open quote
+        raise _no_arm(typed, str(error)) from error
+    if not words:
+        raise _no_arm(typed, "nothing")
     for word in words:
         path = root / word
         if "=" in word and not path.is_file():
@@ -261,22 +261,10 @@ def _changes(typed: str, root: Path) -> Iterator[Change]:
             yield from changes_in(path)
 
 
-def _words(typed: str) -> list[str]:
-    try:
-        words = shlex.split(typed)
-    except ValueError as error:  # an open quote
-        raise _no_arm(typed, str(error)) from error
-    if not words:
-        raise _no_arm(typed, "nothing")
-    return words
-
-
 def _no_arm(typed: str, given: str) -> ParamsError:
     return ParamsError(
-        f"`{typed}` is no arm of an ablation",
-        given=given,
-        expected="words in one argument: KEY=VALUE, or a file with params that differ, as in configs/; `params.yaml` is"
-        " the arm without changes",
+        f"`{typed}` is no arm of an ablation ({given}): it takes KEY=VALUE, or files with params that differ, as in "
+        "configs/, as words in one argument; `params.yaml` is the arm without changes",
         do="type for example `clozeline ablate params.yaml 'pretrain.masking.mask_rate=0.3 pretrain.steps=500'`",
     )
 
@@ -285,16 +273,14 @@ def _check_measured_alike(arm: Arm, base: Params) -> None:
     changed = [name for name in _SAME_IN_BOTH if getattr(arm.params, name) != getattr(base, name)]
     if changed:
         raise ParamsError(
-            f"an arm of an ablation cannot change {' and '.join(f'`{name}`' for name in changed)}",
-            given=arm.name,
-            expected="; ".join(_SAME_IN_BOTH[name] for name in changed),
+            f"`{arm.name}` changes {' and '.join(f'`{name}`' for name in changed)}, which no arm of an ablation can: "
+            + "; ".join(_SAME_IN_BOTH[name] for name in changed),
             do="change only keys of `pretrain` or `tokenize`, or change params.yaml for both: `clozeline run --set`",
         )
     if arm.params.pretrain.start == FROM_CHAMPION:
         raise ParamsError(
-            "an ablation does not continue from the live model, which a release may replace meanwhile",
-            given=f"`pretrain.start`: {FROM_CHAMPION}",
-            expected="null, a folder, or a name on the hub",
+            f"an ablation does not continue from the live model (`pretrain.start`: {FROM_CHAMPION}): a release may"
+            " replace it meanwhile",
             do="add `pretrain.start=null pretrain.replay_fraction=null` to both arms, or the folder of an encoder",
         )
 
@@ -302,17 +288,14 @@ def _check_measured_alike(arm: Arm, base: Params) -> None:
 def _check_comparable(first: Arm, second: Arm) -> None:
     if first.training == second.training:
         raise ParamsError(
-            "both arms of the ablation are the same training",
-            given=f"`{first.name}` and `{second.name}`",
-            expected="arms that differ in a key of `pretrain` or `tokenize`",
+            f"both arms of the ablation are the same training: `{first.name}` and `{second.name}`",
             do="change one, for example `pretrain.masking.mask_rate=0.3`; `params.yaml` is the arm without changes",
         )
     objectives = [arm.params.pretrain.objective for arm in (first, second)]
     if (objectives[0] == "clm") != (objectives[1] == "clm"):
         raise ParamsError(
-            "the losses of these arms do not compare: one predicts a token from both sides, the other from one side",
-            given=f"`pretrain.objective`: {' and '.join(objectives)}",
-            expected="two masked encoders, or two causal ones",
+            f"the losses of these arms do not compare (`pretrain.objective`: {' and '.join(objectives)}): one predicts"
+            " a token from both sides, the other from one side",
             do="ablate another key; fine-tuning figures compare such encoders (`clozeline run`, section `finetune`)",
         )
 
@@ -366,7 +349,7 @@ class Experiment:
     def result(self) -> Result | None:
         """The result; None: the experiment has not been run to its end."""
         file = self.folder / _RESULT
-        return Result.model_validate_json(file.read_bytes()) if file.is_file() else None
+        return Result.read(file) if file.is_file() else None
 
     @property
     def model(self) -> Path:
@@ -421,8 +404,7 @@ class Experiment:
             steps=int(run.figures["steps"]),
             seconds=watch.total,
         )
-        with replacing_file(self.folder / _RESULT) as beside:
-            beside.write_text(result.model_dump_json() + "\n", encoding="utf-8")
+        result.write(self.folder / _RESULT)
         return result
 
 

@@ -37,7 +37,6 @@ from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.tasks.classification.scores import accuracy, f1_of, matthews
 from clozeline.tasks.heads import folder_of
 from clozeline.tasks.kinds import train_each
-from clozeline.tasks.report import TaskReport
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.training import CODE, files_of, use_threads
 
@@ -140,15 +139,14 @@ def figures_of(task: GlueTask, of_seeds: Sequence[Trained]) -> TaskFigures:
     answer_SN = np.array([one.answers for one in of_seeds])
 
     def metrics(answer_N: Values, rows: Places | slice) -> dict[str, float]:
-        chosen = {part: part_N[rows] == part for part in task.parts}
-        return {
-            metric if len(task.parts) == 1 else f"{part} {metric}": _or_0(
-                METRICS[metric](right_N[rows][is_of_part], answer_N[rows][is_of_part])
-            )
-            for part, is_of_part in chosen.items()
-            for metric in task.metrics
-            if is_of_part.any()
-        }
+        values = {}
+        for part in task.parts:
+            is_of_part = part_N[rows] == part
+            for metric in task.metrics if is_of_part.any() else ():
+                value = METRICS[metric](right_N[rows][is_of_part], answer_N[rows][is_of_part])
+                name = metric if len(task.parts) == 1 else f"{part} {metric}"
+                values[name] = value if math.isfinite(value) else 0.0
+        return values
 
     def scores(rows: Places | slice) -> tuple[float, ...]:
         return tuple(statistics.fmean(metrics(answer_N, rows).values()) for answer_N in answer_SN)
@@ -201,10 +199,6 @@ def average_of(tasks: Sequence[TaskFigures]) -> Average:
     )
 
 
-def _or_0(value: float) -> float:
-    return value if math.isfinite(value) else 0.0
-
-
 @dataclass(frozen=True)
 class GlueRun:
     """What a run of GLUE is asked to do."""
@@ -232,10 +226,8 @@ class GlueRun:
         folder = folder_of(self.model, None, "the model of --model")
         if not (folder / "config.json").is_file():
             raise ArtifactError(
-                f"{folder} holds no model",
-                given=f"no {folder / 'config.json'}",
-                expected="the encoder of a project, or the folder or hub name of a published one",
-                do="run `clozeline run` first, or name a model with --model",
+                f"{folder} holds no model: there is no {folder / 'config.json'}",
+                do="run `clozeline run` first, or name the folder or hub name of a model with --model",
             )
         return folder
 
@@ -259,10 +251,8 @@ def trained(task: GlueTask, params: FinetuneParams, seed: int, run: GlueRun, fam
     Raises:
         ArtifactError, DataError, ParamsError, TrainingError: as in `train_each`.
     """
-    data = run.data_of(task)
-    facts = {"params": params.model_dump(), "seed": seed}
-    code = [*code_of(CODE), *sources_of_family(family)]
-    key = fingerprint(facts, [*files_of(data), *files_of(run.encoder), *code])
+    data, code = run.data_of(task), [*code_of(CODE), *sources_of_family(family)]
+    key = fingerprint({"params": params.model_dump(), "seed": seed}, [*files_of(data), *files_of(run.encoder), *code])
     kept = run.work / "results" / f"{task.name}-{seed}-{key}.json"
     if kept.is_file():
         _LOG.info("%s, seed %d: finished before, read from %s", task.title, seed, kept)
@@ -276,36 +266,21 @@ def trained(task: GlueTask, params: FinetuneParams, seed: int, run: GlueRun, fam
     work = run.work / "training" / f"{task.name}-{seed}"
     (finished,) = train_each(inputs, work, partial(watched, f"{task.title}, seed {seed}", 1))
     report = finished.report
-    right, answers = _numbers(task, report)
-    figures = report.figures
+    number = {label: float(place) for place, label in enumerate(task.labels)}
+    answered = [(number[right], number[answer]) for right, answer in report.confusion] if task.labels else report.scores
+    part_of = part_of_texts(data, task) if len(task.parts) > 1 else {}
     found = Trained(
-        parts=_parts(task, data, report, len(right)),
-        right=right,
-        answers=answers,
-        num_train=int(str(figures["num_train"])),
-        num_validation=int(str(figures["num_validation"])),
+        parts=[part_of[text] for text in report.test_texts] if part_of else [*task.parts] * len(answered),
+        right=[right for right, _ in answered],
+        answers=[answer for _, answer in answered],
+        num_train=int(str(report.figures["num_train"])),
+        num_validation=int(str(report.figures["num_validation"])),
         seconds=time.monotonic() - started,
     )
     kept.parent.mkdir(parents=True, exist_ok=True)
     found.write(kept)
     finished.forget()
     return found
-
-
-def _parts(task: GlueTask, data: Path, report: TaskReport, num_rows: int) -> list[str]:
-    """Return the part of each row that was answered."""
-    if len(task.parts) == 1:
-        return [*task.parts] * num_rows
-    part_of = part_of_texts(data, task)
-    return [part_of[text] for text in report.test_texts]
-
-
-def _numbers(task: GlueTask, report: TaskReport) -> tuple[list[float], list[float]]:
-    """Return right labels and answers as numbers."""
-    if not task.labels:
-        return [right for right, _ in report.scores], [answer for _, answer in report.scores]
-    number = {label: float(place) for place, label in enumerate(task.labels)}
-    return [number[right] for right, _ in report.confusion], [number[answer] for _, answer in report.confusion]
 
 
 def run(asked: GlueRun) -> tuple[GlueFigures, Path]:
@@ -339,21 +314,18 @@ def run(asked: GlueRun) -> tuple[GlueFigures, Path]:
 def _found(asked: GlueRun) -> list[TaskFiles]:
     if not asked.data.is_dir():
         raise DataError(
-            f"there is no folder {asked.data}",
-            given=asked.data,
-            expected="a folder with a folder for each task of GLUE",
+            f"there is no folder {asked.data}, with a folder for each task of GLUE",
             do="correct the path; with a network: `hf download nyu-mll/glue --repo-type dataset --local-dir FOLDER`",
         )
     found = {task.name: found_in(asked.data, task) for task in asked.tasks}
     there = [files for files in found.values() if files is not None]
     missing = [name for name, files in found.items() if files is None]
     if not there or (missing and asked.is_each_needed):
+        folders = ", ".join(sorted(it.name for it in asked.data.iterdir() if it.is_dir())) or "none"
         raise DataError(
-            f"{asked.data} lacks {'every task' if not there else ', '.join(missing)} of GLUE",
-            given=f"folders: {', '.join(sorted(it.name for it in asked.data.iterdir() if it.is_dir())) or 'none'}",
-            expected=f"folders named as in the official archive or on the hub, of: "
-            f"{', '.join(f'{task.title} or {task.name}' for task in asked.tasks)}",
-            do="rename the folders, or name other tasks with --tasks",
+            f"{asked.data} lacks {', '.join(missing) if there else 'every task'} of GLUE; its folders: {folders}",
+            do="rename the folders as in the official archive or on the hub "
+            f"({', '.join(f'{task.title} or {task.name}' for task in asked.tasks)}), or name other tasks with --tasks",
         )
     return there
 
@@ -364,9 +336,7 @@ def _params(asked: GlueRun, found: Sequence[TaskFiles]) -> Params:
     is_own = Path(asked.model) == OWN_ENCODER
     if ours := sorted(asked.knobs.keys() & _SET_HERE):
         raise ParamsError(
-            "--set changes what the command itself sets",
-            given=", ".join(ours),
-            expected="knobs of fine-tuning, such as `epochs`",
+            f"--set changes what the command itself sets: {', '.join(ours)}",
             do="use --seeds for the number of trainings, and FOLDER for the data",
         )
     knobs = asked.knobs if is_own else laid_over({"optimizer": {"learning_rate": _RATE_OF_PUBLISHED}}, asked.knobs)

@@ -76,9 +76,7 @@ def chosen(names: str | None) -> list[GlueTask]:
     unknown = [name for name in wanted if name not in tasks]
     if unknown or not wanted:
         raise ParamsError(
-            "GLUE has no such task",
-            given=", ".join(unknown) or "no name",
-            expected=f"names with commas between them, of: {', '.join(tasks)}",
+            f"GLUE has no such task: {', '.join(unknown) or 'no name'}; it has {', '.join(tasks)}",
             do="write for example `--tasks cola,rte`, or leave --tasks out for all",
         )
     return [tasks[name] for name in tasks if name in wanted]
@@ -110,11 +108,11 @@ def found_in(folder: Path, task: GlueTask) -> TaskFiles | None:
     named = {TRAIN: TRAIN, **task.parts}
     files = {official: _files(own, official) or _files(own, on_hub) for official, on_hub in named.items()}
     if missing := [official for official, paths in files.items() if not paths]:
+        expected = " and ".join(f"{official}.tsv (or {on_hub}-*.parquet)" for official, on_hub in named.items())
+        there = ", ".join(sorted(it.name for it in own.iterdir()))
         raise DataError(
-            f"{own} lacks a part of {task.title}",
-            given=f"no file of {', '.join(missing)}; there are: {', '.join(sorted(it.name for it in own.iterdir()))}",
-            expected=" and ".join(f"{official}.tsv (or {on_hub}-*.parquet)" for official, on_hub in named.items()),
-            do=f"add the files, or leave the task out: `--tasks` without {task.name}",
+            f"{own} lacks {', '.join(missing)} of {task.title}: it has {there}",
+            do=f"add the files, {expected}, or leave the task out: `--tasks` without {task.name}",
         )
     return TaskFiles(task, files.pop(TRAIN), files)
 
@@ -194,9 +192,8 @@ def _separated(task: GlueTask, path: Path) -> Iterator[tuple[str, Row]]:
         yield f"{path}, line {number}", {name: cells[column] for name, column in place.items()}
     if len(short) > max(1, _MOST_SHORT * num_lines) or num_lines == len(short):
         raise DataError(
-            f"{path}: {len(short):,} of {num_lines:,} lines lack columns",
-            given=f"line {short[0]} has too few columns" if short else "no lines",
-            expected=f"the columns of {task.title}'s official file, separated by tabs",
+            f"{path}: {len(short):,} of {num_lines:,} lines lack columns of {task.title}'s official file"
+            + (f", the first of them line {short[0]}" if short else ""),
             do="download the file again; it must not have passed through a spreadsheet",
         )
     if short:
@@ -206,7 +203,7 @@ def _separated(task: GlueTask, path: Path) -> Iterator[tuple[str, Row]]:
 def _text(value: Any, name: str, place: str) -> str:
     if isinstance(value, str):
         return value
-    raise _wrong(place, f"{name}: {value!r}", "a text")
+    raise _wrong(place, f"{name}: {value!r} is no text")
 
 
 def _label(task: GlueTask, value: Any, place: str) -> str | float:
@@ -215,19 +212,17 @@ def _label(task: GlueTask, value: Any, place: str) -> str | float:
         try:
             return float(value)
         except (TypeError, ValueError) as error:
-            raise _wrong(place, f"score {value!r}", "a number from 0 to 5") from error
+            raise _wrong(place, f"score {value!r} is no number from 0 to 5") from error
     number = str(value).strip()
     if number in task.labels:
         return number
     if number.isdecimal() and int(number) < len(task.labels):
         return task.labels[int(number)]
-    raise _wrong(place, f"label {value!r}", f"one of: {', '.join(task.labels)}; or its number, from 0")
+    raise _wrong(place, f"label {value!r} is none of {', '.join(task.labels)}, nor its number, from 0")
 
 
-def _wrong(place: str, given: str, expected: str) -> DataError:
+def _wrong(place: str, fault: str) -> DataError:
     return DataError(
-        f"{place}: the row cannot be used",
-        given=given,
-        expected=expected,
+        f"{place}: the row cannot be used: {fault}",
         do="check that the file is a training or dev part of GLUE: labels of its test parts are secret",
     )

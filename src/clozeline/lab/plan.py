@@ -150,15 +150,11 @@ def value_in(params: Params, key: str) -> Value:
 
 def _parsed(path: Path) -> SweepPlan:
     if not path.is_file():
-        raise ParamsError(
-            f"there is no {path}", given=path, expected="a YAML file with metric, trials and space", do=_EXAMPLE
-        )
+        raise ParamsError(f"there is no {path}, a YAML file with metric, trials and space", do=_EXAMPLE)
     try:
-        tree = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-        return SweepPlan.model_validate(tree)
+        return SweepPlan.model_validate(YAML(typ="safe").load(path.read_text(encoding="utf-8")))
     except (YAMLError, UnicodeDecodeError) as error:
-        given, expected = " ".join(str(error).split()), "YAML: `key: value` lines"
-        raise ParamsError(f"{path} is not YAML", given=given, expected=expected, do="correct that line") from error
+        raise ParamsError(f"{path} is not YAML: {' '.join(str(error).split())}", do="correct that line") from error
     except ValidationError as error:
         raise _fault(path, sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")[0]) from error
 
@@ -170,46 +166,36 @@ def _fault(path: Path, fault: Any) -> ParamsError:
     if fault["type"] == "value_error":
         told = fault["ctx"]["error"].args[0]
         expected = told if isinstance(told, str) else str(told[0].args[0])
-    return ParamsError(
-        f"{path}: `{place}` cannot be used" if place else f"{path} cannot be used",
-        given="nothing" if fault["type"] == "missing" else str(fault["input"])[:160],
-        expected=expected,
-        do=_EXAMPLE,
-    )
+    given = "nothing" if fault["type"] == "missing" else str(fault["input"])[:160]
+    which = f"{path}: `{place}`" if place else str(path)
+    return ParamsError(f"{which} cannot be used: {given}; expected: {expected}", do=_EXAMPLE)
 
 
 def _check_metric(plan: SweepPlan, path: Path) -> None:
     if plan.metric not in METRICS:
         raise ParamsError(
-            f"{path}: no stage writes this figure of validation data, by which a sweep can choose",
-            given=f"metric: {plan.metric}",
-            expected=f"one of: {', '.join(METRICS)}",
-            do="set `metric` to one of them; figures of test data are for the winner alone",
+            f"{path}: no stage writes this figure of validation data, by which a sweep can choose: {plan.metric}",
+            do=f"set `metric` to one of {', '.join(METRICS)}; figures of test data are for the winner alone",
         )
 
 
 def _check_keys(plan: SweepPlan, path: Path, params: Params) -> None:
-    sections = [key.split(".")[0] for key in plan.space]
-    if others := [key for key, section in zip(plan.space, sections, strict=True) if section not in _STAGES]:
+    section_of = {key: key.split(".")[0] for key in plan.space}
+    if others := [key for key, section in section_of.items() if section not in _STAGES]:
         raise ParamsError(
-            f"{path}: a sweep tries keys of `pretrain` or of one task in `finetune`",
-            given=", ".join(others),
-            expected="keys such as pretrain.optimizer.learning_rate or finetune.TASK.epochs",
-            do="remove the others; `clozeline ablate` compares two values of `tokenize`",
+            f"{path}: a sweep tries keys of `pretrain` or of one task (finetune.TASK.epochs), not {', '.join(others)}",
+            do="remove these; `clozeline ablate` compares two values of `tokenize`",
         )
-    if wrong := [key for key, section in zip(plan.space, sections, strict=True) if section != plan.stage]:
+    if wrong := [key for key, section in section_of.items() if section != plan.stage]:
         raise ParamsError(
-            f"{path}: these keys do not change the figure `{plan.metric}`, which is one of stage `{plan.stage}`",
-            given=", ".join(wrong),
-            expected=f"keys of `{plan.stage}`",
+            f"{path}: these keys do not change the figure `{plan.metric}` of stage `{plan.stage}`: {', '.join(wrong)}",
             do=f"remove them, or choose another metric: {', '.join(METRICS)}",
         )
     named = {key.split(".")[1] for key in plan.space if plan.task is not None}
     if len(named) > 1 or not named <= params.finetune.keys():
         raise ParamsError(
-            f"{path}: a sweep of fine-tuning tries keys of one task of params.yaml",
-            given=f"finetune.{', finetune.'.join(sorted(named))}",
-            expected=f"one of: {', '.join(sorted(params.finetune)) or 'none, params.yaml has no task'}",
+            f"{path}: a sweep of fine-tuning tries keys of one task of params.yaml, not"
+            f" finetune.{', finetune.'.join(sorted(named))} (tasks: {', '.join(sorted(params.finetune)) or 'none'})",
             do="write one sweep for each task",
         )
 
@@ -237,16 +223,13 @@ def ends_of(values: Dimension) -> Sequence[Value]:
 def _check_stage(plan: SweepPlan, params: Params) -> None:
     if params.pretrain.start == FROM_CHAMPION:
         raise ParamsError(
-            "a sweep does not continue from the live model, which a release may replace meanwhile",
-            given=f"`pretrain.start`: {FROM_CHAMPION}",
-            expected="null, a folder, or a name on the hub",
+            f"a sweep does not continue from the live model (`pretrain.start`: {FROM_CHAMPION}), which a release may"
+            " replace meanwhile",
             do="run `clozeline run --set pretrain.start=null --set pretrain.replay_fraction=null` first",
         )
     needs_looks = plan.metric.startswith("best_validation") or plan.pruning
     if plan.stage == "pretrain" and needs_looks and params.pretrain.validation.every_steps is None:
         raise ParamsError(
-            "the trainings of this sweep have no validation passes",
-            given="`pretrain.validation.every_steps`: null",
-            expected="steps between two validation passes, which pruning and this metric need",
+            "the trainings of this sweep have no validation passes, which pruning and this metric need",
             do="set `pretrain.validation.every_steps` in params.yaml, or `pruning: false` and `metric: nats_per_byte`",
         )

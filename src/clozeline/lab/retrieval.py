@@ -53,7 +53,7 @@ class JudgedQueries:
             DataError: a file is missing or cannot be read, or no query has a relevant document.
         """
         corpus, queries, judgements = _files(folder, split)
-        documents = {str(row[_ID]): _whole(row) for _, row in _records(corpus)}
+        documents = {str(row[_ID]): f"{row.get(_TITLE) or ''} {row[_TEXT]}".strip() for _, row in _records(corpus)}
         place_of = {identity: place for place, identity in enumerate(documents)}
         texts = {str(row[_ID]): str(row[_TEXT]) for _, row in _records(queries)}
         gains: dict[str, dict[int, int]] = {}
@@ -62,9 +62,8 @@ class JudgedQueries:
                 gains.setdefault(query, {})[place_of[document]] = relevance
         if not gains:
             raise DataError(
-                f"{folder}: no query has a relevant document",
-                given=f"{len(texts):,} queries, {len(documents):,} documents",
-                expected=f"in {judgements.name}, ids of {queries.name} and {corpus.name} with a score above 0",
+                f"{folder}: no query has a relevant document: {judgements.name} has no ids of the {len(texts):,}"
+                f" queries and {len(documents):,} documents with a score above 0",
                 do="check that the three files are of the same data set",
             )
         return cls([*documents], [*documents.values()], [*gains], [texts[query] for query in gains], [*gains.values()])
@@ -76,9 +75,7 @@ def _files(folder: Path, split: str) -> list[Path]:
     found = [next(iter(sorted(folder.glob(f"{name}*"))), None) for name in names]
     if missing := [name for name, path in zip(names, found, strict=True) if path is None]:
         raise DataError(
-            f"{folder} is no retrieval data in BEIR's layout",
-            given=f"no {', no '.join(missing)}",
-            expected=", ".join(names),
+            f"{folder} is no retrieval data in BEIR's layout: there is no {', no '.join(missing)}",
             do="name a folder as BEIR's archives have it (for example scifact)",
         )
     return [path for path in found if path is not None]
@@ -86,10 +83,6 @@ def _files(folder: Path, split: str) -> list[Path]:
 
 def _records(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     return read_json_lines(path, {"the id": _ID, "the text": _TEXT}, Meter())
-
-
-def _whole(row: dict[str, object]) -> str:
-    return f"{row.get(_TITLE) or ''} {row[_TEXT]}".strip()
 
 
 def _judgements(path: Path) -> Iterator[tuple[str, str, int]]:
@@ -100,9 +93,8 @@ def _judgements(path: Path) -> Iterator[tuple[str, str, int]]:
             continue
         if len(cells) != _NUM_COLUMNS or not cells[-1].strip().lstrip("-").isdecimal():
             raise DataError(
-                f"{path}, line {number}: not a judgement",
-                given=line.strip()[:80],
-                expected="query-id, corpus-id and a whole number, separated by tabs",
+                f"{path}, line {number}: not a judgement (query-id, corpus-id and a whole number, separated by tabs): "
+                f"{line.strip()[:80]}",
                 do="correct the line",
             )
         yield cells[0], cells[1], int(cells[2])

@@ -74,9 +74,7 @@ def entries_of(clean: Path) -> Iterator[tuple[IndexEntry, str]]:
     )
     if not found:
         raise ArtifactError(
-            f"{clean} has no functions to search for",
-            given="texts without titles",
-            expected="docstrings, each with its qualified name",
+            f"{clean} has no functions to search for: its texts are without titles",
             do="set the source's `kind: python-docs`, and run `dvc repro`",
         )
     for library, title, text in found:
@@ -118,7 +116,8 @@ class SearchIndex:
         Raises:
             ArtifactError: the clean text is missing or has no entries.
         """
-        folder = kept / _key(package, clean)
+        # Everything that the index is built from; the manifest has the hash of each model file.
+        folder = kept / fingerprint({"format": _FORMAT}, (package / FILES.manifest, *parts_of(clean)))
         if not folder.is_dir():
             _LOG.info("embedding every docstring of %s once; later searches read %s", clean, folder)
             with replacing_folder(folder) as beside:
@@ -163,11 +162,6 @@ class SearchIndex:
     @property
     def libraries(self) -> list[str]:
         return sorted({entry.library for entry in self.entries})
-
-
-def _key(package: Path, clean: Path) -> str:
-    """Return a hash of everything that the index is built from; the manifest holds the hash of each model file."""
-    return fingerprint({"format": _FORMAT}, (package / FILES.manifest, *parts_of(clean)))
 
 
 def _build(model: Embedder, clean: Path, folder: Path) -> None:

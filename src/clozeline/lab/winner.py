@@ -13,13 +13,13 @@ import numpy as np
 from clozeline.lab import contest
 from clozeline.lab.contest import PairedTest
 from clozeline.lab.plan import Value
-from clozeline.lab.sweep import EncoderTraining, Sweep, TaskTraining, TrialRecord
+from clozeline.lab.sweep import EncoderTraining, Sweep, TaskTraining
+from clozeline.lab.trials import TrialRecord
 from clozeline.params.editing import edit
 from clozeline.records import clean_text
 from clozeline.records.record import Record
 from clozeline.stages.calling.api import PARAMS
 from clozeline.system.errors import TrainingError
-from clozeline.system.files import replacing_file
 
 _MOST_TEXTS: Final = 2000
 _FILE: Final = "outcome.json"
@@ -61,20 +61,17 @@ def outcome_of(sweep: Sweep) -> tuple[TrialRecord, Outcome]:
     winner = sweep.best_of(trials)
     if winner is None:
         raise TrainingError(
-            "no trial of the sweep has a figure",
-            given="; ".join(trial.reason or trial.state for trial in trials[:5]),
-            expected="at least one training with a finite loss",
+            f"no trial of the sweep has a figure: {'; '.join(trial.reason or trial.state for trial in trials[:5])}",
             do="narrow the ranges in the sweep file, lower learning rates first, and call it again",
         )
     file = sweep.folder / _FILE
-    known = Outcome.model_validate_json(file.read_bytes()) if file.is_file() else None
+    known = Outcome.read(file) if file.is_file() else None
     if known is not None and known.winner == winner.number:
         return winner, known
     tested = _tested(sweep, winner, trials[0]) if winner.number else None
     uses = (known.num_uses if known else 0) + (tested is not None)
     outcome = Outcome(winner=winner.number, tested=tested, num_uses=uses)
-    with replacing_file(file) as beside:
-        beside.write_text(outcome.model_dump_json() + "\n", encoding="utf-8")
+    outcome.write(file)
     return winner, outcome
 
 
@@ -119,13 +116,8 @@ def _on_holdout(sweep: Sweep, ours: EncoderTraining, theirs: EncoderTraining) ->
         first, second = ours.experiment.predicted(some), theirs.experiment.predicted(some)
     bytes_D = first.text_bytes_D.astype(np.float64)
     params = sweep.config.checked
-    test = PairedTest.of(
-        first.nats_D,
-        second.nats_D,
-        bytes_D,
-        seed=params.seed,
-        num_samples=params.evaluate.num_bootstrap_samples,
-    )
+    sampling = {"seed": params.seed, "num_samples": params.evaluate.num_bootstrap_samples}
+    test = PairedTest.of(first.nats_D, second.nats_D, bytes_D, **sampling)
     value, other = (float(one.nats_D.sum() / bytes_D.sum()) for one in (first, second))
     return FinalFigure(
         figure="nats_per_byte",

@@ -17,20 +17,11 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node
 
+from clozeline.params import reading
 from clozeline.params.delivery import ExportParams, ImportParams, ReleaseParams
 from clozeline.params.layers import with_layers
 from clozeline.params.pretraining import BUDGETS, EvaluateParams, PretrainParams, laid_over, where_written
 from clozeline.params.project import Params
-from clozeline.params.reading import (
-    check_key,
-    default_tree,
-    on_one_line,
-    params_in,
-    read_params,
-    read_tree,
-    with_defaults,
-    write_yaml,
-)
 from clozeline.params.schema import section_in
 from clozeline.params.tasks import FinetuneParams
 from clozeline.params.text import ContractParams, PreprocessParams, TokenizeParams
@@ -98,17 +89,17 @@ def edit(path: Path, changes: Sequence[Change], source: str) -> list[str]:
         ParamsError: a key is unknown, a value is out of range, or values contradict each other.
         StorageError: the disk is full; the file is unchanged.
     """
-    read_params(path)
+    reading.read_params(path)
     text, lines = path.read_text(encoding="utf-8"), []
-    tree = with_defaults(_loaded(text, str(path)))
+    tree = reading.with_defaults(_loaded(text, str(path)))
     for key, value in _with_one_budget(changes):
         place = where_written(key, tree)
         changed_text = _with_value(text, place.split("."), value)
-        changed = with_defaults(_loaded(changed_text, source))
+        changed = reading.with_defaults(_loaded(changed_text, source))
         if changed != tree:
-            lines.append(f"{place}: {_shown(tree, place)} → {on_one_line(value)}")
+            lines.append(f"{place}: {_shown(tree, place)} → {reading.on_one_line(value)}")
             text, tree = changed_text, changed
-    params_in(tree, Path(source))
+    reading.params_in(tree, Path(source))
     if lines:
         with replacing_file(path) as beside:
             beside.write_text(text, encoding="utf-8")
@@ -155,7 +146,7 @@ def _loaded(text: str, source: str) -> Any:
 def _shown(tree: Any, place: str) -> str:
     for name in place.split("."):
         tree = tree.get(name) if isinstance(tree, Mapping) else None
-    return "{…}" if isinstance(tree, Mapping) and tree else on_one_line(tree)
+    return "{…}" if isinstance(tree, Mapping) and tree else reading.on_one_line(tree)
 
 
 def _with_value(text: str, key: Sequence[str], value: Any) -> str:
@@ -163,10 +154,10 @@ def _with_value(text: str, key: Sequence[str], value: Any) -> str:
     for depth, name in enumerate(key):
         found = _entry(section, name)
         if found is None:
-            return _inserted(text, section, f"{name}: {on_one_line(_nested(key[depth + 1 :], value))}")
+            return _inserted(text, section, f"{name}: {reading.on_one_line(_nested(key[depth + 1 :], value))}")
         key_node, value_node = found
         if depth == len(key) - 1 or not isinstance(value_node, MappingNode):
-            return _replaced(text, key_node, value_node, on_one_line(_nested(key[depth + 1 :], value)))
+            return _replaced(text, key_node, value_node, reading.on_one_line(_nested(key[depth + 1 :], value)))
         section = value_node
     raise AssertionError("a key has at least one name")
 
@@ -255,7 +246,7 @@ class Knobs(MutableMapping[str, Any]):
         if isinstance(given, Mapping) and isinstance(before, Mapping) and is_section(place):
             given = laid_over(before, given)
         section[last] = given
-        check_key(tree, key, _NAME)
+        reading.check_key(tree, key, _NAME)
         self._tree.clear()
         self._tree.update(tree)
         if self._place == ("pretrain",) and name in BUDGETS and given is not None:
@@ -288,7 +279,7 @@ class Knobs(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         text = StringIO()
-        write_yaml(_at(with_layers(self._tree)[1], self._place), text)
+        reading.write_yaml(_at(with_layers(self._tree)[1], self._place), text)
         return text.getvalue()
 
 
@@ -319,8 +310,8 @@ class Config(Knobs):
             ParamsError: the file has faults.
         """
         if path is not None:
-            read_params(Path(path))
-        super().__init__(default_tree() if path is None else read_tree(Path(path)), ())
+            reading.read_params(Path(path))
+        super().__init__(reading.default_tree() if path is None else reading.read_tree(Path(path)), ())
 
     @property
     def checked(self) -> Params:
@@ -329,7 +320,7 @@ class Config(Knobs):
         Raises:
             ParamsError: keys contradict each other; the message lists all of them.
         """
-        return params_in(self._tree, _NAME)
+        return reading.params_in(self._tree, _NAME)
 
     def copy(self) -> Self:
         """Return a copy that can be changed without a change of this one."""
@@ -342,7 +333,7 @@ class Config(Knobs):
             StorageError: the disk is full.
         """
         with replacing_file(Path(path)) as file, file.open("w", encoding="utf-8") as stream:
-            write_yaml(self._tree, stream)
+            reading.write_yaml(self._tree, stream)
 
     def __repr__(self) -> str:
         return f"Config: {', '.join(self)}"

@@ -7,18 +7,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from clozeline.params import schema
 from clozeline.params.model import CAUSAL_FAMILIES, ModelParams, OptimizerParams, ScheduleParams, may_be_causal
-from clozeline.params.schema import (
-    BelowOne,
-    Count,
-    Fraction,
-    Positive,
-    Section,
-    Share,
-    at_least,
-    only_with,
-    set_for,
-)
+from clozeline.params.schema import BelowOne, Count, Fraction, Positive, Section, Share
 
 Objective = Literal["mlm", "clm", "rtd"]
 FROM_CHAMPION: Final = "champion"
@@ -54,7 +45,7 @@ class MaskingParams(Section):
     """Tokens, spelled as in the vocabulary, that are never targets and never drawn, like special tokens."""
     rules = (
         ("mask_share random_share keep_share", lambda *s: abs(sum(s) - 1) <= 1e-9, "their sum must be 1"),
-        ("unit mean_span_tokens", set_for("span"), "set `mean_span_tokens` for unit `span`, null for any other"),
+        ("unit mean_span_tokens", schema.set_for("span"), "set `mean_span_tokens` for unit `span`, null for any other"),
     )
 
 
@@ -76,7 +67,7 @@ class ValidationParams(Section):
     """Validation passes without a lower loss before training stops; the weights with the lowest loss are kept. Null:
     train to the end.
     """
-    rules = (("patience every_steps", only_with, "`patience` counts validation passes: set `every_steps` too"),)
+    rules = (("patience every_steps", schema.only_with, "`patience` counts validation passes: set `every_steps` too"),)
 
 
 class PretrainParams(Section):
@@ -139,7 +130,11 @@ class PretrainParams(Section):
         ),
         ("max_length model.max_position_embeddings", le, "`max_length` is not above `model.max_position_embeddings`"),
         ("batch_tokens max_length", ge, "`batch_tokens` is not below `max_length`: a row must fit"),
-        ("micro_batch_tokens max_length", at_least, "`micro_batch_tokens` is not below `max_length`: a row must fit"),
+        (
+            "micro_batch_tokens max_length",
+            schema.at_least,
+            "`micro_batch_tokens` is not below `max_length`: a row must fit",
+        ),
         (
             "start start_revision",
             lambda start, revision: revision is None or start not in (None, FROM_CHAMPION),

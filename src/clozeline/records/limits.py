@@ -3,8 +3,9 @@
 import math
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 from pydantic.dataclasses import dataclass
@@ -26,7 +27,7 @@ class Limit:
     given: float
     must_be: MustBe
     limit: float
-    note: str = Field("", exclude=True, kw_only=True)
+    note: Annotated[str, Field(exclude=True)] = field(default="", kw_only=True)
     """What a reader needs beside the limit, such as the figure before; it is shown, but not written."""
 
     @classmethod

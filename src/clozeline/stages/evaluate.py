@@ -12,23 +12,6 @@ import torch
 from tokenizers import Tokenizer
 
 from clozeline.evaluation import detection, groups, measuring
-from clozeline.evaluation.groups import (
-    Asked,
-    ByConfidence,
-    ByDocument,
-    ByFrequency,
-    ByPlace,
-    ByWordClass,
-    Grouping,
-    Sums,
-)
-from clozeline.evaluation.measuring import (
-    MOST_BLOCKS,
-    DocumentSums,
-    EncoderFigures,
-    expected_calibration_error,
-    measure,
-)
 from clozeline.language import models
 from clozeline.language.detection import ReplacedTokenPair
 from clozeline.language.models import LanguageModel
@@ -79,19 +62,21 @@ def run(
     models.check_vocabulary(model, shards.vocab_size, tokens)
     split = Split.open(shards, params.max_length)
     train_V = token_counts(TokenShards.open(tokens, "train"), split.vocabulary)
-    by_document = ByDocument(min(shards.num_documents, MOST_BLOCKS))
-    by_frequency, by_place = ByFrequency.of(train_V, split), ByPlace.of(params.max_length)
-    by_word_class = ByWordClass(Spelling.open(tokenizer))
-    groupings: dict[str, Grouping] = {
+    by_document = groups.ByDocument(min(shards.num_documents, measuring.MOST_BLOCKS))
+    by_frequency, by_place = groups.ByFrequency.of(train_V, split), groups.ByPlace.of(params.max_length)
+    by_word_class = groups.ByWordClass(Spelling.open(tokenizer))
+    groupings: dict[str, groups.Grouping] = {
         "document": by_document,
-        "confidence": ByConfidence(),
+        "confidence": groups.ByConfidence(),
         "frequency": by_frequency,
         "place": by_place,
         "word_class": by_word_class,
     }
     sums = _measured(model, split, how, groupings)
-    documents = DocumentSums.of(shards, sums["document"])
-    figures = EncoderFigures.of(documents, shards.num_documents, seed=seed, num_samples=params.num_bootstrap_samples)
+    documents = measuring.DocumentSums.of(shards, sums["document"])
+    figures = measuring.EncoderFigures.of(
+        documents, shards.num_documents, seed=seed, num_samples=params.num_bootstrap_samples
+    )
     pseudo_figures = _pseudo_likelihood(model, split, how)
     detection_figures = _detection(model, split, how) if isinstance(model, ReplacedTokenPair) else {}
     if not how.group.is_first:
@@ -101,7 +86,7 @@ def run(
     baseline = measuring.measure_unigram(train_V, shards, split.vocabulary)
     report = {
         **figures.model_dump(),
-        "expected_calibration_error": expected_calibration_error(sums["confidence"]),
+        "expected_calibration_error": measuring.expected_calibration_error(sums["confidence"]),
         **pseudo_figures,
         **_contamination(validation_text, training_text, shards.text_bytes),
         **{f"unigram_{name}": value for name, value in asdict(baseline).items()},
@@ -111,7 +96,11 @@ def run(
 
 
 def _write_plots(
-    plots: Path, sums: dict[str, Sums], by_frequency: ByFrequency, by_place: ByPlace, by_word_class: ByWordClass
+    plots: Path,
+    sums: dict[str, groups.Sums],
+    by_frequency: groups.ByFrequency,
+    by_place: groups.ByPlace,
+    by_word_class: groups.ByWordClass,
 ) -> None:
     groups.write_calibration(plots / "calibration.csv", sums["confidence"])
     groups.write_frequency(plots / "frequency.csv", sums["frequency"], by_frequency)
@@ -155,7 +144,7 @@ class _How:
         """Tokens in a batch, at least one row."""
         return max(groups.BATCH_TOKENS, self.params.max_length)
 
-    def questions(self, model: LanguageModel, split: Split) -> Iterator[Asked]:
+    def questions(self, model: LanguageModel, split: Split) -> Iterator[groups.Asked]:
         """Return this process's share."""
         return groups.in_folds(
             models.head_of(model),
@@ -176,10 +165,12 @@ class _How:
             yield bar.advance
 
 
-def _measured(model: LanguageModel, split: Split, how: _How, groupings: dict[str, Grouping]) -> dict[str, Sums]:
+def _measured(
+    model: LanguageModel, split: Split, how: _How, groupings: dict[str, groups.Grouping]
+) -> dict[str, groups.Sums]:
     num_rows = len(split.rows) * groups.num_passes(models.head_of(model), groups.NUM_FOLDS)
     with how.progress("evaluate", num_rows) as advance, torch.inference_mode():
-        return measure(model, how.questions(model, split), groupings, advance, how.group)
+        return measuring.measure(model, how.questions(model, split), groupings, advance, how.group)
 
 
 def _pseudo_likelihood(model: LanguageModel, split: Split, how: _How) -> dict[str, float]:

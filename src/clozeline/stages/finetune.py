@@ -10,14 +10,7 @@ from pathlib import Path
 
 from clozeline.params.tasks import FinetuneParams
 from clozeline.records.clean_text import texts_of
-from clozeline.records.finetune.task_metrics import (
-    CLASS,
-    AnswerRow,
-    Headline,
-    ScoredLook,
-    TaskMetrics,
-    write_shown_items,
-)
+from clozeline.records.finetune import task_metrics
 from clozeline.records.words.shingles import Contamination, contamination, in_batches
 from clozeline.system.files import replacing_folder, write_csv, write_records
 from clozeline.system.group import Group
@@ -90,7 +83,7 @@ def run(
         kept.task.save(folder)
         card_of(task, inputs, found).save(folder / CARD)
     write_records(curve, CurvePoint, kept.trained.curve)
-    write_records(looks, ScoredLook, kept.trained.looks)
+    write_records(looks, task_metrics.ScoredLook, kept.trained.looks)
     _write_tables(kept.report, confusion, classes, examples)
     found.write(metrics)
     for forget_seed in forget:
@@ -121,7 +114,7 @@ def _log_headline(task: str, report: TaskReport) -> None:
         _LOG.warning("%s: the model answers `%s` to every item of the test split", task, report.only_answer)
 
 
-def _in_words(top: Headline) -> str:
+def _in_words(top: task_metrics.Headline) -> str:
     beside = ", ".join(f"{name} {value:.3f}" for name, value in top.compared)
     return f"{top.metric} {top.value:.3f} (95 %: {top.low:.3f} to {top.high:.3f}); beside it {beside}"
 
@@ -168,7 +161,7 @@ def watched(task: str, num_seeds: int, rates: BestRate, seed: int) -> TrainingOu
     return trained
 
 
-def _log_kept_epoch(name: str, looks: Sequence[ScoredLook]) -> None:
+def _log_kept_epoch(name: str, looks: Sequence[task_metrics.ScoredLook]) -> None:
     kept = best_of(looks)
     if are_alike(looks):
         _LOG.warning(
@@ -181,7 +174,7 @@ def _log_kept_epoch(name: str, looks: Sequence[ScoredLook]) -> None:
         _LOG.info("%s: epoch %g is kept, validation score %.4f", name, kept.epoch, kept.validation_score)
 
 
-def _metrics(kept: Finished, values: Sequence[float], beside: Mapping[str, object]) -> TaskMetrics:
+def _metrics(kept: Finished, values: Sequence[float], beside: Mapping[str, object]) -> task_metrics.TaskMetrics:
     epoch, score, report = kept.trained.best.epoch, kept.trained.best.validation_score, kept.report
     known = {
         "headline": report.headline,
@@ -193,16 +186,16 @@ def _metrics(kept: Finished, values: Sequence[float], beside: Mapping[str, objec
         "only_answer": report.only_answer,
         "first_places": dict(report.first_places) or None,
     }
-    return TaskMetrics.model_validate({**known, **report.figures, **beside})
+    return task_metrics.TaskMetrics.model_validate({**known, **report.figures, **beside})
 
 
 def _write_tables(report: TaskReport, confusion: Path, classes: Path, examples: Path) -> None:
-    write_records(confusion, AnswerRow, (AnswerRow(*answer) for answer in report.confusion))
+    write_records(confusion, task_metrics.AnswerRow, (task_metrics.AnswerRow(*answer) for answer in report.confusion))
     columns = tuple(next(iter(report.per_class.values()), _NO_COLUMNS))
     rows = ((label, *(repr(of_class[name]) for name in columns)) for label, of_class in report.per_class.items())
-    write_csv(classes, (CLASS, *columns), rows)
+    write_csv(classes, (task_metrics.CLASS, *columns), rows)
     with replacing_folder(examples) as folder:
-        write_shown_items(folder, report.examples)
+        task_metrics.write_shown_items(folder, report.examples)
 
 
 class _Watch(Callback):
@@ -218,7 +211,7 @@ class _Watch(Callback):
         self._bar.advance(point.step - self._bar.done, note=f"loss {point.loss:.3f}")
         self._tell({"loss": point.loss, "learning_rate": point.learning_rate}, point.step)
 
-    def look(self, look: ScoredLook) -> None:
+    def look(self, look: task_metrics.ScoredLook) -> None:
         self._bar.advance(look.step - self._bar.done)
         after = f"epoch {look.epoch:g}" if look.step else "before training"
         _LOG.info("%s: validation score %.4f", after, look.validation_score)

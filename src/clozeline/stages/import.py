@@ -1,7 +1,6 @@
 """Stage `import`: turn a published model into a package, with its head and its pooling as they are."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 from clozeline.exporting.exams import Sample
@@ -55,10 +54,6 @@ def _examined(file: Path, params: ExportParams) -> Examined:
             f"{file} holds {len(items)} items, too few to compare INT8 with fp32",
             do=f"run `clozeline import` again, which writes at least {MIN_AGREEMENT_TEXTS}",
         )
-    calibrating = items[len(items) - num_calibration :]
-    sample = Sample(texts=_texts_of(deciding), labels=[None] * len(deciding), held_out=deciding)
-    return Examined(sample, _texts_of(calibrating))
-
-
-def _texts_of(items: Sequence[HeldOut]) -> list[str]:
-    return [item.text for item in items]
+    texts = [item.text for item in items]
+    sample = Sample(texts=texts[: len(deciding)], labels=[None] * len(deciding), held_out=deciding)
+    return Examined(sample, texts[len(items) - num_calibration :])

@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from clozeline.cluster.ledger import open_workers
 from clozeline.corpus.cleaning.building import build_corpus
@@ -25,15 +24,13 @@ _ENOUGH_FOR_INT8 = 100
 """The MIN_AGREEMENT_TEXTS of `exporting/proof.py`."""
 _LARGEST_SHARE = 0.2
 """Largest share of the texts that is advised for validation."""
-_REMEDIES: Mapping[str, str] = MappingProxyType(
-    {
-        DropReason.EMPTY: "check that `preprocess.source.text_field` names the field of the text",
-        DropReason.TOO_SHORT: "lower `preprocess.min_characters` or `preprocess.min_words` to keep them",
-        DropReason.EXACT_DUPLICATE: "the source repeats itself: check that it is whole, and read once",
-        DropReason.NEAR_DUPLICATE: "raise `preprocess.near_duplicate_similarity` to keep similar texts",
-        DropReason.BAD_RECORD: f"{BAD_RECORDS} beside the clean text has their places",
-    }
-)
+_REMEDIES: Mapping[str, str] = {
+    DropReason.EMPTY: "check that `preprocess.source.text_field` names the field of the text",
+    DropReason.TOO_SHORT: "lower `preprocess.min_characters` or `preprocess.min_words` to keep them",
+    DropReason.EXACT_DUPLICATE: "the source repeats itself: check that it is whole, and read once",
+    DropReason.NEAR_DUPLICATE: "raise `preprocess.near_duplicate_similarity` to keep similar texts",
+    DropReason.BAD_RECORD: f"{BAD_RECORDS} beside the clean text has their places",
+}
 """Reason → what to do about most of a source dropped for it."""
 
 

@@ -12,7 +12,7 @@ gradient would only decay; here they stay unchanged.
 Shapes: V vocabulary, H hidden, U tokens that are trained; B rows of a batch, L longest row.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -41,20 +41,16 @@ def layers_of(model: TaskModel) -> nn.ModuleList:
     if isinstance(model, EncoderModel):
         return model.encoder.layers
     if isinstance(model, OwnModel):
-        return _layers_of_own(model)
+        if model.layers is None:
+            raise ParamsError(
+                f"`lora`, `frozen_layers`, `layer_decay`: `{model.config.model_params.family}` has no ModuleList",
+                do="put the layers into a torch.nn.ModuleList, lowest first, or remove these knobs from the task",
+            )
+        return model.layers
     wanted = int(model.config.num_hidden_layers)
     found = [inner for inner in model.base_model.modules() if isinstance(inner, nn.ModuleList) and len(inner) == wanted]
     assert found, f"{type(model).__name__} has no ModuleList of {wanted} layers"
     return found[0]
-
-
-def _layers_of_own(model: OwnModel) -> nn.ModuleList:
-    if model.layers is None:
-        raise ParamsError(
-            f"`lora`, `frozen_layers`, `layer_decay`: `{model.config.model_params.family}` has no ModuleList of layers",
-            do="put the layers into a torch.nn.ModuleList, lowest first, or remove these knobs from the task",
-        )
-    return model.layers
 
 
 def depth_of_each(model: TaskModel) -> dict[int, int]:
@@ -63,7 +59,8 @@ def depth_of_each(model: TaskModel) -> dict[int, int]:
     """
     layers = layers_of(model)
     in_layer = {id(parameter): place for place, layer in enumerate(layers, start=1) for parameter in layer.parameters()}
-    in_embeddings = {id(parameter) for parameter in _embedding_parameters(model)}
+    # Tables, their norm, and the projection to the layers' width have "embedding" in their name.
+    in_embeddings = {id(parameter) for name, parameter in model.base_model.named_parameters() if "embedding" in name}
     top = len(layers) + 1
     return {
         id(parameter): in_layer.get(id(parameter), _EMBEDDINGS if id(parameter) in in_embeddings else top)
@@ -96,13 +93,6 @@ def rate_by_depth(model: TaskModel, layer_decay: float) -> Callable[[nn.Paramete
     depths = depth_of_each(model)
     top = len(layers_of(model)) + 1
     return lambda parameter: layer_decay ** (top - depths[id(parameter)])
-
-
-def _embedding_parameters(model: TaskModel) -> Iterator[nn.Parameter]:
-    """Yield parameters with "embedding" in their name: tables, their norm, and the projection to the layers' width."""
-    for name, parameter in model.base_model.named_parameters():
-        if "embedding" in name:
-            yield parameter
 
 
 def add(model: TaskModel, params: LoraParams, seed: int) -> None:

@@ -37,17 +37,8 @@ _SHAPE = (
     '[{"question": "…", "answers": [{"text": "…", "answer_start": 0}]}]}]}]}'
 )
 _KEYS = (
-    "data",
-    "paragraphs",
-    "context",
-    "qas",
-    "question",
-    "answers",
-    "text",
-    "answer_start",
-    "id",
-    "title",
-    "version",
+    *("data", "paragraphs", "context", "qas", "question", "answers"),
+    *("text", "answer_start", "id", "title", "version"),
 )
 _KINDS = MappingProxyType({list: "a list", str: "a string", int: "a whole number"})
 _SUFFIXES = (".tsv", ".txt")
@@ -231,25 +222,19 @@ def _member(value: Any, name: str, kind: type, where: str) -> Any:
     member = value.get(name) if isinstance(value, dict) else None
     if isinstance(member, kind):
         return member
+    near = None
+    if not isinstance(value, dict):
+        given = f"{type(value).__name__}: {str(value)[:80]}"
+    elif name in value:
+        given = f'"{name}": {str(value[name])[:80]}'
+    else:
+        given = f"keys: {', '.join(value) or 'none'}"
+        near = nearest(name, [key for key in value if key not in _KEYS])
     raise DataError(
         f'{where}: expected "{name}": {_KINDS[kind]}, as in {_SHAPE}',
-        given=_given(value, name),
-        do=_remedy_for_key(value, name),
+        given=given,
+        do=f'rename "{near}" to "{name}" in the file' if near else "correct the file at this place",
     )
-
-
-def _given(value: Any, name: str) -> str:
-    if not isinstance(value, dict):
-        return f"{type(value).__name__}: {str(value)[:80]}"
-    if name in value:
-        return f'"{name}": {str(value[name])[:80]}'
-    return f"keys: {', '.join(value) or 'none'}"
-
-
-def _remedy_for_key(value: Any, name: str) -> str:
-    free = [key for key in value if key not in _KEYS] if isinstance(value, dict) and name not in value else []
-    near = nearest(name, free)
-    return f'rename "{near}" to "{name}" in the file' if near else "correct the file at this place"
 
 
 def pair_readers(columns: Sequence[str] | None) -> Mapping[str, Reader]:
@@ -274,14 +259,10 @@ def _read_pairs(path: Path, fields: Fields, *, columns: Sequence[str]) -> Iterat
 
 def tag_readers(token_column: int, tag_column: int) -> Mapping[str, Reader]:
     """Return the readers of column files, keyed by file suffix."""
-
-    def read(path: Path, fields: Fields) -> Iterator[LabelledRecord]:
-        return _read_tags(path, fields, token_column, tag_column)
-
-    return dict.fromkeys(SUFFIXES, read)
+    return dict.fromkeys(SUFFIXES, partial(_read_tags, token_column=token_column, tag_column=tag_column))
 
 
-def _read_tags(path: Path, fields: Fields, token_column: int, tag_column: int) -> Iterator[LabelledRecord]:
+def _read_tags(path: Path, fields: Fields, *, token_column: int, tag_column: int) -> Iterator[LabelledRecord]:
     words: list[str] = []
     tags: list[str] = []
     first_line = 1

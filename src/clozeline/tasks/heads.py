@@ -41,6 +41,7 @@ _LEAST_OF_VOCABULARY = 0.95
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 _MASKED_LM = "ForMaskedLM"
 _CLASSIFIER = "ForSequenceClassification"
+Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
 _FOLLOWS = "entail"
 """Prefix of the label of entailment, ignoring case: `entailment`, `ENTAILMENT`."""
 
@@ -217,19 +218,21 @@ def folder_of(name: str, revision: str | None, what: str) -> Path:
         ) from error
 
 
+def named(labels: Sequence[str]) -> dict[str, object]:
+    """Return the configuration of a head that chooses among `labels`."""
+    return {"id2label": dict(enumerate(labels)), "label2id": {label: place for place, label in enumerate(labels)}}
+
+
 def build_classifier(
     encoder: Path,
     labels: Sequence[str],
     seed: int,
-    problem: Literal[
-        "single_label_classification", "multi_label_classification", "regression"
-    ] = "single_label_classification",
+    problem: Problem = "single_label_classification",
     family: str | None = None,
 ) -> TaskModel:
     """Return the encoder with a fresh head for `labels`; raises as `build`."""
-    changes: dict[str, object] = {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: place for place, label in enumerate(labels)},
+    changes = {
+        **named(labels),
         # Masked language modelling never trains [CLS], so the mean over tokens summarizes a text better.
         "classifier_pooling": "mean",
     }
@@ -238,15 +241,10 @@ def build_classifier(
     return build(encoder, "text-classification", seed, changes, family=family, reads_mean=True)
 
 
-def class_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:
-    """Return `logits_BC`."""
-    logits_BC: Tensor = model(**batch.inputs).logits
-    return logits_BC
-
-
-def build_answerer(encoder: Path, seed: int, family: str | None = None) -> TaskModel:
-    """Return the encoder with a fresh head; raises as `build`."""
-    return build(encoder, "question-answering", seed, {"num_labels": 2}, family=family)
+def logits(model: TaskModel, batch: EncodedBatch) -> Tensor:
+    """Return `logits_BC`, or for each token `logits_BLC`."""
+    logits: Tensor = model(**batch.inputs).logits
+    return logits
 
 
 def end_logits(model: TaskModel, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
@@ -255,33 +253,11 @@ def end_logits(model: TaskModel, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
     return start_BL, end_BL
 
 
-def build_embedder(encoder: Path, seed: int, family: str | None = None) -> TaskModel:
-    """Return the encoder without a head; raises as `build`. `seed` draws the pooler of families that have one,
-    which nothing uses.
-    """
-    return build(encoder, "feature-extraction", seed, {}, family=family)
-
-
 def embeddings(model: TaskModel, batch: EncodedBatch) -> Tensor:
     """Return `embedding_BH`, vectors of length 1 in fp32, whatever the precision of the model."""
     mask_BL = batch.attention_mask_BL
     hidden_BLH = model.base_model(**batch.inputs).last_hidden_state
     return mean_of_tokens(hidden_BLH.float(), torch.ones_like(batch.input_ids_BL) if mask_BL is None else mask_BL)
-
-
-def build_tagger(encoder: Path, tags: Sequence[str], seed: int, family: str | None = None) -> TaskModel:
-    """Return the encoder with a fresh head for `tags`; raises as `build`."""
-    changes = {
-        "id2label": dict(enumerate(tags)),
-        "label2id": {tag: place for place, tag in enumerate(tags)},
-    }
-    return build(encoder, "token-classification", seed, changes, family=family)
-
-
-def tag_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:
-    """Return `logits_BLC`."""
-    logits_BLC: Tensor = model(**batch.inputs).logits
-    return logits_BLC
 
 
 def build_cloze(encoder: Path, family: str | None = None) -> TaskModel:

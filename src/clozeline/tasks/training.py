@@ -350,7 +350,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestRate:
     # Each process has the whole model: those of tasks fit on one device.
     processes = replace(Processes.join(), sharding="ddp")
     precision = Precision.choose(params.precision, processes.device)
-    hardware = Hardware(processes, precision, MicroBatches.of(params, processes.device))
+    hardware: Hardware[Any] = Hardware(processes, precision, MicroBatches.of(params, processes.device))
     _select_trained_weights(task, inputs)
     task.model.to(precision.device)
     fitted = task if plan.total_steps and isinstance(task, StartsFitted) else None

@@ -11,7 +11,7 @@ their hashes, V vocabulary.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -22,9 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from clozeline.cluster.ledger import Done, FinishedTask
+from clozeline.cluster.ledger import Done, FinishedTask, Item
 from clozeline.records import word_cuts
 from clozeline.records.clean_text import TEXT
+from clozeline.records.reading.tokens import dtype_for
 from clozeline.records.word_cuts import (
     BEFORE_BLANKS,
     MARK,
@@ -52,7 +53,7 @@ _MOST_WORD_BYTES = 2**22
 _AT_BLANKS = ByteClasses.of(blanks=WORD_BLANKS)
 _AT_PUNCTUATION = ByteClasses.of(blanks=PUNCTUATION_BLANKS, alone=PUNCTUATION)
 
-Item = TypeVar("Item")
+Given = TypeVar("Given")
 _USES: Final = "uses.npy"
 """File of a count's `uses_V`."""
 FILES_OF_COUNTS: Final = (_USES, "documents.npy")
@@ -252,30 +253,6 @@ class PackingCount:
 
 
 @dataclass(frozen=True)
-class EncodeItem:
-    """A partition whose texts are encoded."""
-
-    name: str
-    partition: Partition
-    tokenizer: Path
-    """Folder of the tokenizer."""
-    sha256: str
-    """Hash of the tokenizer."""
-    dtype: str
-    earlier: tuple[Path, ...]
-    """Folders of partitions that hold ids of some of the texts; they change no byte."""
-
-    @property
-    def inputs(self) -> list[object]:
-        return [self.partition.digest, self.sha256]
-
-    @property
-    def reads(self) -> list[Path]:
-        known = [path for folder in self.earlier for path in EncodedFiles(folder, self.dtype).recorded]
-        return [self.partition.path, *sorted(self.tokenizer.iterdir()), *known]
-
-
-@dataclass(frozen=True)
 class _Batch:
     texts_D: Any
     """Arrow array of strings."""
@@ -284,19 +261,33 @@ class _Batch:
     """Place of each text among the known ones, or -1."""
 
 
-def encode_partition(item: EncodeItem, folder: Path) -> Done:
+def encode_item(name: str, partition: Partition, opened: OpenTokenizer, earlier: Sequence[Path]) -> Item:
+    """Return the task that encodes a partition.
+
+    Args:
+        earlier: folders of partitions that hold ids of some of the texts; they change no byte.
+    """
+    dtype, tokenizer = dtype_for(opened.vocab_size), opened.folder
+    known = [path for folder in earlier for path in EncodedFiles(folder, dtype).recorded]
+    reads = [partition.path, *sorted(tokenizer.iterdir()), *known]
+    run = partial(encode_partition, partition, tokenizer, opened.sha256, earlier)
+    return Item(name, [partition.digest, opened.sha256], reads, run)
+
+
+def encode_partition(partition: Partition, tokenizer: Path, sha256: str, earlier: Sequence[Path], folder: Path) -> Done:
     """Write the ids of a partition's texts, as `EncodedFiles`, and their counts.
 
     Raises:
         ArtifactError: the file of texts is damaged, or lacks a column.
     """
-    opened, words = _opened(item.tokenizer, item.sha256)
-    known = KnownIds.read(item.earlier, item.dtype)
+    opened, words = _opened(tokenizer, sha256)
+    dtype = dtype_for(opened.vocab_size)
+    known = KnownIds.read(earlier, dtype)
     count, num_known = PackingCount(opened.vocab_size), 0
     forbidden_V = np.zeros(opened.vocab_size, dtype=bool)
     forbidden_V[[id_ for id_ in opened.special_ids.every if id_ != opened.special_ids.unk]] = True
-    with EncodedWriter(EncodedFiles(folder, item.dtype)) as writer:
-        for batch, encoded in _looked_up(_batches(item.partition, known), words):
+    with EncodedWriter(EncodedFiles(folder, dtype)) as writer:
+        for batch, encoded in _looked_up(_batches(partition, known), words):
             ids = completed(batch.place_D, known, _allowed(encoded, forbidden_V))
             text_bytes_D = pc.binary_length(batch.texts_D).to_numpy(zero_copy_only=False)
             writer.append(ids.tokens_N, [ids.lengths_D, text_bytes_D, ids.dropped_D], batch.digests)
@@ -323,10 +314,10 @@ def _batches(partition: Partition, known: KnownIds) -> Iterator[tuple[_Batch, An
         yield _Batch(texts_D, digests, place_D), texts_D.filter(pa.array(place_D < 0))
 
 
-def _looked_up(items: Iterable[tuple[Item, Any]], words: WordCache) -> Iterator[tuple[Item, EncodedWords]]:
+def _looked_up(items: Iterable[tuple[Given, Any]], words: WordCache) -> Iterator[tuple[Given, EncodedWords]]:
     """Yield each item with the ids of its texts; a thread cuts the next texts while the current ones are looked up."""
     with ThreadPoolExecutor(1) as thread:
-        before: tuple[Item, Future[CutTexts]] | None = None
+        before: tuple[Given, Future[CutTexts]] | None = None
         for item, texts in items:
             cut = thread.submit(words.cut, texts)
             if before:

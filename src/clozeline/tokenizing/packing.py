@@ -22,7 +22,7 @@ from clozeline.system.arrays import DiskArrays
 from clozeline.system.content import code_of, fingerprint, versions_of
 from clozeline.system.progress import ProgressBar
 from clozeline.tokenizing.earlier_ids import EarlierIds
-from clozeline.tokenizing.encoding import FILES_OF_COUNTS, EncodeItem, PackingCount, encode_partition
+from clozeline.tokenizing.encoding import FILES_OF_COUNTS, PackingCount, encode_item
 from clozeline.tokenizing.shards import EncodedFiles, Partition, write_shards
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
@@ -84,22 +84,15 @@ def pack(
     """
     dtype, count = dtype_for(opened.vocab_size), PackingCount(opened.vocab_size)
     items = [
-        EncodeItem(
-            f"partition {number} of {split}",
-            partition,
-            opened.folder,
-            opened.sha256,
-            dtype,
-            earlier.of(split, partition) if earlier else (),
-        )
-        for number, partition in enumerate(partitions)
+        encode_item(f"partition {number} of {split}", part, opened, earlier.of(split, part) if earlier else ())
+        for number, part in enumerate(partitions)
     ]
     encoded = []
     with (
         nullcontext(ledger) if ledger else passing_ledger(folder) as ledger,
         ProgressBar(f"tokenize {split}", sum(partition.num_rows for partition in partitions)) as bar,
     ):
-        records = ledger.run(encode_partition, items, read=FILES_OF_COUNTS)
+        records = ledger.run(items, read=FILES_OF_COUNTS)
         for partition, record in zip(partitions, records, strict=True):
             count.add_encoded(record)
             encoded.append((split, partition, record))

@@ -10,6 +10,7 @@ Shapes: D documents, N their tokens.
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -17,7 +18,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.cluster.ledger import Done, Ledger
+from clozeline.cluster.ledger import Done, Item, Ledger
 from clozeline.cluster.store import RECORD
 from clozeline.records.clean_text import TEXT, RowGroup, columns_of, files_in, row_groups
 from clozeline.records.reading.tokens import ShardInfo, ShardPaths, SplitInfo
@@ -113,20 +114,6 @@ class ShardPiece:
         return int(self.tokens.stop - self.tokens.start)
 
 
-@dataclass(frozen=True)
-class ShardItem:
-    name: str
-    pieces: Sequence[ShardPiece]
-
-    @property
-    def inputs(self) -> list[object]:
-        return [[piece.files.folder.name, piece.documents.start, piece.documents.stop] for piece in self.pieces]
-
-    @property
-    def reads(self) -> list[Path]:
-        return [path for piece in self.pieces for path in (piece.files.tokens, piece.files.documents)]
-
-
 def write_shards(
     partitions: Iterable[EncodedFiles], folder: Path, split: str, shard_tokens: int, ledger: Ledger
 ) -> SplitInfo:
@@ -136,9 +123,9 @@ def write_shards(
     its own. The bytes depend neither on the partitions nor on the workers of `ledger`.
     """
     pieces = _pieces_of_shards(partitions, shard_tokens)
-    items = [ShardItem(f"shard {ordinal} of {split}", here) for ordinal, here in enumerate(pieces)]
+    items = [_shard_item(f"shard {ordinal} of {split}", here) for ordinal, here in enumerate(pieces)]
     done = []
-    for ordinal, record in enumerate(ledger.run_all(write_shard, items, f"write shards of {split}")):
+    for ordinal, record in enumerate(ledger.run_all(items, f"write shards of {split}")):
         made, wanted = ShardPaths.of(record.folder, _SPLIT, 0), ShardPaths.of(folder, split, ordinal)
         link_or_copy(made.tokens, wanted.tokens)
         link_or_copy(made.offsets, wanted.offsets)
@@ -152,12 +139,18 @@ def write_shards(
     )
 
 
-def write_shard(item: ShardItem, folder: Path) -> Done:
+def _shard_item(name: str, pieces: Sequence[ShardPiece]) -> Item:
+    inputs = [[piece.files.folder.name, piece.documents.start, piece.documents.stop] for piece in pieces]
+    reads = [path for piece in pieces for path in (piece.files.tokens, piece.files.documents)]
+    return Item(name, inputs, reads, partial(write_shard, pieces))
+
+
+def write_shard(pieces: Sequence[ShardPiece], folder: Path) -> Done:
     """Write the files of a shard; the facts are its `ShardInfo`."""
     digest = hashlib.sha256()
     paths = ShardPaths.of(folder, _SPLIT, 0)
     with paths.tokens.open("wb") as file:
-        for piece in item.pieces:
+        for piece in pieces:
             with piece.files.tokens.open("rb") as source:
                 width = np.dtype(piece.files.dtype).itemsize
                 source.seek(piece.tokens.start * width)
@@ -167,9 +160,7 @@ def write_shard(item: ShardItem, folder: Path) -> Done:
                     digest.update(chunk)
                     left -= len(chunk)
                 assert not left, piece
-    lengths_D, text_bytes_D = np.concatenate(
-        [piece.files.columns()[:2, piece.documents] for piece in item.pieces], axis=1
-    )
+    lengths_D, text_bytes_D = np.concatenate([piece.files.columns()[:2, piece.documents] for piece in pieces], axis=1)
     offsets = np.concatenate([np.zeros(1, np.uint64), np.cumsum(lengths_D, dtype=np.uint64)])
     info = ShardInfo(
         num_documents=len(lengths_D),

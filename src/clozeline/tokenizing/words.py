@@ -9,6 +9,7 @@ Shapes: U distinct words, W words of some texts.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from clozeline.cluster.ledger import Done, Ledger
+from clozeline.cluster.ledger import Done, Item, Ledger
 from clozeline.records.words.bytes import word_hashes
 from clozeline.system.progress import track
 from clozeline.tokenizing.encoding import Cut, WordCache
@@ -78,53 +79,6 @@ class CountedTexts(Protocol):
         """Start a pass over the texts, in batches."""
 
 
-@dataclass(frozen=True)
-class CountItem:
-    """A partition whose words are counted."""
-
-    number: int
-    partition: CountedTexts
-    tokenizer: Tokenizer
-    """Decides how texts are cut into words; needs no vocabulary."""
-    num_buckets: int
-
-    @property
-    def name(self) -> str:
-        return f"partition {self.number}"
-
-    @property
-    def inputs(self) -> list[object]:
-        return [self.partition.digest, digest_of([self.tokenizer.to_str()]), self.num_buckets]
-
-    @property
-    def reads(self) -> Sequence[Path]:
-        return self.partition.reads
-
-
-@dataclass(frozen=True)
-class WordBucketItem:
-    """A bucket whose words are counted over all partitions."""
-
-    folders: tuple[Path, ...]
-    """Folders of the counted partitions."""
-    digest: str
-    """Of the counted partitions: a list of them in each record would grow with the square of the text."""
-    bucket: int
-    most_words: int
-
-    @property
-    def name(self) -> str:
-        return f"bucket {self.bucket} of counts"
-
-    @property
-    def inputs(self) -> list[object]:
-        return [self.digest, self.bucket, self.most_words]
-
-    @property
-    def reads(self) -> list[Path]:
-        return [counts / WORDS for counts in self.folders]
-
-
 def digest_of(parts: Iterable[str]) -> str:
     return blake2b(" ".join(parts).encode(), digest_size=16).hexdigest()
 
@@ -134,15 +88,15 @@ def num_buckets_for(num_partitions: int) -> int:
     return min(1 << ((num_partitions - 1) // _PARTITIONS_A_BUCKET).bit_length(), _MOST_BUCKETS)
 
 
-def count_partition(item: CountItem, folder: Path) -> Done:
-    """Count words and characters of a partition."""
+def count_partition(partition: CountedTexts, tokenizer: Tokenizer, num_buckets: int, folder: Path) -> Done:
+    """Count words and characters of a partition. `tokenizer`, which needs no vocabulary, cuts texts into words."""
     counted, characters = _Sum(), np.zeros(NUM_CODE_POINTS, np.int64)
-    cut = WordCache.create(item.tokenizer).cut
-    for batch in item.partition.texts():
+    cut = WordCache.create(tokenizer).cut
+    for batch in partition.texts():
         counted.add(_counted(batch, cut))
         code_points = np.frombuffer("".join(batch).encode("utf-32-le"), dtype=np.uint32)
         characters += np.bincount(code_points, minlength=NUM_CODE_POINTS)
-    _write(counted.table(), item.num_buckets, folder / WORDS)
+    _write(counted.table(), num_buckets, folder / WORDS)
     present = np.flatnonzero(characters)
     np.save(folder / CHARACTERS, np.stack([present, characters[present]]), allow_pickle=False)
     return Done()
@@ -154,13 +108,13 @@ def add_characters(folder: Path, counts: npt.NDArray[np.int64]) -> None:
     counts[code_points] += here
 
 
-def count_bucket(item: WordBucketItem, folder: Path) -> Done:
-    """Write the `most_words` most frequent words of a bucket with their counts."""
+def count_bucket(files: Sequence[Path], bucket: int, most_words: int, folder: Path) -> Done:
+    """Write the `most_words` most frequent words of a bucket with their counts over all partitions' files of words."""
     counted = _Sum()
-    for counts in item.folders:
-        with pa.memory_map(str(counts / WORDS)) as source, pa.ipc.open_file(source) as file:
-            counted.add(pa.Table.from_batches([file.get_batch(item.bucket)]))
-    _write(_most_frequent(counted.table(), item.most_words), 1, folder / WORDS)
+    for path in files:
+        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
+            counted.add(pa.Table.from_batches([file.get_batch(bucket)]))
+    _write(_most_frequent(counted.table(), most_words), 1, folder / WORDS)
     return Done()
 
 
@@ -238,15 +192,30 @@ class TrainingText:
 
     def counted(self, tokenizer: Tokenizer) -> CountedText:
         """Count characters and words, cut as `tokenizer` needs it; a partition, then a bucket, is a task."""
-        num_buckets = num_buckets_for(len(self.partitions))
-        items = [
-            CountItem(number, partition, tokenizer, num_buckets) for number, partition in enumerate(self.partitions)
+        num_buckets, words_of = num_buckets_for(len(self.partitions)), digest_of([tokenizer.to_str()])
+        partitions = [
+            Item(
+                f"partition {number}",
+                [partition.digest, words_of, num_buckets],
+                partition.reads,
+                partial(count_partition, partition, tokenizer, num_buckets),
+            )
+            for number, partition in enumerate(self.partitions)
         ]
-        records = self.ledger.run_all(count_partition, items, "count words", read=(CHARACTERS,))
+        records = self.ledger.run_all(partitions, "count words", read=(CHARACTERS,))
         counts = np.zeros(NUM_CODE_POINTS, dtype=np.int64)
         for record in records:
             add_characters(record.folder, counts)
-        folders, digest = tuple(record.folder for record in records), digest_of(record.key for record in records)
-        buckets = [WordBucketItem(folders, digest, bucket, MOST_WORDS) for bucket in range(num_buckets)]
-        summed = self.ledger.run_all(count_bucket, buckets, "sum counts")
+        # A list of the partitions in the inputs of each bucket would grow with the square of the text.
+        files, digest = [record.folder / WORDS for record in records], digest_of(record.key for record in records)
+        buckets = [
+            Item(
+                f"bucket {bucket} of counts",
+                [digest, bucket, MOST_WORDS],
+                files,
+                partial(count_bucket, files, bucket, MOST_WORDS),
+            )
+            for bucket in range(num_buckets)
+        ]
+        summed = self.ledger.run_all(buckets, "sum counts")
         return CountedText(counts, merged((record.folder for record in summed), MOST_WORDS))

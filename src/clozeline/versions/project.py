@@ -113,7 +113,7 @@ def require_writable_cache(root: Path) -> None:
             pass
     except OSError as error:
         raise StorageError(
-            f"DVC's cache {folder} is not writable, but every stage stores its outputs there: {error}",
+            f"DVC's cache is not writable, but every stage stores its outputs in {folder}: {error}",
             do="correct its owner or mode, free disk space, or choose another one: `dvc cache dir --local FOLDER`",
         ) from error
 

@@ -185,7 +185,7 @@ def add(root: Path, url: str, endpoint: str | None = None) -> None:
         settings["endpointurl"] = endpoint
     if url.startswith("s3:"):
         settings["connect_timeout"] = _CONNECT_SECONDS
-    laid_over = {"remote": {NAME: settings}, "core": {"remote": NAME}}
+    laid_over: Mapping[str, Mapping[str, object]] = {"remote": {NAME: settings}, "core": {"remote": NAME}}
     with _checked_settings(url), open_project(root, settings=laid_over) as repo:
         check(repo)
     with open_project(root) as repo, repo.config.edit("repo") as written:

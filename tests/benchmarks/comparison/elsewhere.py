@@ -1,4 +1,4 @@
-"""Runs a side in a process of its own if its packages conflict with the project's.
+"""Runs a side in a process of its own if its packages conflict with the project's, and measures it there.
 
 Each call is pickled: the function, whose module must import nothing of the project, and its arguments.
 """
@@ -6,11 +6,13 @@ Each call is pickled: the function, whose module must import nothing of the proj
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 BENCHMARKS = Path(__file__).parents[1]
@@ -85,3 +87,84 @@ def _answer(connection: Connection) -> None:
 
 if __name__ == "__main__":
     _answer(Connection(int(sys.argv[1])))
+
+
+def texts_per_second(ask: Ask, texts: Sequence[str], *, in_a_call: int) -> float:
+    """Return the texts per second of consecutive calls with `in_a_call` texts each."""
+    started = time.perf_counter()
+    for at in range(0, len(texts), in_a_call):
+        ask(texts[at : at + in_a_call])
+    return len(texts) / (time.perf_counter() - started)
+
+
+def median_milliseconds(ask: Ask, texts: Sequence[str]) -> float:
+    """Return the median duration of calls with one text each."""
+    seconds = []
+    for text in texts:
+        started = time.perf_counter()
+        ask([text])
+        seconds.append(time.perf_counter() - started)
+    return 1000 * median(seconds)
+
+
+VARIABLE = "TOKENIZERS_PARALLELISM"
+"""`tokenizers` reads it at each call."""
+_NUM_THREADS = "RAYON_NUM_THREADS"
+_TRIES = 3
+
+
+def settings(in_parallel: bool, num_threads: int) -> dict[str, str]:
+    """Return the environment of a process whose tokenizer uses `num_threads` threads, or only the calling thread."""
+    return {VARIABLE: str(in_parallel).lower(), _NUM_THREADS: str(num_threads)}
+
+
+def tokenize_as_the_server(num_threads: int) -> None:
+    """Make our tokenizer run in the calling thread, as in the server; a side that `at_its_best` runs in parallel gets
+    `num_threads` threads.
+
+    Call this before the first batch is spread over threads, because their number is fixed from then on.
+    """
+    os.environ.update(settings(False, num_threads))
+
+
+def at_its_best(side: Ask, texts: Sequence[str]) -> tuple[Ask, bool]:
+    """Return `side` with the faster tokenizer setting for `texts`, and whether that setting spreads its batches."""
+    in_parallel = measured(_is_faster_in_parallel, side, texts)
+    return tokenizing(side, in_parallel), in_parallel
+
+
+def tokenizing(side: Ask, in_parallel: bool) -> Ask:
+    """Return `side` with its tokenizer set to `in_parallel` during each call only."""
+    if isinstance(side, There):
+        return replace(side, ask=_Tokenizing(side.ask, in_parallel))
+    return _Tokenizing(side, in_parallel)
+
+
+def _is_faster_in_parallel(ask: Ask, texts: Sequence[str]) -> bool:
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    ways = {in_parallel: _Tokenizing(ask, in_parallel) for in_parallel in seconds}
+    for way in ways.values():
+        way(texts)
+    for _ in range(_TRIES):
+        for in_parallel, way in ways.items():
+            started = time.perf_counter()
+            way(texts)
+            seconds[in_parallel].append(time.perf_counter() - started)
+    return min(seconds[True]) < min(seconds[False])
+
+
+@dataclass(frozen=True)
+class _Tokenizing:
+    ask: Ask
+    in_parallel: bool
+
+    def __call__(self, texts: Sequence[str]) -> Any:
+        before = os.environ.get(VARIABLE)
+        os.environ[VARIABLE] = str(self.in_parallel).lower()
+        try:
+            return self.ask(texts)
+        finally:
+            if before is None:
+                del os.environ[VARIABLE]
+            else:
+                os.environ[VARIABLE] = before

@@ -23,9 +23,8 @@ import torch
 from clozeline.params.pretraining import laid_over
 from clozeline.params.tasks import SECTIONS, FinetuneParams, whole_task
 from clozeline.stages import finetune
-from comparison.alternation import Comparison, alternate, finish, report_progress
+from comparison.frame import alternate, available_cores, compared, finish, options
 from comparison.labelled import Item, Parts, Sizes
-from comparison.machine import available_cores
 from comparison.sentences import weights
 from comparison.stages import params_tree
 from comparison.texts import write_clean
@@ -56,13 +55,14 @@ class Setup:
 
 def compare(setup: Setup, description: str | None) -> None:
     """Run both sides and write the line."""
-    report_progress()
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=setup.num_seeds)
-    parser.add_argument("--threads", type=int, default=available_cores())
+    parser = options(
+        description,
+        seeds=setup.num_seeds,
+        threads=available_cores(),
+        epochs=setup.recipe.epochs,
+        batch_size=setup.recipe.batch_size,
+    )
     parser.add_argument("--train", type=int, default=setup.sizes["train"], metavar="ITEMS")
-    parser.add_argument("--epochs", type=int, default=setup.recipe.epochs)
-    parser.add_argument("--batch-size", type=int, default=setup.recipe.batch_size)
     parser.add_argument("--learning-rate", type=float, default=setup.recipe.learning_rate)
     chosen = parser.parse_args()
     setup = changed(setup, chosen)
@@ -70,14 +70,11 @@ def compare(setup: Setup, description: str | None) -> None:
     sides = Sides(setup, parts, encoder, chosen.threads)
     rounds = alternate(sides.ours, sides.theirs, chosen.seeds, "s")
     finish(
-        Comparison(
-            name=setup.name,
-            unit="s",
-            rounds=rounds,
-            higher_is_better=False,
-            goal=2.0,
-            num_threads=chosen.threads,
-            facts={
+        compared(
+            setup.name,
+            rounds,
+            chosen.threads,
+            {
                 "data": parts.data,
                 "sizes": {part: len(parts.read(part)) for part in PARTS},
                 "epochs": setup.recipe.epochs,

@@ -1,9 +1,13 @@
-"""Labelled data for the benchmarks of fine-tuning: known sets if they lie next to the project, else generated ones."""
+"""Labelled data for the benchmarks of fine-tuning: known sets if they lie next to the project, else generated ones.
+
+Generated sets can be learned, but not perfectly: some labels are wrong, some names mean two things, some questions have
+no answer. Lengths differ as in real text: most are short, few are long.
+"""
 
 import json
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,6 @@ from clozeline.tasks import formats as label_files
 from clozeline.tasks import formats as tables
 from clozeline.tasks.files import Reader, read_records
 from clozeline.tasks.formats import read_squad, tag_readers
-from comparison import generated_tasks
 from comparison.stages import KEPT, PROJECT
 
 DATA_VARIABLE = "CLOZELINE_BENCHMARK_LABELLED"
@@ -65,7 +68,7 @@ def polarity(folder: Path) -> list[Item]:
 
 def polarity_parts(sizes: Sizes) -> Parts:
     folder = labelled()
-    items = polarity(folder) if folder else generated_tasks.polarity(2 * sum(sizes.values()), seed=0)
+    items = polarity(folder) if folder else generated_polarity(2 * sum(sizes.values()), seed=0)
     name = "sentence-polarity" if folder else "generated"
     return written("polarity", name, cut(items, sizes, lambda it: it["text"]))
 
@@ -79,7 +82,7 @@ def few_label_parts(name: str, sizes: Sizes, draw: int) -> Parts:
     """Return parts of a set; each draw gives others."""
     folder = labelled()
     if folder is None:
-        items: Iterable[Item] = generated_tasks.polarity(2 * sum(sizes.values()), seed=draw)
+        items: Iterable[Item] = generated_polarity(2 * sum(sizes.values()), seed=draw)
     else:
         label_field, files = _ONE_LABEL[name]
         inner = _FILES.get(name, "")
@@ -93,7 +96,7 @@ def entity_parts(sizes: Sizes, draw: int = 0) -> Parts:
     """NCBI disease has parts of its own: its development part is the test part here."""
     folder = labelled()
     if folder is None:
-        items = generated_tasks.entities(2 * sum(sizes.values()), seed=draw)
+        items = generated_entities(2 * sum(sizes.values()), seed=draw)
         return written(f"entities-{draw}", "generated", cut(items, sizes, _words, draw=draw))
     files = {part: folder / "ncbi-disease" / name for part, name in (("test", "dev.txt"), ("train", "train.txt"))}
     read = {part: tagged_items(file) for part, file in files.items()}
@@ -113,7 +116,7 @@ def question_parts(sizes: Sizes) -> Parts:
     """Questions with an answer, as in SQuAD 1.1: from few unanswerable ones, both sides learn to answer nothing."""
     folder = labelled()
     if folder is None:
-        items: Iterable[Item] = generated_tasks.questions(2 * sum(sizes.values()), seed=0)
+        items: Iterable[Item] = generated_questions(2 * sum(sizes.values()), seed=0)
     else:
         items = _items(folder / "squad2-subset" / "dev-12-articles.json", ASKED, {".json": read_squad})
     name = "squad2-subset" if folder else "generated"
@@ -181,3 +184,103 @@ def _items(path: Path, fields: Fields, formats: Mapping[str, Reader]) -> list[It
 
 def _words(item: Item) -> str:
     return " ".join(item["tokens"])
+
+
+_FILLER = [
+    "the",
+    "a",
+    "of",
+    "and",
+    "in",
+    "to",
+    "it",
+    "was",
+    "as",
+    "with",
+    "for",
+    "on",
+    "that",
+    "by",
+    "this",
+    "from",
+    "at",
+]
+_GOOD = ["fine", "warm", "clever", "bright", "moving", "funny", "rich", "honest", "graceful", "tender"]
+_BAD = ["dull", "flat", "tired", "clumsy", "empty", "loud", "shallow", "stale", "lazy", "hollow"]
+_FIRST = ["anna", "boris", "clara", "david", "elena", "frank", "greta", "henry", "irene", "jakob", "karla", "louis"]
+_LAST = ["smith", "miller", "weaver", "fisher", "baker", "carter", "turner", "cooper", "mason", "hunter"]
+_PLACES = ["paris", "berlin", "madrid", "london", "oslo", "dublin", "lisbon", "vienna", "prague", "athens"]
+_CRAFTS = ["bread", "shoes", "violins", "clocks", "boats", "lamps", "chairs", "kites", "maps", "hats"]
+_WRONG_SHARE = 0.1
+
+
+def generated_polarity(num_items: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Sentences with one to three words of praise or blame among others."""
+    draw = random.Random(f"polarity {seed}")
+    for _ in range(num_items):
+        label = draw.choice(("negative", "positive"))
+        words = _filler(draw)
+        for _ in range(draw.randint(1, 3)):
+            words.insert(draw.randrange(len(words) + 1), draw.choice(_GOOD if label == "positive" else _BAD))
+        wrong = draw.random() < _WRONG_SHARE
+        yield {"text": " ".join(words), "label": {"negative": "positive"}.get(label, "negative") if wrong else label}
+
+
+def generated_entities(num_items: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Sentences with people, who have one name or two, and places; `baker` alone is a person only behind `mister`."""
+    draw = random.Random(f"entities {seed}")
+    for _ in range(num_items):
+        words = [(word, "O") for word in _filler(draw)]
+        for _ in range(draw.randint(0, 3)):
+            at = draw.randrange(len(words) + 1)
+            while at < len(words) and words[at][1].startswith("I-"):
+                at += 1
+            words[at:at] = draw.choice((_person, _mister, _place, _trade))(draw)
+        yield {"tokens": [word for word, _ in words], "ner_tags": [tag for _, tag in words]}
+
+
+def generated_questions(num_items: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Return contexts about people, their homes and their work, each with four questions, one of them unanswerable."""
+    draw = random.Random(f"questions {seed}")
+    for number in range(num_items):
+        if number % 4 == 0:
+            people = draw.sample(_FIRST, draw.randint(3, 9))
+            facts = [(person, draw.choice(_PLACES), draw.choice(_CRAFTS)) for person in people]
+            context = " ".join(
+                f"{who} {draw.choice(_LAST)} lives in {place} and makes {it} ." for who, place, it in facts
+            )
+        who, place, craft = draw.choice(facts)
+        if number % 4 == 3:
+            stranger = draw.choice([name for name in _FIRST if name not in people])
+            yield _asked(f"where does {stranger} live ?", context, None, who)
+        elif number % 2:
+            yield _asked(f"where does {who} live ?", context, place, who)
+        else:
+            yield _asked(f"what does {who} make ?", context, craft, who)
+
+
+def _filler(draw: random.Random) -> list[str]:
+    return draw.choices(_FILLER, k=min(4 + int(draw.expovariate(1 / 16)), 80))
+
+
+def _person(draw: random.Random) -> list[tuple[str, str]]:
+    return [(draw.choice(_FIRST), "B-person"), (draw.choice(_LAST), "I-person")]
+
+
+def _mister(draw: random.Random) -> list[tuple[str, str]]:
+    return [("mister", "O"), (draw.choice(_LAST), "B-person")]
+
+
+def _place(draw: random.Random) -> list[tuple[str, str]]:
+    return [(draw.choice(_PLACES), "B-place")]
+
+
+def _trade(draw: random.Random) -> list[tuple[str, str]]:
+    return [(draw.choice(_LAST), "O")]
+
+
+def _asked(question: str, context: str, answer: str | None, who: str) -> dict[str, Any]:
+    if answer is None:
+        return {"question": question, "context": context, "answers": {"text": [], "answer_start": []}}
+    start = context.index(answer, context.index(f"{who} "))
+    return {"question": question, "context": context, "answers": {"text": [answer], "answer_start": [start]}}

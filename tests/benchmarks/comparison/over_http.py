@@ -12,9 +12,8 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any
 
-from comparison.alternation import Comparison, alternate
-from comparison.load import Load, load
-from comparison.open_load import OpenLoad, arrivals, open_load
+from comparison.frame import Comparison, alternate, compared
+from comparison.load import Load, OpenLoad, arrivals, load, open_load
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,7 +39,6 @@ _NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
 def compare(
     name: str,
-    goal: float,
     asked: Asked,
     ours: int,
     theirs: Mapping[str, int],
@@ -89,7 +87,7 @@ def compare(
     told |= {"open_share": OPEN_SHARE, "open_arrivals_per_second": round(per_second, 1)}
     for side, of_side in opened.items():
         told |= {f"open_{side}_{what}": value for what, value in (_waits(of_side) | _losses(of_side)).items()}
-    return Comparison(name, "requests/s", rounds, True, goal, num_threads, told)
+    return compared(name, rounds, num_threads, told)
 
 
 def _opened(

@@ -15,8 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from clozeline.language.shards import TokenShards
 from clozeline.params.pretraining import PretrainParams
 from comparison import ours, run_mlm
-from comparison.alternation import Comparison, alternate, finish, report_progress
-from comparison.machine import available_cores
+from comparison.frame import alternate, available_cores, compared, finish, options
 from comparison.stages import run_stage
 from comparison.texts import Corpus, built_in, prepared, write_clean
 
@@ -42,12 +41,10 @@ class Sides:
     """Real tokens over all positions, 0-1, of their rows."""
 
 
-def options(description: str | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+def _chosen(description: str | None) -> argparse.Namespace:
+    parser = options(description, rounds=5, threads=min(2, available_cores()))
     parser.add_argument("--steps", type=int, default=4, help="steps of theirs in a round, one more being warm-up")
     parser.add_argument("--rows", type=int, default=32, help="rows in a step of theirs; ours gets as many real tokens")
-    parser.add_argument("--threads", type=int, default=min(2, available_cores()))
     parser.add_argument("--dynamic-padding", action="store_true", help="theirs without --pad_to_max_length")
     return parser.parse_args()
 
@@ -105,7 +102,7 @@ def our_params(batch_tokens: int, steps: int, num_threads: int) -> PretrainParam
     )
 
 
-def compare(name: str, sides: Sides, chosen: argparse.Namespace, goal: float) -> None:
+def compare(name: str, sides: Sides, chosen: argparse.Namespace) -> None:
     """Check that the losses agree, measure in turn, and write the line; exit status 1 if they do not agree."""
     real_tokens = round(chosen.rows * MAX_LENGTH * sides.fill)
     params = our_params(real_tokens, math.ceil(3 * chosen.steps / _CHUNKS) * _CHUNKS, chosen.threads)
@@ -123,14 +120,11 @@ def compare(name: str, sides: Sides, chosen: argparse.Namespace, goal: float) ->
             "tokens/s",
         )
         finish(
-            Comparison(
-                name=name,
-                unit="real tokens/s",
-                rounds=rounds,
-                higher_is_better=True,
-                goal=goal,
-                num_threads=torch.get_num_threads(),
-                facts={
+            compared(
+                name,
+                rounds,
+                torch.get_num_threads(),
+                {
                     "fill": round(sides.fill, 3),
                     "parameters": job.num_parameters,
                     "rows_per_step": chosen.rows,
@@ -163,8 +157,7 @@ def _theirs(
 
 
 def main_padded(description: str | None, name: str) -> None:
-    report_progress()
-    chosen = options(description)
+    chosen = _chosen(description)
     source = corpus()
     texts = half_full_texts(source)
     folder = source.tokens.parent / "half-full"
@@ -172,13 +165,12 @@ def main_padded(description: str | None, name: str) -> None:
     tokenizer = run_mlm.open_tokenizer(source.tokenizer)
     pad = not chosen.dynamic_padding
     rows = run_mlm.line_by_line(run_mlm.as_dataset(texts), tokenizer, MAX_LENGTH, pad_to_max_length=pad)
-    compare(name, Sides(tokens, source.tokenizer, rows, fill_of(rows)), chosen, goal=5.0)
+    compare(name, Sides(tokens, source.tokenizer, rows, fill_of(rows)), chosen)
 
 
 def main_grouped(description: str | None, name: str) -> None:
-    report_progress()
-    chosen = options(description)
+    chosen = _chosen(description)
     source = corpus()
     texts = source.texts("train")[:20_000]
     rows = run_mlm.grouped(run_mlm.as_dataset(texts), run_mlm.open_tokenizer(source.tokenizer), MAX_LENGTH)
-    compare(name, Sides(source.tokens, source.tokenizer, rows, fill_of(rows)), chosen, goal=2.5)
+    compare(name, Sides(source.tokens, source.tokenizer, rows, fill_of(rows)), chosen)

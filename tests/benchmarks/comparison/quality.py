@@ -4,7 +4,6 @@ Both sides train on the text of the same shards with the same tokenizer; the pro
 same validation rows, every token hidden once, with fixed masks. The times exclude this evaluation.
 """
 
-import argparse
 import json
 import logging
 import math
@@ -21,8 +20,7 @@ from transformers import AutoModelForMaskedLM, BertConfig, PretrainedConfig, Pre
 from clozeline.language.objectives import Split
 from clozeline.params.pretraining import PretrainParams
 from comparison import ours, run_mlm
-from comparison.alternation import Comparison, Rounds, finish, report_progress
-from comparison.machine import available_cores
+from comparison.frame import Rounds, available_cores, compared, finish, options
 from comparison.texts import Corpus, news, prepared
 
 _LOG = logging.getLogger(__name__)
@@ -48,7 +46,6 @@ class Setup:
     """One configuration of their side, and the budgets of ours against it."""
 
     name: str
-    goal: float
     configure: Callable[[PretrainedConfig, int], PretrainedConfig]
     """Our configuration, our number of parameters → theirs."""
     arguments: Callable[[PretrainParams], Mapping[str, Any]]
@@ -93,12 +90,8 @@ class Race:
 
 
 def main(setup: Setup, description: str | None) -> None:
-    report_progress()
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(description, seeds=3, threads=min(2, available_cores()), validation_tokens=20_000)
     parser.add_argument("--minutes", type=float, default=5.0, help="that theirs trains")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=min(2, available_cores()))
-    parser.add_argument("--validation-tokens", type=int, default=20_000)
     parser.add_argument("--tune", action="store_true", help="sweep the learning rates of both sides, one seed each")
     parser.add_argument(
         "--steps", type=int, help="with --tune: steps of theirs, where the machine is too busy for a clock"
@@ -112,14 +105,11 @@ def main(setup: Setup, description: str | None) -> None:
     if not all(race.passed for race in races):
         sys.exit(f"ours never passed the loss of theirs: {races}")
     finish(
-        Comparison(
-            name=setup.name,
-            unit="s to the validation loss of theirs",
-            rounds=Rounds(tuple(race.our_seconds for race in races), tuple(race.theirs_seconds for race in races)),
-            higher_is_better=False,
-            goal=setup.goal,
-            num_threads=chosen.threads,
-            facts=_facts(job, races),
+        compared(
+            setup.name,
+            Rounds(tuple(race.our_seconds for race in races), tuple(race.theirs_seconds for race in races)),
+            chosen.threads,
+            _facts(job, races),
         )
     )
 

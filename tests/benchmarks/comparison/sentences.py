@@ -1,24 +1,29 @@
-"""all-MiniLM-L6-v2 on both sides of the serving benchmarks, and texts of mixed lengths for it."""
+"""all-MiniLM-L6-v2 on both sides of the serving benchmarks, the packages of their side, and texts of mixed lengths.
+
+No user needs these packages, and some conflict with those that the lock pins: they are installed outside of it.
+"""
 
 import atexit
 import hashlib
 import importlib
 import json
+import logging
 import os
 import random
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 from ruamel.yaml import YAML
 
-from comparison.elsewhere import Elsewhere, There
-from comparison.installing import installed, pinned_for_clients
+from comparison.elsewhere import Elsewhere, There, at_its_best, measured, texts_per_second
 from comparison.stages import KEPT, PROJECT, params_tree, run_stage
 from comparison.stock_onnx import PRESETS, OnnxEmbedder, export_embedder, export_full_logits
 from comparison.texts import news, prepared
@@ -207,3 +212,77 @@ def _export_ours(trained: Path, out: Path, changes: Mapping[str, Any]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     paths = {"model": trained, "texts": texts, "lock": PROJECT / "requirements.lock", "out": out}
     run_stage("export", out.parent, {"export": changes}, **paths, metrics=out.with_suffix(".json"))
+
+
+_LOG = logging.getLogger(__name__)
+_CLIENTS = PROJECT / "tests" / "clients" / "requirements.lock"
+
+
+def installed(requirements: Sequence[str]) -> Path:
+    """Return the folder of the packages, without their dependencies; install them on first use.
+
+    Raises:
+        CalledProcessError: pip cannot install them.
+    """
+    digest = hashlib.sha256(" ".join(requirements).encode()).hexdigest()[:12]
+    folder = KEPT / "installed" / digest
+    if not folder.is_dir():
+        _LOG.info("installing %s", " and ".join(requirements))
+        beside = folder.with_suffix(".part")
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(beside)]
+        subprocess.run([*command, *requirements], check=True, stdout=sys.stderr)
+        beside.rename(folder)
+    return folder
+
+
+def pinned_for_clients(names: Sequence[str]) -> list[str]:
+    """Return `NAME==VERSION` of each package as pinned for the client tests, whose environment conflicts with ours too.
+
+    Raises:
+        KeyError: the client tests pin no such package.
+    """
+    lines = _CLIENTS.read_text(encoding="utf-8").splitlines()
+    pins = {line.partition("==")[0]: line for line in lines}
+    return [pins[name] for name in names]
+
+
+_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class FasterPreset:
+    """The faster preset and the speeds of both."""
+
+    name: str
+    in_parallel: bool
+    """Whether its tokenizer spreads a batch over threads."""
+    texts_per_second: Mapping[str, float]
+    """Speed of each preset with its tokenizer at its fastest."""
+
+    @property
+    def file(self) -> str:
+        return PRESETS[self.name]
+
+    @classmethod
+    def measured(cls, models: SentenceModels, num_threads: int, texts: Sequence[str]) -> Self:
+        """Measure both presets in one process, each in a session of `num_threads` threads, with one text in a call."""
+        return cls.of({preset: theirs_onnx(models, num_threads, file) for preset, file in PRESETS.items()}, texts)
+
+    @classmethod
+    def of(cls, presets: Mapping[str, Embed], texts: Sequence[str]) -> Self:
+        best = {preset: at_its_best(embed, texts[:1]) for preset, embed in presets.items()}
+        rounds: dict[str, list[float]] = {preset: [] for preset in best}
+        for _ in range(_ROUNDS):
+            for preset, (embed, _in_parallel) in best.items():
+                rounds[preset].append(measured(texts_per_second, embed, texts, in_a_call=1))
+        speeds = {preset: round(median(some), 1) for preset, some in rounds.items()}
+        name = max(speeds, key=lambda preset: speeds[preset])
+        return cls(name, best[name][1], speeds)
+
+    def facts(self, setup: str) -> dict[str, Any]:
+        """Return the JSON fields of `setup`, for which this preset was chosen."""
+        return {
+            f"{setup}_preset": self.name,
+            f"{setup}_tokenizes_in_parallel": self.in_parallel,
+            f"{setup}_presets_texts_per_second": dict(self.texts_per_second),
+        }

@@ -15,10 +15,9 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from comparison.elsewhere import BENCHMARKS
-from comparison.presets import FasterPreset
-from comparison.sentences import SentenceModels, onnx_packages, torch_model, torch_packages
+from comparison.elsewhere import settings as tokenizer_settings
+from comparison.sentences import FasterPreset, SentenceModels, onnx_packages, torch_model, torch_packages
 from comparison.stages import KEPT
-from comparison.tokenizing import settings as tokenizer_settings
 
 _START_SECONDS = 180
 _STOP_SECONDS = 20

@@ -1,4 +1,7 @@
-"""sentence-transformers and optimum with ONNX Runtime. Runs with their packages, and imports nothing of the project."""
+"""sentence-transformers and optimum with ONNX Runtime. Runs with their packages, and imports nothing of the project.
+
+B texts of a batch, L tokens of the longest, V vocabulary.
+"""
 
 import importlib
 from collections.abc import Sequence
@@ -6,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 PRESETS = {"avx2": "model_quint8_avx2.onnx", "avx512_vnni": "model_qint8_avx512_vnni.onnx"}
 """INT8 presets of sentence-transformers for x86; the machine decides which of them is faster."""
@@ -60,3 +65,41 @@ def export_full_logits(masked: Path, out: Path) -> None:
         config = getattr(AutoQuantizationConfig, preset)(is_static=False)
         suffix = file.removeprefix("model_").removesuffix(".onnx")
         ORTQuantizer.from_pretrained(model).quantize(config, out, file_suffix=suffix)
+
+
+_BATCH_TEXTS = 32
+
+
+class FullLogits:
+    """The stock graph, asked with more care than `transformers.pipeline` takes: texts sorted by length, in batches of
+    32, no torch on the way, and only the logits of the masks are sorted.
+    """
+
+    def __init__(self, folder: Path, file: str, num_threads: int) -> None:
+        import onnxruntime
+        from transformers import AutoTokenizer
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = num_threads
+        path = str(folder / file)
+        self._session: Any = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self._inputs = [one.name for one in self._session.get_inputs()]
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+
+    def fill(self, texts: Sequence[str], top_k: int) -> list[list[int]]:
+        """Return for each text the likeliest tokens for its one mask, best first."""
+        order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
+        found: dict[int, list[int]] = {}
+        for at in range(0, len(order), _BATCH_TEXTS):
+            numbers = order[at : at + _BATCH_TEXTS]
+            found |= dict(zip(numbers, self._batch([texts[number] for number in numbers], top_k), strict=True))
+        return [found[number] for number in range(len(texts))]
+
+    def _batch(self, texts: list[str], top_k: int) -> list[list[int]]:
+        inputs = self._tokenizer(texts, padding=True, truncation=True, return_tensors="np")
+        (logits_BLV,) = self._session.run(["logits"], {name: inputs[name].astype(np.int64) for name in self._inputs})
+        logits_BV = logits_BLV[inputs["input_ids"] == self._tokenizer.mask_token_id]
+        best_BK = np.argpartition(logits_BV, -top_k, axis=1)[:, -top_k:]
+        order_BK = np.argsort(-np.take_along_axis(logits_BV, best_BK, 1), axis=1)
+        tokens: list[list[int]] = np.take_along_axis(best_BK, order_BK, 1).tolist()
+        return tokens

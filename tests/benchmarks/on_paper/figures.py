@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from comparison.gpus import PEAK_FLOPS
+from comparison.frame import PEAK_FLOPS
 
 Kind = Literal["measured", "published", "assumed"]
 

@@ -1,14 +1,60 @@
-"""The tables of docs/scale.md, and the page with them between its markers."""
+"""The page docs/scale.md: its tables, its first paragraph, what breaks first; they stand between its markers.
+
+Numbers have two significant digits and a unit.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from on_paper import serving, training
-from on_paper.breaks import answer, breaks
-from on_paper.corpus import SIZES, CorpusCost, bytes_worth_a_second_machine
+from on_paper import costs
+from on_paper.costs import (
+    SIZES,
+    CorpusCost,
+    bytes_with_slow_pieces,
+    bytes_with_texts_beyond_32_bits,
+    bytes_worth_a_second_machine,
+)
+from on_paper.exchange import MACHINES, Run, Scenario, runs
 from on_paper.figures import CLUSTER, CORPUS, PRICES, SERVING, TRAINING, figures_of
-from on_paper.simulated import MACHINES, Run, Scenario, runs
-from on_paper.words import bytes_of, count_of, dollars_of, table_of, time_of, two_digits
+
+_TIMES = ((86_400 * 365.25, " years"), (86_400, " days"), (3600, " h"), (60, " min"), (1, " s"))
+_BYTES = ((1e15, " PB"), (1e12, " TB"), (1e9, " GB"), (1e6, " MB"), (1e3, " kB"))
+_COUNTS = ((1e12, " trillion"), (1e9, " billion"), (1e6, " million"), (1, ""))
+
+
+def two_digits(value: float) -> str:
+    """Return the number rounded to two significant digits, without an exponent: 8,300; 12; 1.3; 0.026."""
+    rounded = float(f"{value:.1e}")
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}" if rounded else "0"
+
+
+def time_of(seconds: float) -> str:
+    return _in_units(seconds, _TIMES, 1.5)  # 90 min, but 2 h
+
+
+def bytes_of(size: float) -> str:
+    return _in_units(size, _BYTES)
+
+
+def count_of(number: float) -> str:
+    return _in_units(number, _COUNTS)
+
+
+def dollars_of(amount: float) -> str:
+    return f"${two_digits(amount)}" if amount >= 0.01 else "under $0.01"
+
+
+def table_of(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _in_units(value: float, units: Sequence[tuple[float, str]], least: float = 1.0) -> str:
+    """Write `value` in the first unit of which it is at least `least` times, or in the last one."""
+    size, unit = next((one for one in units if float(f"{value:.1e}") >= least * one[0]), units[-1])
+    return f"{two_digits(value / size)}{unit}"
+
 
 _READ_US = (TRAINING.ssd_read_us, TRAINING.remote_read_us)
 _GPUS = (1, 8, 64, 256)
@@ -137,10 +183,10 @@ def models() -> str:
                 bytes_of(model.step_bytes),
                 bytes_of(model.checkpoint_bytes),
                 bytes_of(model.count.int8_bytes),
-                f"{count_of(training.rows_per_second(model))}/s",
-                ", ".join(two_digits(training.readers(model, us.value)) for us in _READ_US),
+                f"{count_of(costs.rows_per_second(model))}/s",
+                ", ".join(two_digits(costs.readers(model, us.value)) for us in _READ_US),
             )
-            for name, model in training.MODELS.items()
+            for name, model in costs.MODELS.items()
         ],
     )
 
@@ -151,15 +197,15 @@ def pretraining() -> str:
     rows = []
     for text, cost in _costs():
         tokens = cost.tokens
-        for name, model in training.MODELS.items():
-            computing, waiting = training.step_seconds(model, 256)
+        for name, model in costs.MODELS.items():
+            computing, waiting = costs.step_seconds(model, 256)
             rows.append(
                 (
                     text,
                     name,
-                    time_of(training.cpu_seconds(model, tokens)),
-                    *(time_of(training.seconds(model, tokens, number)) for number in _GPUS),
-                    *(dollars_of(training.dollars(model, tokens, number)) for number in (8, 256)),
+                    time_of(costs.cpu_seconds(model, tokens)),
+                    *(time_of(costs.training_seconds(model, tokens, number)) for number in _GPUS),
+                    *(dollars_of(costs.training_dollars(model, tokens, number)) for number in (8, 256)),
                     f"{waiting / (computing + waiting):.0%}",
                 )
             )
@@ -168,10 +214,10 @@ def pretraining() -> str:
 
 def served() -> str:
     header = ("requests/s", "cores", f"machines of {CLUSTER.machine_cores.value:g}", "vectors on the network")
-    header = (*header, "a month", *(f"cores, {name}" for name in training.MODELS))
+    header = (*header, "a month", *(f"cores, {name}" for name in costs.MODELS))
     rows = []
-    for rate in serving.RATES:
-        measured = serving.measured_fleet(rate)
+    for rate in costs.RATES:
+        measured = costs.measured_fleet(rate)
         rows.append(
             (
                 f"{rate:,}",
@@ -179,13 +225,11 @@ def served() -> str:
                 f"{measured.num_machines:,}",
                 f"{bytes_of(measured.network_bytes_per_s)}/s",
                 dollars_of(measured.dollars_a_month),
-                *(f"{serving.fleet(name, rate).num_cores:,}" for name in training.MODELS),
+                *(f"{costs.fleet(name, rate).num_cores:,}" for name in costs.MODELS),
             )
         )
-    latency = (f"{two_digits(serving.milliseconds(model))} ms" for model in training.MODELS.values())
-    rows.append(
-        ("a request on an idle core", f"{two_digits(serving.measured_milliseconds())} ms", "", "", "", *latency)
-    )
+    latency = (f"{two_digits(costs.request_milliseconds(model))} ms" for model in costs.MODELS.values())
+    rows.append(("a request on an idle core", f"{two_digits(costs.measured_milliseconds())} ms", "", "", "", *latency))
     return table_of(header, rows)
 
 
@@ -198,6 +242,114 @@ def simulated(results: Iterable[tuple[Scenario, list[Run]]] | None = None) -> st
 def _scenario_row(result: tuple[Scenario, list[Run]]) -> Sequence[str]:
     scenario, by_machines = result
     return (scenario.what, *(f"{time_of(run.outcome.seconds)}, {run.factor:.2f}" for run in by_machines))
+
+
+_HOUR = 3600.0
+_DISK_BYTES = 1e12
+
+
+def answer() -> str:
+    """Return the first paragraph of the page."""
+    small, large = (bytes_worth_a_second_machine(_HOUR, cores) for cores in (2, 64))
+    quick = bytes_worth_a_second_machine(_HOUR, 2, mb_per_s=CORPUS.idle_mb_per_s.value)
+    most = CorpusCost(SIZES["10 TB"])
+    one_pass = costs.training_dollars(costs.MODELS["400 M"], most.tokens, 8)
+    return (
+        f"**A second machine for the text saves an hour from about {bytes_of(small)} on machines of 2 cores"
+        f" ({bytes_of(quick)} at {CORPUS.idle_mb_per_s}), and from {bytes_of(large)} on machines"
+        f" of 64.** Before it pays, more cores in the first machine do, once its stages no longer work in one process"
+        f" for {CORPUS.alone_share.value:.0%} of the time. Text is never the expensive part: the cores for 10 TB cost"
+        f" {dollars_of(most.core_dollars)}, the disk at its peak {dollars_of(most.disk_dollars_a_month)} a month, and"
+        f" one pass of a model with 400 million parameters over it {dollars_of(one_pass)}"
+        f" on 8 GPUs. The first thing to buy is therefore a GPU, then disk, and only then a second machine."
+    )
+
+
+def breaks() -> str:
+    """Return the table of what breaks first."""
+    return table_of(("step", "what breaks first", "from", "what helps"), [*_of_text(), *_of_training(), *_of_serving()])
+
+
+def _of_text() -> Sequence[Sequence[str]]:
+    alone, most = CORPUS.alone_share.value, CorpusCost(SIZES["10 TB"])
+    return (
+        (
+            "text",
+            f"one process works alone for {alone:.0%}: more cores are at most {1 / alone:.1f} times as fast as one",
+            f"{two_digits((1 - alone) / alone)} cores",
+            "partitions, also on one machine",
+        ),
+        (
+            "text",
+            f"a disk of {bytes_of(_DISK_BYTES)} is full",
+            bytes_of(_DISK_BYTES / CORPUS.peak_disk.value),
+            "a larger disk; then S3, with partitions",
+        ),
+        (
+            "text",
+            "numbers of texts outgrow the 32 bits that a candidate pair has for each, without an error",
+            bytes_of(bytes_with_texts_beyond_32_bits()),
+            "numbers of 64 bits, with partitions",
+        ),
+        (
+            "text",
+            f"pieces of the exchange, {count_of(most.num_pieces)} at 10 TB, take longer to read from one prefix of S3"
+            " than all other work",
+            f"{bytes_of(bytes_with_slow_pieces(256))} on 256 cores",
+            "a file with an index for each task; larger partitions",
+        ),
+    )
+
+
+def _of_training() -> Sequence[Sequence[str]]:
+    small, large = costs.MODELS["17 M"], costs.MODELS["400 M"]
+    tokens = CorpusCost(SIZES["10 GB"]).tokens
+    computing, waiting = costs.step_seconds(large, 256)
+    return (
+        (
+            "training",
+            f"two CPU cores: 17 M and 10 GB take {time_of(costs.cpu_seconds(small, tokens))}",
+            "10 GB",
+            "one GPU",
+        ),
+        (
+            "training",
+            f"too few steps: 10 GB are {two_digits(tokens / TRAINING.step_tokens.value)} batches of"
+            f" {count_of(TRAINING.step_tokens.value)} tokens",
+            "8 GPUs at 10 GB",
+            "smaller batches on fewer GPUs",
+        ),
+        (
+            "training",
+            f"tokens, read in order: 8 GPUs take {count_of(costs.rows_per_second(small))} rows a second with 17 M",
+            "a network disk that many nodes share",
+            "a local SSD",
+        ),
+        (
+            "training",
+            f"the network: 256 GPUs wait {waiting / (computing + waiting):.0%} of the time with 400 M",
+            "256 GPUs",
+            "larger batches; gradients in bf16",
+        ),
+    )
+
+
+def _of_serving() -> Sequence[Sequence[str]]:
+    cores = CLUSTER.machine_cores.value
+    return (
+        (
+            "serving",
+            "one machine: versions would mix while they change",
+            f"{two_digits(costs.rate_of(int(cores)))} requests/s",
+            "a moment at which the fleet changes",
+        ),
+        (
+            "serving",
+            f"a request takes {two_digits(costs.request_milliseconds(costs.MODELS['400 M']))} ms with 400 M",
+            "1 request/s",
+            "a smaller model, or a GPU",
+        ),
+    )
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {

@@ -58,7 +58,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executed]:
     printed = StringIO()
     with pytest.MonkeyPatch.context() as patched, redirect_stdout(printed):
         patched.chdir(folder)
-        patched.setattr("clozeline.params.editing.default_tree", lambda: deepcopy(defaults))
+        patched.setattr("clozeline.params.reading.default_tree", lambda: deepcopy(defaults))
         for module in ("cluster.ledger", "stages.snapshot"):
             patched.setattr(f"clozeline.{module}.available_cores", lambda: 1)
         for block in BLOCKS:

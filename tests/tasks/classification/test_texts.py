@@ -15,33 +15,23 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForMaskedLM
 
-from clozeline.params.reading import read_params
-from clozeline.params.tasks import ClassificationParams, whole_task
+from clozeline.params.tasks import ClassificationParams
 from clozeline.records.finetune.scored_items import read_held_out
 from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.tasks.classification.texts import MultiLabel, SingleLabel
 from clozeline.tasks.kinds import KINDS
-from clozeline.tasks.task import Task, TaskInputs, TaskReport
+from clozeline.tasks.task import Task, TaskReport
 from tests.make import tasks as small_tasks
-from tests.make.tasks import CASES, Case, fine_tune, metrics_of, record, write_rows
-from tests.make.texts import write_clean_text
+from tests.make.tasks import CASES, Case, fine_tune, inputs_of, metrics_of, params_of, record, write_rows
 
-DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
 TOPICS = {"cooking": "model reads", "sailing": "tensor shape", "gardens": "error hash"}
 FILLER = ["the", "a", "of", "and", "with", "in", "that", "is"]
-SMALL = {
-    "kind": "classification",
-    "data": "data.jsonl",
-    "max_length": 24,
-    "batch_size": 16,
-    "epochs": 3,
-    "optimizer": {"learning_rate": 0.01},
-    "num_threads": 1,
-}
 
 
 def params(**changes: object) -> ClassificationParams:
-    return ClassificationParams.model_validate(whole_task({**SMALL, **changes}, DEFAULTS))
+    sizes = {"max_length": 24, "batch_size": 16, "epochs": 3, "optimizer": {"learning_rate": 0.01}}
+    made: ClassificationParams = params_of("classification", **{**sizes, **changes})
+    return made
 
 
 def topic_sets(num_texts: int) -> list[dict[str, Any]]:
@@ -81,9 +71,7 @@ def prepare(small_encoder: Path, tmp_path: Path) -> Prepare:
     """`prepare(records, **changes)` makes a task of the records."""
 
     def make(records: list[dict[str, Any]], encoder: Path = small_encoder, **changes: object) -> Task:
-        (tmp_path / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-        write_clean_text(tmp_path / "seen.parquet", ["nothing"])
-        inputs = TaskInputs(params(**changes), 1, encoder, tmp_path / "data.jsonl", tmp_path / "seen.parquet")
+        inputs = inputs_of(params(**changes), encoder, write_rows(tmp_path / "data.jsonl", records))
         return KINDS["classification"].prepare(inputs)
 
     return make
@@ -91,8 +79,8 @@ def prepare(small_encoder: Path, tmp_path: Path) -> Prepare:
 
 def run(records: list[dict[str, Any]], folder: Path, encoder: Path, **changes: object) -> dict[str, Any]:
     """Run the stage on `records` and return its metrics."""
-    (folder / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    return metrics_of(fine_tune(params(**changes), folder / "out", encoder=encoder, data=folder / "data.jsonl", seed=1))
+    data = write_rows(folder / "data.jsonl", records)
+    return metrics_of(fine_tune(params(**changes), folder / "out", encoder=encoder, data=data, seed=1))
 
 
 def test_windows_of_long_texts_keep_their_labels_and_the_sequence_can_resume_at_any_batch(prepare: Prepare) -> None:
@@ -112,11 +100,6 @@ def test_windows_of_long_texts_keep_their_labels_and_the_sequence_can_resume_at_
     resumed = prepare(records, train_length=8, batch_size=4).batches_from(whole[4].epoch, whole[4].index)
     for one, other in zip(whole[4:], resumed, strict=False):
         assert torch.equal(one.inputs.encoded.input_ids_BL, other.inputs.encoded.input_ids_BL)
-
-
-def test_windows_of_pairs_are_refused() -> None:
-    with pytest.raises(ValidationError, match="train_length: null"):
-        params(second_field="second", train_length=8)
 
 
 @pytest.fixture(scope="module")
@@ -199,16 +182,6 @@ def test_pairs_are_encoded_as_one_row_with_their_own_token_types(prepare: Prepar
         assert stock.config.id2label[int(stock(**inputs).logits.argmax())] == shown.predicted
 
 
-def test_single_label_tasks_also_save_held_out_texts(prepare: Prepare, tmp_path: Path) -> None:
-    """They come from the task's own data: the text that `export` otherwise reads need not have the task's labels."""
-    records = [{"text": f"{topic} {words} {n}", "label": topic} for topic, words in TOPICS.items() for n in range(40)]
-    prepare(records).save(tmp_path / "out")
-    held_out = read_held_out(tmp_path / "out")
-    assert held_out
-    assert {(item.text, *item.right) for item in held_out} <= {(it["text"], it["label"]) for it in records}
-    assert {item.second for item in held_out} == {None}
-
-
 def test_a_family_without_token_types_also_learns_pairs(prepare: Prepare) -> None:
     task = prepare(repeated(60), second_field="second")
     assert next(task.batches_from(0, 0)).inputs.encoded.token_type_ids_BL is None
@@ -240,9 +213,16 @@ def test_the_f1_of_one_label_can_be_the_headline(prepare: Prepare) -> None:
         prepare(records, metric="f1", positive_label="never")
 
 
-@pytest.mark.parametrize("changes", [{"metric": "f1"}, {"metric": "f1", "multi_label": True}])
-def test_f1_without_a_positive_label_is_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(ValidationError, match=r"positive_label|multi-label"):
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"metric": "f1"}, "positive_label"),
+        ({"metric": "f1", "multi_label": True}, "multi-label"),
+        ({"second_field": "second", "train_length": 8}, "train_length: null"),
+    ],
+)
+def test_knobs_that_exclude_each_other_are_refused(changes: dict[str, object], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
         params(**changes)
 
 
@@ -254,12 +234,6 @@ def words_around_is(num_texts: int) -> list[dict[str, str]]:
         label, before, behind = draw.choice(words), *(draw.choices(words, k=draw.randint(1, 4)) for _ in range(2))
         records.append({"text": " ".join([*before, "is", label, *behind]), "label": label})
     return records
-
-
-def test_a_classifier_learns_labels_that_word_counts_cannot_predict(small_encoder: Path, tmp_path: Path) -> None:
-    headline = run(words_around_is(700), tmp_path, small_encoder, epochs=8)["headline"]
-    assert headline["baseline_value"] < 0.65
-    assert headline["value"] > headline["baseline_value"] + 0.2 > headline["trivial_value"] + 0.2
 
 
 def sets_behind_is(num_texts: int) -> list[dict[str, Any]]:
@@ -274,12 +248,6 @@ def sets_behind_is(num_texts: int) -> list[dict[str, Any]]:
     return records
 
 
-def test_label_sets_that_word_counts_cannot_predict_are_learned(small_encoder: Path, tmp_path: Path) -> None:
-    headline = run(sets_behind_is(900), tmp_path, small_encoder, multi_label=True, epochs=8)["headline"]
-    assert (headline["metric"], headline["baseline"]) == ("micro_f1", "TF-IDF + logistic regression")
-    assert headline["value"] > headline["baseline_value"] + 0.1 > headline["trivial_value"] + 0.1
-
-
 def asked_of_a_text(num_pairs: int) -> list[dict[str, str]]:
     """Return pairs whose second text selects the word before or after `is` in the first; neither suffices alone."""
     draw, words, questions = random.Random(6), ["tensor", "file", "error"], ("the text", "a sentence")
@@ -292,11 +260,31 @@ def asked_of_a_text(num_pairs: int) -> list[dict[str, str]]:
     return records
 
 
-def test_a_pair_classifier_learns_labels_that_word_counts_cannot_predict(small_encoder: Path, tmp_path: Path) -> None:
-    learning = {"epochs": 14, "optimizer": {"learning_rate": 0.005}}
-    headline = run(asked_of_a_text(1500), tmp_path, small_encoder, second_field="second", **learning)["headline"]
-    assert (headline["metric"], headline["baseline"]) == ("accuracy", "TF-IDF + logistic regression")
-    assert headline["value"] > headline["baseline_value"] + 0.2 > headline["trivial_value"] + 0.2
+@pytest.mark.parametrize(
+    ("records", "changes", "metric", "lead"),
+    [
+        (words_around_is(700), {"epochs": 8}, "accuracy", 0.2),
+        (sets_behind_is(900), {"epochs": 8, "multi_label": True}, "micro_f1", 0.1),
+        (
+            asked_of_a_text(1500),
+            {"epochs": 14, "optimizer": {"learning_rate": 0.005}, "second_field": "second"},
+            "accuracy",
+            0.2,
+        ),
+    ],
+    ids=["texts", "sets", "pairs"],
+)
+def test_labels_that_word_counts_cannot_predict_are_learned(
+    records: list[dict[str, Any]],
+    changes: dict[str, Any],
+    metric: str,
+    lead: float,
+    small_encoder: Path,
+    tmp_path: Path,
+) -> None:
+    headline = run(records, tmp_path, small_encoder, **changes)["headline"]
+    assert (headline["metric"], headline["baseline"]) == (metric, "TF-IDF + logistic regression")
+    assert headline["value"] > headline["baseline_value"] + lead > headline["trivial_value"] + lead
 
 
 @torch.no_grad()
@@ -336,15 +324,6 @@ def test_texts_that_are_too_long_are_truncated_dropped_or_refused_as_configured(
     with pytest.raises(DataError, match="10 of 100 texts exceed `max_length`") as caught:
         prepare(LONG, too_long="error")
     assert "the model" in str(caught.value)
-
-
-def test_a_tokenizer_with_too_many_unknown_tokens_is_reported(
-    prepare: Prepare, caplog: pytest.LogCaptureFixture
-) -> None:
-    prepare(LONG)
-    assert "unknown to the tokenizer" not in caplog.text
-    prepare([{"text": f"{chr(0x4E00 + n)} {chr(0x4E80 + n)} 東 京", "label": "ab"[n % 2]} for n in range(100)])
-    assert "tokens of the training texts are unknown to the tokenizer" in caplog.text
 
 
 def test_a_tokenizer_with_another_padding_token_is_refused(prepare: Prepare, bert: Path, tmp_path: Path) -> None:

@@ -1,26 +1,15 @@
 """Claim: evaluation questions are about text not used in training, and answers lie where the context has them."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from clozeline.params.reading import read_params
-from clozeline.params.tasks import QuestionAnsweringParams, whole_task
 from clozeline.system.errors import DataError
 from clozeline.tasks.files import LabelledRecord, Part
 from clozeline.tasks.question_answering.data import AnswerText, ContextQuestions, select
+from tests.make.tasks import params_of
 
-PROJECT = Path(__file__).parents[3]
-
-
-def params(**changes: object) -> QuestionAnsweringParams:
-    defaults = read_params(PROJECT / "params.yaml").finetune_defaults
-    task = {"kind": "question_answering", "data": "x", **changes}
-    return QuestionAnsweringParams.model_validate(whole_task(task, defaults))
-
-
-GIVEN = params(splits={"train": "a", "validation": "b", "test": "c"})
+GIVEN = params_of("question_answering", splits={"train": "a", "validation": "b", "test": "c"})
 
 
 def record(part: Part, question: str, context: str, *answers: tuple[str, int]) -> tuple[Part, LabelledRecord]:
@@ -55,7 +44,7 @@ def test_the_first_duplicated_or_leaking_question_is_reported_with_its_place() -
 
 def test_without_given_splits_all_questions_of_a_context_share_one() -> None:
     many = [record("train", f"question {n}?", f"context {n // 3} here", ("context", 0)) for n in range(300)]
-    found = select(many, params())
+    found = select(many, params_of("question_answering"))
     contexts = [{it.context for it in part} for part in (found.train, found.validation, found.test)]
     assert sum(map(len, contexts)) == len(set.union(*contexts)) == 100
 
@@ -106,7 +95,7 @@ def test_a_file_given_for_training_and_for_test_is_refused() -> None:
     given: tuple[Part, Part] = ("train", "test")
     records = [(part, it) for part in given for _, it in FEW]
     with pytest.raises(DataError, match=r"3 of the records also occur in the test .* `splits` names one file twice"):
-        select(records, params(splits={"train": "a", "test": "a"}))
+        select(records, params_of("question_answering", splits={"train": "a", "test": "a"}))
 
 
 def test_a_split_without_questions_is_refused() -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.params.reading import read_params
-from clozeline.params.tasks import SimilarityParams, whole_task
 from clozeline.system.errors import DataError
 from clozeline.tasks.files import LabelledRecord, Part
 from clozeline.tasks.formats import pair_readers
 from clozeline.tasks.selection import Splits
 from clozeline.tasks.similarity.data import Docstring, TextPair, parted, select, without_name
+from tests.make.tasks import params_of
 
 CASES = {
     "Sort a list.\n\n    Stable, in place.": ("Sort a list.", "Stable, in place."),
@@ -67,17 +66,12 @@ def test_a_text_with_the_placeholder_character_stays_unchanged() -> None:
     assert without_name("\ua500: call a.sort(x).", "a.sort") == "\ua500: call a.sort(x)."
 
 
-DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
 FIELDS = {"first_field": "sentence1", "second_field": "sentence2", "score_field": "score"}
-
-
-def params(**changes: object) -> SimilarityParams:
-    return SimilarityParams.model_validate(whole_task({"kind": "similarity", "data": "x", **changes}, DEFAULTS))
 
 
 def chosen(rows: Iterable[dict[str, object]], **changes: object) -> Splits[TextPair]:
     records = [("train", LabelledRecord(row, f"x, line {number}")) for number, row in enumerate(rows, start=1)]
-    return select(records, params(**changes))
+    return select(records, params_of("similarity", **changes))
 
 
 def pairs(num: int) -> list[dict[str, object]]:
@@ -174,9 +168,9 @@ def test_the_first_duplicated_or_leaking_pair_is_reported_with_its_place() -> No
     ]
     given, (*left, twice) = records[: len(rows)], records[len(rows) :]
     for leak in left:
-        found = select([*given, leak, leak], params(splits=SPLITS))
+        found = select([*given, leak, leak], params_of("similarity", splits=SPLITS))
         assert found.count.first_places["in_several_parts"] == leak[1].place
-    assert select([*given, twice], params(splits=SPLITS)).count.first_places == {"twice": "line 13"}
+    assert select([*given, twice], params_of("similarity", splits=SPLITS)).count.first_places == {"twice": "line 13"}
 
 
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
@@ -194,7 +188,7 @@ def test_a_split_with_constant_scores_is_refused_by_name(alike: Part) -> None:
         for n in range(3)
     ]
     with pytest.raises(DataError, match=f"all 3 {alike} pairs have the score 4") as caught:
-        select(records, params(score_field="score", splits=SPLITS))
+        select(records, params_of("similarity", score_field="score", splits=SPLITS))
     assert "add pairs with other scores" in caught.value.do
 
 
@@ -203,7 +197,7 @@ def test_a_file_given_for_training_and_for_test_is_refused(score_field: str | No
     given: tuple[Part, Part] = ("train", "test")
     records = [(part, LabelledRecord(row, "line")) for part in given for row in pairs(5)]
     with pytest.raises(DataError, match=r"5 of the records also occur in the test .* `splits` names one file twice"):
-        select(records, params(score_field=score_field, splits={"train": "a", "test": "a"}))
+        select(records, params_of("similarity", score_field=score_field, splits={"train": "a", "test": "a"}))
 
 
 def test_columns_without_a_header_get_the_configured_names(tmp_path: Path) -> None:

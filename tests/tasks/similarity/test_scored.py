@@ -13,15 +13,14 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-from clozeline.params.reading import read_params
-from clozeline.params.tasks import SimilarityParams, whole_task
+from clozeline.params.tasks import SimilarityParams
 from clozeline.records.finetune.scored_items import MAX_ITEMS, read_held_out, spearman
 from clozeline.tasks.rows import EncodedBatch
 from clozeline.tasks.similarity.data import PairBatch, Targets, TextPair
 from clozeline.tasks.similarity.matching import BelongingPairs, MatchQuestions
 from clozeline.tasks.similarity.scored import ScoredPairs, Values, cosine_losses, ranking_losses
 from clozeline.tasks.task import TaskInputs
-from tests.make.tasks import contents, fine_tune, metrics_of
+from tests.make.tasks import fine_tune, metrics_of, params_of
 
 A, B = [1.0, 0.0], [0.0, 1.0]
 
@@ -58,8 +57,6 @@ def test_each_part_of_a_batch_sees_every_other_pair_once() -> None:
     assert whole.rows(2, 8).rows(1, 3).first == 3
 
 
-PROJECT = Path(__file__).parents[3]
-DEFAULTS = read_params(PROJECT / "params.yaml").finetune_defaults
 Finetune = Callable[..., Path]
 WORDS = ["encoder", "sentence", "tokenizer", "pieces", "tensor", "rows", "error", "hash"]
 OTHERS = ["model", "text", "word", "file", "shape", "end", "processors", "small"]
@@ -78,19 +75,9 @@ def paired(num: int) -> list[dict[str, object]]:
 
 
 def params(**changes: object) -> SimilarityParams:
-    task = {
-        "kind": "similarity",
-        "data": "x",
-        "first_field": "first",
-        "second_field": "second",
-        "max_length": 32,
-        "batch_size": 16,
-        "epochs": 6,
-        "optimizer": {"learning_rate": 0.01},
-        "num_threads": 1,
-        **changes,
-    }
-    return SimilarityParams.model_validate(whole_task(task, DEFAULTS))
+    fields = {"first_field": "first", "second_field": "second", "max_length": 32, "batch_size": 16, "epochs": 6}
+    made: SimilarityParams = params_of("similarity", **{**fields, "optimizer": {"learning_rate": 0.01}, **changes})
+    return made
 
 
 @pytest.fixture
@@ -111,7 +98,8 @@ def matching(num: int) -> list[dict[str, object]]:
 
 
 def test_matching_texts_without_common_words_are_found(run: Finetune) -> None:
-    out = run("out", matching(600), recall_at=3, epochs=3)
+    rows = matching(600)
+    out = run("out", rows, recall_at=3, epochs=3)
     metrics = metrics_of(out)
     headline = metrics["headline"]
     assert headline["metric"] == "recall_at_3"
@@ -121,15 +109,25 @@ def test_matching_texts_without_common_words_are_found(run: Finetune) -> None:
     assert metrics["recall_at_1"] <= metrics["mrr"] <= 1
     shown = json.loads((out / "examples" / "examples.json").read_text())
     assert all(item["predicted"].startswith("rank 1;") == item["is_right"] for item in shown)
+    held_out = read_held_out(out / "model")
+    assert len(held_out) == metrics["num_validation"] > 10
+    assert {it.recall_at for it in held_out} == {3}
+    belonging = {(row["first"], row["second"]) for row in rows}
+    assert all((it.text, second) in belonging for it in held_out for second in it.right)
 
 
 def test_cosines_follow_scores_of_pairs_without_common_words(run: Finetune) -> None:
-    metrics = metrics_of(run("out", paired(500), score_field="score", highest_score=3.0))
-    headline = metrics["headline"]
+    rows = paired(500)
+    out = run("out", rows, score_field="score", highest_score=3.0)
+    headline = metrics_of(out)["headline"]
     assert headline["metric"] == "spearman"
     assert headline["value"] > 0.4 > headline["baseline_value"] + 0.2
     assert headline["trivial_value"] == 0
     assert headline["low"] < headline["value"] < headline["high"]
+    held_out = read_held_out(out / "model")
+    assert len(held_out) == metrics_of(out)["num_validation"] > 10
+    scores = {(row["first"], row["second"]): row["score"] for row in rows}
+    assert [3 * (it.score or 0.0) for it in held_out] == pytest.approx([scores[it.text, it.second] for it in held_out])
 
 
 def test_a_nan_validation_score_is_left_out_of_the_metrics(run: Finetune, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,14 +142,11 @@ def test_a_nan_validation_score_is_left_out_of_the_metrics(run: Finetune, monkey
     assert "NaN" not in (out / "metrics.json").read_text()
 
 
-def test_two_runs_write_identical_files_and_stock_transformers_loads_them(run: Finetune, tmp_path: Path) -> None:
-    rows = matching(400)
-    once, twice = (run(name, rows, epochs=1) for name in ("one", "two"))
-    assert contents(once) == contents(twice)
-    model = AutoModel.from_pretrained(once / "model").eval()
-    tokenizer = AutoTokenizer.from_pretrained(once / "model")
-    task = BelongingPairs(TaskInputs(params(), 7, once / "model", tmp_path / "data.parquet", tmp_path / "data.parquet"))
+def test_vectors_equal_those_of_stock_transformers(small_encoder: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist(matching(100)), tmp_path / "data.parquet")
+    task = BelongingPairs(TaskInputs(params(), 7, small_encoder, tmp_path / "data.parquet", tmp_path / "data.parquet"))
     texts = ["encoder sentence", "the model has seen a small file"]
+    model, tokenizer = AutoModel.from_pretrained(small_encoder).eval(), AutoTokenizer.from_pretrained(small_encoder)
     with torch.inference_mode():
         inputs = tokenizer(texts, return_tensors="pt", padding=True)
         hidden_BLH = model(**inputs).last_hidden_state
@@ -171,26 +166,6 @@ def test_training_may_truncate_texts_shorter_than_evaluation(small_encoder: Path
         vectors.append(task.embed([str(rows[0]["second"])])[0])
     assert lengths[0] > 18 > lengths[1] == 8
     assert np.array_equal(*vectors)
-
-
-def test_scored_pairs_of_the_validation_split_are_saved_beside_the_model(run: Finetune) -> None:
-    rows = paired(200)
-    out = run("out", rows, score_field="score", highest_score=3.0, epochs=1)
-    held_out = read_held_out(out / "model")
-    assert len(held_out) == metrics_of(out)["num_validation"] > 10
-    scores = {(row["first"], row["second"]): row["score"] for row in rows}
-    assert all(it.score is not None for it in held_out)
-    assert [3 * (it.score or 0.0) for it in held_out] == pytest.approx([scores[it.text, it.second] for it in held_out])
-
-
-def test_validation_texts_and_their_matches_are_saved_beside_the_model(run: Finetune) -> None:
-    rows = matching(600)
-    out = run("out", rows, recall_at=3, epochs=1)
-    held_out = read_held_out(out / "model")
-    assert len(held_out) == metrics_of(out)["num_validation"] > 10
-    assert {it.recall_at for it in held_out} == {3}
-    belonging = {(row["first"], row["second"]) for row in rows}
-    assert all((it.text, second) in belonging for it in held_out for second in it.right)
 
 
 def test_held_out_pairs_are_limited_and_all_their_matches_are_listed() -> None:

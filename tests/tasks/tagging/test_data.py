@@ -1,17 +1,16 @@
 """Claim: the same entities are read from every common tagging scheme."""
 
 import random
-from pathlib import Path
 
 import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import IOB1, IOB2, IOBES, Entities
 
-from clozeline.params.reading import read_params
-from clozeline.params.tasks import TaggingParams, whole_task
+from clozeline.params.tasks import TaggingParams
 from clozeline.system.errors import DataError
 from clozeline.tasks.files import LabelledRecord, Part
 from clozeline.tasks.tagging.data import Sentences, is_tag, select, to_iob2, type_of
+from tests.make.tasks import params_of
 
 IOB2_TAGS = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC", "I-LOC", "B-PER"]
 
@@ -72,16 +71,10 @@ def test_an_entity_type_may_contain_a_dash() -> None:
     assert type_of("O") == "O"
 
 
-PROJECT = Path(__file__).parents[3]
 Given = tuple[Part, str, str]
 
 
-def params(**changes: object) -> TaggingParams:
-    defaults = read_params(PROJECT / "params.yaml").finetune_defaults
-    return TaggingParams.model_validate(whole_task({"kind": "tagging", "data": "x", **changes}, defaults))
-
-
-PARTS = params(splits={"train": "a", "validation": "b", "test": "c"})
+PARTS = params_of("tagging", splits={"train": "a", "validation": "b", "test": "c"})
 
 
 def chosen(*given: Given, params: TaggingParams = PARTS) -> Sentences:
@@ -140,7 +133,7 @@ def test_the_order_of_records_changes_nothing() -> None:
 
 def test_without_given_splits_the_words_of_a_sentence_determine_its_split() -> None:
     many: list[Given] = [("train", f"word {number}", "B-X O") for number in range(500)]
-    found = chosen(*many, params=params())
+    found = chosen(*many, params=params_of("tagging"))
     assert len(found.test) == pytest.approx(150, abs=40)
     assert not {it.words for it in found.train} & {it.words for it in found.test}
 
@@ -162,5 +155,5 @@ def test_a_split_without_sentences_is_refused() -> None:
 def test_a_file_given_for_training_and_for_test_is_refused() -> None:
     twice: list[Given] = [(part, f"in Paris {n}", "O B-LOC O") for part in ("train", "test") for n in range(3)]
     with pytest.raises(DataError, match="`splits` names one file twice") as caught:
-        chosen(*twice, params=params(splits={"train": "a", "test": "a"}))
+        chosen(*twice, params=params_of("tagging", splits={"train": "a", "test": "a"}))
     assert caught.value.do.startswith("3 of the records also occur in the test or validation split")

@@ -10,7 +10,8 @@ Suffixes of names give the shape: N texts of the bucket, B bands, S shingles.
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -22,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import DTypeLike, NDArray
 
-from clozeline.cluster.ledger import Done
+from clozeline.cluster.ledger import Done, FinishedTask, Item
 from clozeline.corpus.cleaning.preparation import (
     PREPARED,
     BatchRecord,
@@ -78,47 +79,31 @@ def bucket_starts(sorted_keys: Sequence[bytes], num_buckets: int) -> list[int]:
     return [0, *inner, len(sorted_keys)]
 
 
-@dataclass(frozen=True)
-class SpreadItem:
-    number: int
-    batches: tuple[BatchRecord, ...]
-    """Consecutive batches."""
-    first_ordinals: tuple[int, ...]
-    """Ordinal in the source of the first text of each batch."""
-    num_buckets: int
-
-    @property
-    def name(self) -> str:
-        return f"group {self.number} of batches"
-
-    @property
-    def inputs(self) -> list[object]:
-        return [[batch.key for batch in self.batches], self.first_ordinals[0], self.num_buckets]
-
-    @property
-    def reads(self) -> list[Path]:
-        return [batch.texts for batch in self.batches]
-
-
-def spread_items(batches: Sequence[BatchRecord], num_buckets: int) -> list[SpreadItem]:
-    """Group consecutive batches by the size of their texts."""
-    first_ordinals = list(accumulate((batch.counts.num_ordinals for batch in batches), initial=0))
+def spread_items(batches: Sequence[BatchRecord], num_buckets: int) -> list[Item]:
+    """Return tasks that spread consecutive batches, grouped by the size of their texts."""
+    first_ordinals = accumulate((batch.counts.num_ordinals for batch in batches), initial=0)
     sizes = accumulate(batch.text_bytes for batch in batches)
-    placed = zip(batches, first_ordinals[:-1], sizes, strict=True)
-    groups = [list(group) for _, group in groupby(placed, lambda one: one[2] // _SPREAD_BYTES)]
-    return [
-        SpreadItem(number, tuple(one[0] for one in group), tuple(one[1] for one in group), num_buckets)
-        for number, group in enumerate(groups)
-    ]
+    placed = zip(batches, first_ordinals, sizes)  # noqa: B905  # the last ordinal is that of the end
+    items = []
+    for number, (_, group) in enumerate(groupby(placed, lambda one: one[2] // _SPREAD_BYTES)):
+        some = [(batch, first_ordinal) for batch, first_ordinal, _ in group]
+        inputs = [[batch.key for batch, _ in some], some[0][1], num_buckets]
+        texts = [(batch.texts, first_ordinal) for batch, first_ordinal in some]
+        reads = [path for path, _ in texts]
+        items.append(Item(f"group {number} of batches", inputs, reads, partial(spread, texts, num_buckets)))
+    return items
 
 
-def spread(item: SpreadItem, folder: Path) -> Done:
-    """Number the texts as in the source, and write them bucket by bucket; the facts are the numbers of the buckets."""
-    numbered = [_numbered(batch.texts, first) for batch, first in zip(item.batches, item.first_ordinals, strict=True)]
-    starts = [bucket_starts(texts["key"].to_pylist(), item.num_buckets) for texts in numbered]
+def spread(batches: Sequence[tuple[Path, int]], num_buckets: int, folder: Path) -> Done:
+    """Number the texts as in the source, and write them bucket by bucket; the facts are the numbers of the buckets.
+
+    A batch is its file and the ordinal in the source of its first text.
+    """
+    numbered = [_numbered(path, first_ordinal) for path, first_ordinal in batches]
+    starts = [bucket_starts(texts["key"].to_pylist(), num_buckets) for texts in numbered]
     found: list[int] = []
     tables = []
-    for bucket in range(item.num_buckets):
+    for bucket in range(num_buckets):
         parts = [
             texts.slice(some[bucket], some[bucket + 1] - some[bucket])
             for texts, some in zip(numbered, starts, strict=True)
@@ -184,36 +169,27 @@ def write_bucket_sketches(
     np.ascontiguousarray(sets.bands_NB.T).tofile(folder / _BANDS)
 
 
-@dataclass(frozen=True)
-class TextBucketItem:
-    number: int
-    seed: int
-    spreads: list[tuple[str, Path, int]] = field(default_factory=list)
-    """Files that have texts of the bucket: key of the task, path, and number of the record batch with these texts."""
+def sort_item(number: int, spreads: Sequence[tuple[FinishedTask, int]], seed: int) -> Item:
+    """Return the task that sorts a bucket.
 
-    @property
-    def name(self) -> str:
-        return f"bucket {self.number}"
-
-    @property
-    def inputs(self) -> list[object]:
-        return [self.seed, [(key, part) for key, _, part in self.spreads]]
-
-    @property
-    def reads(self) -> list[Path]:
-        return [path for _, path, _ in self.spreads]
+    Args:
+        spreads: tasks that have texts of the bucket, and the number of the record batch with these texts.
+    """
+    files = [(record.folder / SPREAD, part) for record, part in spreads]
+    inputs = [seed, [(record.key, part) for record, part in spreads]]
+    return Item(f"bucket {number}", inputs, [path for path, _ in files], partial(sort_bucket, files, seed))
 
 
-def sort_bucket(item: TextBucketItem, folder: Path) -> Done:
+def sort_bucket(files: Sequence[tuple[Path, int]], seed: int, folder: Path) -> Done:
     """Sort a bucket by key, keep the earliest of equal texts, and write texts and sketches apart.
 
     The facts are the number of texts and of exact duplicates.
     """
-    texts = pa.concat_tables(read_texts(path, [part]) for _, path, part in item.spreads)
+    texts = pa.concat_tables(read_texts(path, [part]) for path, part in files)
     texts = texts.sort_by([("key", "ascending"), ("ordinal", "ascending")]).combine_chunks()
     kept = texts.filter(pa.array(_first_of_equal(texts["key"])))
     write_texts(folder / SORTED, [without_sketches(kept)])
-    draws_N = np.array([draw(item.seed, key) for key in kept["key"].to_pylist()])
+    draws_N = np.array([draw(seed, key) for key in kept["key"].to_pylist()])
     ordinals_N, parents_N = (kept[name].to_numpy() for name in ("ordinal", "parent"))
     write_bucket_sketches(folder, ordinals_N, parents_N, draws_N, sketches_of(kept))
     return Done([len(kept), len(texts) - len(kept)])

@@ -8,9 +8,10 @@ import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -23,17 +24,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from clozeline.cluster.ledger import Done, FinishedTask, Ledger
+from clozeline.cluster.ledger import Done, FinishedTask, Item, Ledger
 from clozeline.corpus.cleaning.buckets import (
     FILES_OF_COLUMNS,
     SORTED,
-    SPREAD,
     SketchedBucket,
-    TextBucketItem,
     num_buckets_for,
     num_ranges_for,
-    sort_bucket,
-    spread,
+    sort_item,
     spread_items,
 )
 from clozeline.corpus.cleaning.documents import BAD_RECORDS, BadRecordWriter, DropReason, RawText
@@ -80,16 +78,51 @@ _SOURCES: Final = "sources.json"
 
 
 @dataclass
-class Part:
-    """The file of a split, with the sizes of the texts in it."""
+class TextSize:
+    """Size of the texts of a split, in one file or in all."""
 
-    writer: pq.ParquetWriter
-    waiting: list[pa.Table] = field(default_factory=list)
-    waiting_bytes: int = 0
     documents: int = 0
     characters: int = 0
     bytes: int = 0
     sources: set[str] = field(default_factory=set)
+
+    def add(self, documents: int, characters: int, num_bytes: int, sources: Iterable[str]) -> None:
+        self.documents += documents
+        self.characters += characters
+        self.bytes += num_bytes
+        self.sources.update(sources)
+
+    def metrics(self) -> SplitMetrics:
+        return SplitMetrics(
+            documents=self.documents, characters=self.characters, bytes=self.bytes, sources=len(self.sources)
+        )
+
+
+@dataclass
+class _Part:
+    """The file of a split."""
+
+    writer: pq.ParquetWriter
+    size: TextSize = field(default_factory=TextSize)
+    waiting: list[pa.Table] = field(default_factory=list)
+    waiting_bytes: int = 0
+
+    def append(self, texts: pa.Table) -> None:
+        if not len(texts):
+            return
+        num_characters = pc.sum(pc.utf8_length(texts[TEXT])).as_py()
+        num_bytes = pc.sum(pc.binary_length(texts[TEXT])).as_py()
+        self.size.add(len(texts), num_characters, num_bytes, texts[SOURCE].unique().to_pylist())
+        self.waiting.append(texts)
+        self.waiting_bytes += num_bytes
+        if self.waiting_bytes >= _ROW_GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self.waiting:
+            texts = pa.concat_tables(self.waiting).combine_chunks()
+            self.writer.write_table(texts, row_group_size=len(texts))
+            self.waiting, self.waiting_bytes = [], 0
 
 
 class CleanWriter:
@@ -98,7 +131,7 @@ class CleanWriter:
     def __init__(self, folder: Path) -> None:
         self._open = ExitStack()
         self.parts = {
-            name: Part(
+            name: _Part(
                 self._open.enter_context(
                     pq.ParquetWriter(file_of(folder, name), SCHEMA, compression="zstd", use_dictionary=[SOURCE])
                 )
@@ -114,7 +147,7 @@ class CleanWriter:
     ) -> None:
         if kind is None:
             for part in self.parts.values():
-                _flush(part)
+                part.flush()
         self._open.close()
 
     def append(self, texts: pa.Table, sides: NDArray[np.uint8]) -> None:
@@ -126,106 +159,47 @@ class CleanWriter:
         clean = pa.table([doc_ids, *(texts[name] for name in SCHEMA.names[1:])], SCHEMA)
         for start, end in pairwise(bounds):
             for side, part in enumerate(self.parts.values()):
-                _append(part, clean.slice(start, end - start).filter(pa.array(sides[start:end] == side)))
-
-
-def _append(part: Part, texts: pa.Table) -> None:
-    if not len(texts):
-        return
-    part.documents += len(texts)
-    part.characters += pc.sum(pc.utf8_length(texts[TEXT])).as_py()
-    num_bytes = pc.sum(pc.binary_length(texts[TEXT])).as_py()
-    part.bytes += num_bytes
-    part.sources.update(texts[SOURCE].unique().to_pylist())
-    part.waiting.append(texts)
-    part.waiting_bytes += num_bytes
-    if part.waiting_bytes >= _ROW_GROUP_BYTES:
-        _flush(part)
-
-
-def _flush(part: Part) -> None:
-    if part.waiting:
-        texts = pa.concat_tables(part.waiting).combine_chunks()
-        part.writer.write_table(texts, row_group_size=len(texts))
-        part.waiting, part.waiting_bytes = [], 0
-
-
-@dataclass(frozen=True, eq=False)
-class RangeItem:
-    """Buckets of N texts."""
-
-    number: int
-    buckets: tuple[SketchedBucket, ...]
-    kept_N: NDArray[np.bool_]
-    sides_N: NDArray[np.uint8]
-    """Number of the split of each text."""
-
-    @property
-    def name(self) -> str:
-        return f"range {self.number} of keys"
-
-    @property
-    def inputs(self) -> list[object]:
-        fate = blake2b(self.kept_N.tobytes() + self.sides_N.tobytes(), digest_size=16)
-        return [[bucket.key for bucket in self.buckets], fate.hexdigest()]
-
-    @property
-    def reads(self) -> list[Path]:
-        return [bucket.folder / SORTED for bucket in self.buckets]
-
-
-@dataclass
-class Sizes:
-    """Size of a split, added up over ranges."""
-
-    documents: int = 0
-    characters: int = 0
-    bytes: int = 0
-    sources: set[str] = field(default_factory=set)
-
-    def add(self, record: FinishedTask, split: str) -> None:
-        documents, characters, num_bytes = record.facts[split]
-        self.documents += documents
-        self.characters += characters
-        self.bytes += num_bytes
-        self.sources.update(json.loads((record.folder / _SOURCES).read_bytes())[split])
-
-    def metrics(self) -> SplitMetrics:
-        return SplitMetrics(
-            documents=self.documents, characters=self.characters, bytes=self.bytes, sources=len(self.sources)
-        )
+                part.append(clean.slice(start, end - start).filter(pa.array(sides[start:end] == side)))
 
 
 def range_items(
     buckets: Sequence[SketchedBucket], kept_N: NDArray[np.bool_], sides_N: NDArray[np.uint8], buckets_of_range: int
-) -> list[RangeItem]:
-    """Return the ranges that have texts. The buckets that have any are given in order, with the fates of all N texts.
+) -> dict[int, Item]:
+    """Return number → task of the ranges that have texts, in order.
 
     Args:
+        buckets: the buckets that have any text, in order.
+        kept_N: whether each of their texts is kept.
+        sides_N: number of the split of each text.
         buckets_of_range: number of buckets of a range, with those that are empty.
     """
-    items, start = [], 0
+    items, start = {}, 0
     for number, group in groupby(buckets, lambda bucket: bucket.number // buckets_of_range):
-        some = tuple(group)
+        some = list(group)
         end = start + sum(bucket.num_texts for bucket in some)
-        items.append(RangeItem(number, some, np.array(kept_N[start:end]), np.array(sides_N[start:end])))
+        kept, sides = np.array(kept_N[start:end]), np.array(sides_N[start:end])
+        fate = blake2b(kept.tobytes() + sides.tobytes(), digest_size=16).hexdigest()
+        texts = [bucket.folder / SORTED for bucket in some]
+        inputs = [[bucket.key for bucket in some], fate]
+        items[number] = Item(f"range {number} of keys", inputs, texts, partial(write_range, texts, kept, sides))
         start = end
     assert start == len(kept_N), (start, len(kept_N))
     return items
 
 
-def write_range(item: RangeItem, folder: Path) -> Done:
+def write_range(buckets: Sequence[Path], kept_N: NDArray[np.bool_], sides_N: NDArray[np.uint8], folder: Path) -> Done:
     """Write one file of each split; the facts are the texts, characters and bytes of each."""
     done = 0
     with CleanWriter(folder) as clean:
-        for bucket in item.buckets:
-            chosen = slice(done, done + bucket.num_texts)
-            kept_N = item.kept_N[chosen]
-            clean.append(read_texts(bucket.folder / SORTED).filter(kept_N), item.sides_N[chosen][kept_N])
-            done += bucket.num_texts
-    sources = {split: sorted(part.sources) for split, part in clean.parts.items()}
+        for bucket in buckets:
+            texts = read_texts(bucket)
+            chosen = slice(done, done + len(texts))
+            clean.append(texts.filter(kept_N[chosen]), sides_N[chosen][kept_N[chosen]])
+            done += len(texts)
+    sizes = {split: part.size for split, part in clean.parts.items()}
+    sources = {split: sorted(size.sources) for split, size in sizes.items()}
     (folder / _SOURCES).write_text(json.dumps(sources), encoding="utf-8")
-    return Done({split: [part.documents, part.characters, part.bytes] for split, part in clean.parts.items()})
+    return Done({split: [size.documents, size.characters, size.bytes] for split, size in sizes.items()})
 
 
 @dataclass
@@ -342,17 +316,17 @@ def _check_any(buckets: list[SketchedBucket], counts: _Counts, raw: RawText, par
 def _buckets(raw: RawText, seed: int, counts: _Counts, ledger: Ledger) -> list[SketchedBucket]:
     """Exchange the texts of the batches, and return the buckets that have any, without exact duplicates."""
     num_buckets = num_buckets_for(raw.raw_bytes)
-    found: dict[int, TextBucketItem] = {}
-    for record in ledger.run_all(spread, spread_items(counts.batches, num_buckets), "Spreading", read=()):
+    found: dict[int, list[tuple[FinishedTask, int]]] = {}
+    for record in ledger.run_all(spread_items(counts.batches, num_buckets), "Spreading", read=()):
         for part, number in enumerate(record.facts):
-            bucket = found.setdefault(number, TextBucketItem(number, seed))
-            bucket.spreads.append((record.key, record.folder / SPREAD, part))
-    buckets = []
-    items, read = [found[number] for number in sorted(found)], (SORTED, *FILES_OF_COLUMNS)
-    for item, record in zip(items, ledger.run_all(sort_bucket, items, "Sorting", read), strict=True):
+            found.setdefault(number, []).append((record, part))
+    buckets, numbers = [], sorted(found)
+    items = [sort_item(number, found[number], seed) for number in numbers]
+    records = ledger.run_all(items, "Sorting", (SORTED, *FILES_OF_COLUMNS))
+    for number, record in zip(numbers, records, strict=True):
         num_texts, num_duplicates = record.facts
         counts.dropped[DropReason.EXACT_DUPLICATE] += num_duplicates
-        buckets.append(SketchedBucket(record.key, record.folder, num_texts, item.number))
+        buckets.append(SketchedBucket(record.key, record.folder, num_texts, number))
     return buckets
 
 
@@ -391,13 +365,15 @@ def _write(
     """Write each split: a file, or a folder with a file for each of several ranges of keys."""
     num_ranges = num_ranges_for(raw_bytes)
     items = range_items(buckets, placed.kept_N, placed.sides_N, num_buckets_for(raw_bytes) // num_ranges)
-    sizes = {split: Sizes() for split in SPLITS}
-    for item, record in zip(items, ledger.run_all(write_range, items, "Writing"), strict=True):
+    sizes = {split: TextSize() for split in SPLITS}
+    for number, record in zip(items, ledger.run_all([*items.values()], "Writing"), strict=True):
+        sources = json.loads((record.folder / _SOURCES).read_bytes())
         for split, size in sizes.items():
-            size.add(record, split)
+            documents, characters, num_bytes = record.facts[split]
+            size.add(documents, characters, num_bytes, sources[split])
             target = file_of(out, split)
             if num_ranges > 1:
                 target.mkdir(exist_ok=True)
-                target /= f"{item.number:05d}.parquet"
+                target /= f"{number:05d}.parquet"
             link_or_copy(file_of(record.folder, split), target)
     return {split: size.metrics() for split, size in sizes.items()}

@@ -10,14 +10,15 @@ Suffixes of names give the shape: N texts, T texts of a part of a band, P pairs,
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.cluster.ledger import Done, FinishedTask, Ledger
+from clozeline.cluster.ledger import Done, FinishedTask, Item, Ledger
 from clozeline.corpus.cleaning.buckets import COLUMNS, SketchedBucket
 from clozeline.records.words.numbers import run_positions
 from clozeline.system.arrays import DiskArrays, chunks, gathered, mapped
@@ -122,70 +123,42 @@ class Candidates:
         return np.stack([(packed_P & np.uint64((1 << _EARLIER_BITS) - 1)).astype(np.int64), later_P])
 
 
-@dataclass(frozen=True)
-class _Band:
-    number: int
-    buckets: tuple[SketchedBucket, ...]
-    places: Path
-
-    @property
-    def name(self) -> str:
-        return f"band {self.number}"
-
-    @property
-    def inputs(self) -> list[object]:
-        return [self.number, [bucket.key for bucket in self.buckets]]
-
-    @property
-    def reads(self) -> list[Path]:
-        return [self.places, *(bucket.bands for bucket in self.buckets)]
-
-
-@dataclass(frozen=True)
-class _Part:
-    number: int
-    bands: list[FinishedTask] = field(default_factory=list)
-    """Bands that have pairs of this part."""
-
-    @property
-    def name(self) -> str:
-        return f"part {self.number} of the pairs"
-
-    @property
-    def inputs(self) -> list[object]:
-        return [self.number, [band.key for band in self.bands]]
-
-    @property
-    def reads(self) -> list[Path]:
-        return [_pairs_file(band.folder, self.number) for band in self.bands]
-
-
 def candidates(sketches: Sketches, ledger: Ledger) -> list[Candidates]:
     """Return the pairs that share a band, part by part."""
     assert sketches.num_texts < 1 << _EARLIER_BITS
     places = sketches.folder / "places.bin"
     sketches.place_N.tofile(places)
-    bands = [_Band(band, sketches.buckets, places) for band in range(sketches.num_bands)]
-    parts: dict[int, _Part] = {}
-    for record in ledger.run_all(_write_pairs, bands, "Pairing", read=()):
+    bands = [_band_item(band, sketches.buckets, places) for band in range(sketches.num_bands)]
+    by_part: dict[int, list[FinishedTask]] = {}
+    for record in ledger.run_all(bands, "Pairing", read=()):
         for part in map(int, record.facts):
-            parts.setdefault(part, _Part(part)).bands.append(record)
-    ordered = [parts[number] for number in sorted(parts)]
-    merged = ledger.run(_merge, ordered)
+            by_part.setdefault(part, []).append(record)
+    parts = sorted(by_part)
+    merged = ledger.run([_merge_item(part, by_part[part]) for part in parts])
     return [
-        Candidates(record.key, mapped(record.folder / _PAIRS_FILE, np.uint64), part.number)
-        for part, record in zip(ordered, merged, strict=True)
+        Candidates(record.key, mapped(record.folder / _PAIRS_FILE, np.uint64), part)
+        for part, record in zip(parts, merged, strict=True)
     ]
+
+
+def _band_item(band: int, buckets: Sequence[SketchedBucket], places: Path) -> Item:
+    reads = [places, *(bucket.bands for bucket in buckets)]
+    run = partial(_write_pairs, band, buckets, places)
+    return Item(f"band {band}", [band, [bucket.key for bucket in buckets]], reads, run)
+
+
+def _merge_item(part: int, bands: Sequence[FinishedTask]) -> Item:
+    files = [_pairs_file(band.folder, part) for band in bands]
+    return Item(f"part {part} of the pairs", [part, [band.key for band in bands]], files, partial(_merge, files))
 
 
 def _pairs_file(folder: Path, part: int) -> Path:
     return folder / f"part-{part:06d}.bin"
 
 
-def _merge(part: _Part, folder: Path) -> Done:
-    """Write the pairs of all bands sorted, each once."""
-    by_band = (mapped(_pairs_file(band.folder, part.number), np.uint64) for band in part.bands)
-    pairs_P: NDArray[np.uint64] = DiskArrays(folder).joined(by_band, np.uint64)
+def _merge(files: Sequence[Path], folder: Path) -> Done:
+    """Write the pairs of all bands, whose files are given, sorted and each once."""
+    pairs_P: NDArray[np.uint64] = DiskArrays(folder).joined((mapped(file, np.uint64) for file in files), np.uint64)
     pairs_P.sort()
     with (folder / _PAIRS_FILE).open("wb") as file:
         for unique in _unique(pairs_P):
@@ -202,11 +175,11 @@ def _unique(sorted_P: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
         last = values[-1]
 
 
-def _write_pairs(band: _Band, folder: Path) -> Done:
+def _write_pairs(band: int, buckets: Sequence[SketchedBucket], places: Path, folder: Path) -> Done:
     """Write each pair of one band once; the facts are the numbers of pairs by part."""
-    hashes = DiskArrays(folder).joined((bucket.band(band.number) for bucket in band.buckets), np.uint64)
+    hashes = DiskArrays(folder).joined((bucket.band(band) for bucket in buckets), np.uint64)
     counts: dict[int, int] = defaultdict(int)
-    for hash_T, text_T in _parts(hashes, mapped(band.places, np.int64), folder):
+    for hash_T, text_T in _parts(hashes, mapped(places, np.int64), folder):
         for part, packed_P in packed_by_part(*_pairs_of(hash_T, text_T)).items():
             counts[part] += len(packed_P)
             with _pairs_file(folder, part).open("ab") as file:
@@ -300,30 +273,12 @@ class Edges:
 class _Pairs:
     """Pairs to compare, and the location of their texts' shingles (two rows: earlier, later)."""
 
-    number: int
-    candidates: str
-    """Key of the task that found them."""
-    minimum: float
-    end: int
-    """Number of candidates of the part that are compared or ruled out after these."""
     texts_2P: NDArray[np.int64]
     shingles: tuple[Path, ...]
     file_2P: NDArray[np.int64]
     """Number of each text's file in `shingles`."""
     starts_2P: NDArray[np.int64]
     counts_2P: NDArray[np.int64]
-
-    @property
-    def name(self) -> str:
-        return f"comparison {self.number}"
-
-    @property
-    def inputs(self) -> list[object]:
-        return [self.candidates, self.number, self.minimum]
-
-    @property
-    def reads(self) -> tuple[Path, ...]:
-        return self.shingles
 
 
 def similar_pairs(sketches: Sketches, minimum: float, ledger: Ledger) -> Edges:
@@ -338,7 +293,7 @@ def similar_pairs(sketches: Sketches, minimum: float, ledger: Ledger) -> Edges:
         files = {name: opened.enter_context(path.open("wb")) for name, path in paths.items()}
         for part in parts:
             before = bar.done
-            for record in ledger.run(_compare, _to_compare(sketches, part, minimum)):
+            for record in ledger.run(_to_compare(sketches, part, minimum)):
                 for name, file in files.items():
                     file.write((record.folder / f"{name}.bin").read_bytes())
                 bar.advance(before + record.facts - bar.done, ledger.workers.note)
@@ -347,7 +302,7 @@ def similar_pairs(sketches: Sketches, minimum: float, ledger: Ledger) -> Edges:
     return Edges(earlier, later, similarity, sum(len(part.packed_P) for part in parts))
 
 
-def _to_compare(sketches: Sketches, part: Candidates, minimum: float) -> Iterator[_Pairs]:
+def _to_compare(sketches: Sketches, part: Candidates, minimum: float) -> Iterator[Item]:
     """Yield comparisons of about `_TASK_SHINGLES` shingles, without the pairs that the sizes alone rule out.
 
     A set of less than `minimum` times the size of the other has a similarity below `minimum`.
@@ -362,17 +317,15 @@ def _to_compare(sketches: Sketches, part: Candidates, minimum: float) -> Iterato
         bucket_2P = np.searchsorted(first_places, sketches.place_N[texts_2P], side="right") - 1
         for cut in _cuts(counts_2P, _TASK_SHINGLES):
             used, file = np.unique(bucket_2P[:, cut], return_inverse=True)
-            yield _Pairs(
-                number=number,
-                candidates=part.key,
-                minimum=minimum,
-                end=some.stop,
+            pairs = _Pairs(
                 texts_2P=texts_2P[:, cut],
                 shingles=tuple(sketches.buckets[bucket].shingles for bucket in used.tolist()),
                 file_2P=file.reshape(2, -1),
                 starts_2P=sketches.shingle_start_N[texts_2P[:, cut]],
                 counts_2P=counts_2P[:, cut],
             )
+            run = partial(_compare, pairs, minimum, some.stop)
+            yield Item(f"comparison {number}", [part.key, number, minimum], pairs.shingles, run)
             number += 1
 
 
@@ -383,14 +336,14 @@ def _cuts(counts_2P: NDArray[np.int64], num_shingles: int) -> Iterator[slice]:
     return (slice(first, end) for first, end in zip([0, *cuts], [*cuts, len(number_P)], strict=True) if end > first)
 
 
-def _compare(pairs: _Pairs, folder: Path) -> Done:
-    """Write the similar pairs and their Jaccard similarity; the facts are how far the part is compared."""
+def _compare(pairs: _Pairs, minimum: float, end: int, folder: Path) -> Done:
+    """Write the similar pairs and their Jaccard similarity; the facts are `end`, how far the part is then compared."""
     hashes_S = _hashes(pairs)
     ends_2P = np.cumsum(pairs.counts_2P.ravel()).reshape(2, -1)
-    found = [_similar(pairs, cut, hashes_S, ends_2P) for cut in _cuts(pairs.counts_2P, _CHUNK_SHINGLES)]
+    found = [_similar(pairs, cut, minimum, hashes_S, ends_2P) for cut in _cuts(pairs.counts_2P, _CHUNK_SHINGLES)]
     for (name, kind), parts in zip(_EDGE_FILES.items(), zip(*found, strict=True), strict=True):
         np.ascontiguousarray(np.concatenate(parts), kind).tofile(folder / f"{name}.bin")
-    return Done(pairs.end)
+    return Done(end)
 
 
 def _hashes(pairs: _Pairs) -> NDArray[np.uint32]:
@@ -406,7 +359,7 @@ def _hashes(pairs: _Pairs) -> NDArray[np.uint32]:
 
 
 def _similar(
-    pairs: _Pairs, cut: slice, hashes_S: NDArray[np.uint32], ends_2P: NDArray[np.int64]
+    pairs: _Pairs, cut: slice, minimum: float, hashes_S: NDArray[np.uint32], ends_2P: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Return the similar pairs among some: earlier texts, later texts, similarity."""
     counts_2C, ends_2C = pairs.counts_2P[:, cut], ends_2P[:, cut]
@@ -419,6 +372,6 @@ def _similar(
     shared = keys_C[1:][keys_C[1:] == keys_C[:-1]] >> np.uint64(32)
     common_P = np.bincount(shared.astype(np.int64), minlength=num_pairs)
     jaccard_P = common_P / (counts_2C.sum(axis=0) - common_P)
-    similar_P = jaccard_P >= pairs.minimum
+    similar_P = jaccard_P >= minimum
     earlier, later = pairs.texts_2P[:, cut][:, similar_P]
     return earlier, later, jaccard_P[similar_P]

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Self, TypeVar
 
-from clozeline.cluster.ledger import Done, FinishedTask, Ledger
+from clozeline.cluster.ledger import Done, FinishedTask, Item, Ledger
 from clozeline.corpus.cleaning.documents import (
     Document,
     FileReading,
@@ -192,28 +192,6 @@ def is_divisible(file: RawFile, reading: FileReading) -> bool:
 
 
 @dataclass(frozen=True)
-class PortionItem:
-    number: int
-    files: tuple[RawFile, ...]
-    """Consecutive files, or one range of a file."""
-    reading: FileReading
-
-    @property
-    def name(self) -> str:
-        return f"portion {self.number} of the raw text"
-
-    @property
-    def inputs(self) -> list[object]:
-        # The pickles name the paths.
-        told = [(one.sha256, one.start, one.end, one.label, one.quarantines, str(one.path)) for one in self.files]
-        return [told, self.reading.inputs]
-
-    @property
-    def reads(self) -> list[Path]:
-        return [one.path for one in self.files]
-
-
-@dataclass(frozen=True)
 class CutBatch:
     """A batch that is cut, and not yet prepared."""
 
@@ -242,17 +220,17 @@ class CutPortion:
     """Whether its files hold units themselves, not only their places in the raw text."""
 
     @classmethod
-    def of(cls, item: PortionItem, record: FinishedTask, lines_before: int) -> Self:
+    def of(cls, files: Sequence[RawFile], record: FinishedTask, lines_before: int) -> Self:
         """Return the portion behind `lines_before` lines of the same file."""
         cuts, num_lines, shapes, has_copies = record.facts
-        total, stored = max(sum(size for _, size in cuts), 1), total_bytes_of(item.files)
+        total, stored = max(sum(size for _, size in cuts), 1), total_bytes_of(files)
         batches = [
             CutBatch(
                 digest,
                 record.folder / _file_of(number),
                 size * stored // total,
                 max(lines_before - 1, 0),  # lines of a later range are counted from 2
-                tuple(one.path for one in item.files) if num_lines else (),
+                tuple(one.path for one in files) if num_lines else (),
                 record.key if has_copies and number == len(cuts) - 1 else None,
             )
             for number, (digest, size) in enumerate(cuts)
@@ -260,8 +238,8 @@ class CutPortion:
         return cls(record.key, batches, num_lines, Counter(shapes), has_copies)
 
 
-def portions_of(files: Sequence[RawFile], reading: FileReading) -> list[PortionItem]:
-    """Cut files into portions, in their order."""
+def portions_of(files: Sequence[RawFile], reading: FileReading) -> list[tuple[RawFile, ...]]:
+    """Cut files into portions, in their order: consecutive files, or one range of a file each."""
     portions: list[tuple[RawFile, ...]] = []
     for is_divided, some in groupby(files, lambda file: _is_divided(file, reading)):
         if is_divided:
@@ -269,7 +247,7 @@ def portions_of(files: Sequence[RawFile], reading: FileReading) -> list[PortionI
         else:
             shares = ((file, bytes.fromhex(file.sha256), _share_of(file)) for file in some)
             portions += [tuple(file for file, _ in group) for group in groups(shares)]
-    return [PortionItem(number, portion, reading) for number, portion in enumerate(portions)]
+    return portions
 
 
 def _is_divided(file: RawFile, reading: FileReading) -> bool:
@@ -286,24 +264,32 @@ def _ranges_of(file: RawFile) -> Iterator[RawFile]:
         yield replace(file, start=start, end=min(start + _PORTION_BYTES, size))
 
 
-def cut_portions(items: Sequence[PortionItem], ledger: Ledger) -> Iterator[CutPortion]:
-    """Yield the portions in order, each cut by a task."""
-    num_lines = 0
-    for item, record in zip(items, ledger.run(_cut, items, read=()), strict=True):
-        if not item.files[0].start:
+def cut_portions(files: Sequence[RawFile], reading: FileReading, ledger: Ledger) -> Iterator[CutPortion]:
+    """Yield the portions of files in order, each cut by a task."""
+    portions, num_lines = portions_of(files, reading), 0
+    items = (_cut_item(number, portion, reading) for number, portion in enumerate(portions))
+    for portion, record in zip(portions, ledger.run(items, read=()), strict=True):
+        if not portion[0].start:
             num_lines = 0
-        portion = CutPortion.of(item, record, num_lines)
-        num_lines += portion.num_lines
-        yield portion
+        found = CutPortion.of(portion, record, num_lines)
+        num_lines += found.num_lines
+        yield found
 
 
-def _cut(item: PortionItem, folder: Path) -> Done:
+def _cut_item(number: int, files: tuple[RawFile, ...], reading: FileReading) -> Item:
+    # The pickles name the paths.
+    told = [(one.sha256, one.start, one.end, one.label, one.quarantines, str(one.path)) for one in files]
+    reads = [one.path for one in files]
+    return Item(f"portion {number} of the raw text", [told, reading.inputs], reads, partial(_cut, files, reading))
+
+
+def _cut(files: Sequence[RawFile], reading: FileReading, folder: Path) -> Done:
     """Read a portion, and write each of its batches into a file; the facts are those of `CutPortion`.
 
     Raises:
         DataError: a file is damaged, or not of its kind.
     """
-    source = opened(item.files, item.reading)
+    source = opened(files, reading)
     cuts: list[tuple[str, int]] = []
     num_lines, has_copies = 0, False
     with closing(source.units):

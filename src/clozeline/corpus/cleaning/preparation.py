@@ -13,7 +13,8 @@ import unicodedata
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import islice, pairwise
+from functools import partial
+from itertools import count, islice, pairwise
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
@@ -24,9 +25,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clozeline.cluster.ledger import Done, Ledger
+from clozeline.cluster.ledger import Done, Item, Ledger
 from clozeline.corpus.cleaning.documents import BadRecord, Document, DropReason, RawText, RawUnit
-from clozeline.corpus.cleaning.portions import CutBatch, cut_portions, portions_of, units_of
+from clozeline.corpus.cleaning.portions import CutBatch, cut_portions, units_of
 from clozeline.records.clean_text import SCHEMA, SOURCE, TEXT, TITLE
 from clozeline.records.reading.streams import KEY_BYTES, content_key
 from clozeline.records.snapshot import NOTHING, Forgotten
@@ -224,12 +225,6 @@ class PreparationSettings:
         )
 
 
-@dataclass(frozen=True)
-class CleanBatch:
-    units: list[RawUnit]
-    settings: PreparationSettings
-
-
 @dataclass
 class BatchCounts:
     num_ordinals: int = 0
@@ -249,19 +244,19 @@ class PreparedBatch:
     counts: BatchCounts
 
 
-def prepare(batch: CleanBatch) -> PreparedBatch:
+def prepare(units: Sequence[RawUnit], settings: PreparationSettings) -> PreparedBatch:
     """Turn raw units into clean texts; `ordinal` and `parent` count from the start of this batch."""
     rows: list[_Row] = []
     counts = BatchCounts()
-    for unit in batch.units:
+    for unit in units:
         for document in unit.documents():
-            rows += _rows_of(document, batch.settings, counts)
+            rows += _rows_of(document, settings, counts)
     rows.sort(key=itemgetter(0))
     columns = list(zip(*rows, strict=True)) or [()] * len(PREPARED)
     texts = pa.record_batch(
         [pa.array(column, kind) for column, kind in zip(columns, PREPARED.types, strict=True)], PREPARED
     )
-    return PreparedBatch(with_sketches(texts, batch.settings.banding), counts)
+    return PreparedBatch(with_sketches(texts, settings.banding), counts)
 
 
 def _rows_of(document: Document, settings: PreparationSettings, counts: BatchCounts) -> Iterator[_Row]:
@@ -360,7 +355,7 @@ def prepared(raw: RawText, settings: PreparationSettings, ledger: Ledger, read: 
         DataError: the text is damaged, or not of its kind.
     """
     cut: deque[CutBatch] = deque()
-    for record in ledger.run(_prepare, _items(raw, settings, ledger, read, cut), read=()):
+    for record in ledger.run(_items(raw, settings, ledger, read, cut), read=()):
         batch = cut.popleft()
         text_bytes, num_ordinals, num_read, num_split, dropped, altered, bad = record.facts
         counts = BatchCounts(
@@ -379,40 +374,21 @@ def prepared(raw: RawText, settings: PreparationSettings, ledger: Ledger, read: 
 
 def _items(
     raw: RawText, settings: PreparationSettings, ledger: Ledger, read: ReadText, cut: deque[CutBatch]
-) -> Iterator["_BatchItem"]:
+) -> Iterator[Item]:
     """Yield the batches to prepare, and note each in `cut`."""
-    number = 0
-    for portion in cut_portions(portions_of(raw.files, raw.reading), ledger):
+    numbers = count()
+    for portion in cut_portions(raw.files, raw.reading, ledger):
         read.shapes.update(portion.shapes)
         if not portion.has_copies:
             read.portions.add(portion.key)
         for batch in portion.batches:
             cut.append(batch)
-            yield _BatchItem(number, batch, settings)
-            number += 1
+            run = partial(_prepare, batch, settings)
+            yield Item(f"batch {next(numbers)}", [batch.digest], [batch.path, *batch.raw], run)
 
 
-@dataclass(frozen=True)
-class _BatchItem:
-    number: int
-    batch: CutBatch
-    settings: PreparationSettings
-
-    @property
-    def name(self) -> str:
-        return f"batch {self.number}"
-
-    @property
-    def inputs(self) -> list[object]:
-        return [self.batch.digest]
-
-    @property
-    def reads(self) -> list[Path]:
-        return [self.batch.path, *self.batch.raw]
-
-
-def _prepare(item: _BatchItem, folder: Path) -> Done:
-    done = prepare(CleanBatch(units_of(item.batch), item.settings))
+def _prepare(batch: CutBatch, settings: PreparationSettings, folder: Path) -> Done:
+    done = prepare(units_of(batch), settings)
     write_texts(folder / _TEXTS, [pa.Table.from_batches([done.texts])], compression="lz4")
     counts = done.counts
     dropped = {reason.value: count for reason, count in counts.dropped.items()}

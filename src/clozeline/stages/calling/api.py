@@ -44,9 +44,6 @@ _USUAL_FOLDER: Final = "clozeline-run"
 Texts = Iterable[str] | str | PathLike[str]
 Labelled = Iterable[Mapping[str, Any]] | str | PathLike[str]
 _HEIGHT_PIXELS: Final = 720
-_OF_TRAINING: Final = ("training",)
-_OF_EVALUATION: Final = ("encoder", "training", "examples")
-_OF_TASK: Final = ("tasks",)
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,6 @@ class Run:
         return replace(self, task=task)
 
     def _repr_html_(self) -> str:
-
         return show(self)._repr_html_()
 
 
@@ -182,7 +178,11 @@ def pretrain(
     params.finetune = {}
     if params.export.models:
         params.export.models = {run.name: _encoder_of(params)}
-    _refuse_champion(params)
+    if params.pretrain.start == FROM_CHAMPION:
+        raise ParamsError(
+            f"`pretrain.start: {FROM_CHAMPION}`: a run from Python does not continue from the live model",
+            do="use `clozeline run` in the project, or set it to null, the folder of an encoder, or a name on the hub",
+        )
     written(run, params)
     for stage in _TO_AN_ENCODER:
         more = {"callbacks": callbacks} if stage == "pretrain" else {}
@@ -295,14 +295,6 @@ def _own_folder(folder: Path) -> Path:
     return folder
 
 
-def _refuse_champion(params: Config) -> None:
-    if params.pretrain.start == FROM_CHAMPION:
-        raise ParamsError(
-            f"`pretrain.start: {FROM_CHAMPION}`: a run from Python does not continue from the live model",
-            do="use `clozeline run` in the project, or set it to null, the folder of an encoder, or a name on the hub",
-        )
-
-
 @dataclass(frozen=True)
 class Shown:
     """A page about a run. A notebook displays it; `save` writes it to a file."""
@@ -341,5 +333,6 @@ def show(run: Run | str | PathLike[str]) -> Shown:
         is_causal=params.pretrain.objective == "clm",
     )
     is_evaluated = (found.folder / "metrics" / "evaluate.json").is_file()
-    chapters = _OF_TASK if found.task else _OF_EVALUATION if is_evaluated else _OF_TRAINING
+    of_encoder = ("encoder", "training", "examples") if is_evaluated else ("training",)
+    chapters = ("tasks",) if found.task else of_encoder
     return Shown(page.build(reported, chapters).html)

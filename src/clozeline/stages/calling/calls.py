@@ -162,15 +162,13 @@ def _text(number: int, text: object) -> str:
 
 
 def _record(number: int, record: object) -> Mapping[str, Any]:
+    given = f"{type(record).__name__}: {repr(record)[:60]}"
     if isinstance(record, Mapping):
         try:
             json.dumps(record)
-        except (TypeError, ValueError) as error:
-            given: str = str(error)
-        else:
             return record
-    else:
-        given = f"{type(record).__name__}: {repr(record)[:60]}"
+        except (TypeError, ValueError) as error:
+            given = str(error)
     raise DataError(
         f"record {number} must be a dictionary of strings, numbers and lists of them: {given}",
         do='pass records such as `{"text": "…", "label": "…"}`',

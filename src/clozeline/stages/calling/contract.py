@@ -4,7 +4,7 @@ The check comes before a training starts, and records what it accepted. It belon
 code: it changes no output, so an edit of it re-runs nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,17 +103,10 @@ class Clause:
         return (self.least is None or self.given >= self.least) and (self.most is None or self.given <= self.most)
 
     def __str__(self) -> str:
-        limits = [
-            f"{word} {_number(end)}"
-            for word, end in (("at least", self.least), ("at most", self.most))
-            if end is not None
-        ]
+        ends = {"at least": self.least, "at most": self.most}
+        limits = [f"{word} {_number(end)}" for word, end in ends.items() if end is not None]
         beside = "" if self.accepted is None else f", last accepted {_number(self.accepted)}"
         return f"{self.name}: {_number(self.given)} ({' and '.join(limits)}{beside})"
-
-
-def broken(clauses: Sequence[Clause]) -> list[Clause]:
-    return [clause for clause in clauses if not clause.is_kept]
 
 
 def text_clauses(params: ContractParams, now: TextProfile, accepted: TextProfile | None) -> Iterator[Clause]:
@@ -172,7 +165,7 @@ def under_contract(stage: str, task: str | None, data: Path | None, params: Para
     if stage == "pretrain":
         text = _text_profile(root)
         if text is not None:
-            _require("the text", list(text_clauses(params.contract, text, Accepted.read(root).text)))
+            _require("the text", text_clauses(params.contract, text, Accepted.read(root).text))
         yield
         if text is not None:
             Accepted.add(root, text=text)
@@ -183,7 +176,7 @@ def under_contract(stage: str, task: str | None, data: Path | None, params: Para
         return
     labels = LabelProfile.read(section, root / data)
     known = Accepted.read(root).labels.get(task)
-    _require(f"the labels of task `{task}`", list(label_clauses(params.contract, labels, known)))
+    _require(f"the labels of task `{task}`", label_clauses(params.contract, labels, known))
     yield
     Accepted.add(root, labels={task: labels})
 
@@ -204,8 +197,8 @@ def _text_profile(root: Path) -> TextProfile | None:
     )
 
 
-def _require(what: str, clauses: Sequence[Clause]) -> None:
-    if found := broken(clauses):
+def _require(what: str, clauses: Iterator[Clause]) -> None:
+    if found := [clause for clause in clauses if not clause.is_kept]:
         raise ContractError(
             f"{what} differs too much from what the last accepted run was trained on: nothing is trained",
             given="\n         ".join(map(str, found)),

@@ -6,7 +6,7 @@ Shapes: T texts, B rows of a batch, C classes.
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ NO_LABEL = "(none)"
 class ClassifierOnTexts(TrainedTask[LabelledText]):
     """An encoder with a head on the mean of its last hidden states, and the texts of the task."""
 
-    problem: Literal["single_label_classification", "multi_label_classification"]
+    problem: heads.Problem
     method = "fine-tuned encoder"
     metric: str
     splits: Selection
@@ -105,7 +105,7 @@ class ClassifierOnTexts(TrainedTask[LabelledText]):
 
     def logits(self, part: ClassifiedRows) -> Logits:
         """Return `logits_TC` of every text of a split."""
-        return self.outputs(part.rows, heads.class_logits)
+        return self.outputs(part.rows, heads.logits)
 
     def num_truncated(self, part: ClassifiedRows) -> int:
         """Return the number of texts of a split whose end is cut off."""
@@ -182,7 +182,7 @@ class ClassifierOnTexts(TrainedTask[LabelledText]):
 class SingleLabel(ClassifierOnTexts):
     """Classifier with exclusive labels: softmax over the classes, of which the most probable is the answer."""
 
-    problem = "single_label_classification"
+    problem: heads.Problem = "single_label_classification"
 
     def __init__(self, inputs: InputsOf[LabelledParams]) -> None:
         super().__init__(inputs)
@@ -198,7 +198,7 @@ class SingleLabel(ClassifierOnTexts):
             self._weight_C = torch.from_numpy((len(self.train) / (len(size_C) * size_C)).astype(np.float32))
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
-        logits_BC = heads.class_logits(self.model, inputs.encoded)
+        logits_BC = heads.logits(self.model, inputs.encoded)
         weight_C = None if self._weight_C is None else self._weight_C.to(logits_BC.device)
         return functional.cross_entropy(logits_BC, inputs.targets_B, weight=weight_C, reduction="sum")
 
@@ -244,7 +244,7 @@ class MultiLabel(ClassifierOnTexts):
     the validation split and shared by all labels.
     """
 
-    problem = "multi_label_classification"
+    problem: heads.Problem = "multi_label_classification"
 
     def __init__(self, inputs: InputsOf[LabelledParams]) -> None:
         super().__init__(inputs)
@@ -258,7 +258,7 @@ class MultiLabel(ClassifierOnTexts):
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
         """Return the mean loss over the labels, summed over the rows."""
-        logits_BC = heads.class_logits(self.model, inputs.encoded)
+        logits_BC = heads.logits(self.model, inputs.encoded)
         weight_C = None if self._weight_C is None else self._weight_C.to(logits_BC.device)
         losses_BC = functional.binary_cross_entropy_with_logits(
             logits_BC, inputs.targets_B, pos_weight=weight_C, reduction="none"

@@ -112,7 +112,7 @@ class QuestionAnswering(TrainedTask[ContextQuestion]):
     def __init__(self, inputs: InputsOf[QuestionAnsweringParams]) -> None:
         params = inputs.params
         splits = select(task_records(params, inputs.data), params)
-        model = heads.build_answerer(inputs.encoder, inputs.seed, inputs.family)
+        model = heads.build(inputs.encoder, "question-answering", inputs.seed, {"num_labels": 2}, family=inputs.family)
         super().__init__(inputs, splits, model, reads_pairs=True)
         self._train, self._validation, self._test = (
             Windows.encode(part, self.opened, params) for part in splits.parts.values()

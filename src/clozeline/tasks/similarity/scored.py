@@ -70,7 +70,9 @@ class OnPairs(TrainedTask[TextPair]):
 
     def __init__(self, inputs: InputsOf[SimilarityParams]) -> None:
         splits = select(task_records(inputs.params, inputs.data), inputs.params)
-        super().__init__(inputs, splits, heads.build_embedder(inputs.encoder, inputs.seed, inputs.family))
+        super().__init__(
+            inputs, splits, heads.build(inputs.encoder, "feature-extraction", inputs.seed, {}, family=inputs.family)
+        )
         self._train = self._rows(splits.train)
         self.feed(self._train.firsts, self._train.seconds)
         self.num_truncated_train = self._train.firsts.num_truncated + self._train.seconds.num_truncated
@@ -226,7 +228,7 @@ class ScoredTogether(OnScores):
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
         """Return the squared difference of answer and score, summed over the pairs."""
-        return ((heads.class_logits(self.model, inputs.encoded)[:, 0].float() - inputs.targets_B) ** 2).sum()
+        return ((heads.logits(self.model, inputs.encoded)[:, 0].float() - inputs.targets_B) ** 2).sum()
 
     def fit_head(self) -> None:
         """Fit the output layer by ridge regression on the frozen encoder, as strongly regularized as is best on the
@@ -255,7 +257,7 @@ class ScoredTogether(OnScores):
 
     def answers_to(self, pairs: Sequence[TextPair]) -> tuple[Values, int]:
         rows = self._rows(pairs, self.params.max_length)
-        return self.outputs(rows, heads.class_logits)[:, 0].astype(np.float64), rows.num_truncated
+        return self.outputs(rows, heads.logits)[:, 0].astype(np.float64), rows.num_truncated
 
     def facts(self) -> ConfigFacts:
         return ConfigFacts(reads_pairs=True)

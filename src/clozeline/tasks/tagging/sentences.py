@@ -131,7 +131,13 @@ class Tagging(TrainedTask[Sentence]):
         params = inputs.params
         splits = select(task_records(params, inputs.data), params)
         self._tags = splits.tags
-        super().__init__(inputs, splits, heads.build_tagger(inputs.encoder, self._tags, inputs.seed, inputs.family))
+        super().__init__(
+            inputs,
+            splits,
+            heads.build(
+                inputs.encoder, "token-classification", inputs.seed, heads.named(self._tags), family=inputs.family
+            ),
+        )
         self._train, self._validation, self._test = (
             TaggedRows.encode(part, self._tags, self.opened, params.max_length) for part in splits.parts.values()
         )
@@ -144,7 +150,7 @@ class Tagging(TrainedTask[Sentence]):
         return self._train.num_targets(rows_B)
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
-        logits_BLC = heads.tag_logits(self.model, inputs.encoded)
+        logits_BLC = heads.logits(self.model, inputs.encoded)
         return functional.cross_entropy(
             logits_BLC.flatten(0, 1), inputs.targets_B.flatten(), ignore_index=NO_TARGET, reduction="sum"
         )
@@ -214,7 +220,7 @@ class Tagging(TrainedTask[Sentence]):
     def _predict(self, part: TaggedRows) -> Tags:
         said_RW: dict[int, Ids] = {}
         batches = measuring_batches(part.rows.length_T, self.inputs)
-        for rows_B, logits_BLC in answers(self.model, batches, part.rows.encoded, heads.tag_logits):
+        for rows_B, logits_BLC in answers(self.model, batches, part.rows.encoded, heads.logits):
             said_BL = logits_BLC.argmax(dim=2).cpu().numpy()
             said_RW |= {row: said_BL[n, part.first_RW[row]] for n, row in enumerate(rows_B.tolist())}
         return part.tags_of(said_RW, self._tags, OUTSIDE)

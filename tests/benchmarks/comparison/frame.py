@@ -1,0 +1,202 @@
+"""The frame of the benchmarks: two sides measured in turn, the machine, and the line that reports the comparison."""
+
+import argparse
+import json
+import logging
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+_LOG = logging.getLogger(__name__)
+PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L4": 121e12, "A10": 125e12, "RTX 4090": 165e12}
+"""Dense bf16 peak by a part of the driver's device name (NVIDIA's data sheets)."""
+
+Measure = Callable[[int], float]
+"""Number of the round, from 0 → the value measured."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Values of each side, in the order of the rounds."""
+
+    ours: tuple[float, ...]
+    theirs: tuple[float, ...]
+
+    def ratio(self, *, higher_is_better: bool) -> float | None:
+        """Return how many times better our median is; above 1, we are ahead; None if nothing could be measured."""
+        if not self.ours or not self.theirs:
+            return None
+        ours, theirs = median(self.ours), median(self.theirs)
+        return ours / theirs if higher_is_better else theirs / ours
+
+    def facts(self, name: str, *, higher_is_better: bool) -> dict[str, Any]:
+        """Return the JSON fields of rounds that were measured in another way, called `name`."""
+        return {
+            f"ratio_{name}": _short(self.ratio(higher_is_better=higher_is_better)),
+            f"ours_rounds_{name}": [_short(value) for value in self.ours],
+            f"theirs_rounds_{name}": [_short(value) for value in self.theirs],
+        }
+
+
+class BestOf:
+    """A side with several set-ups: each is measured in every round, and the best of a round counts."""
+
+    def __init__(self, setups: Mapping[str, Measure], *, higher_is_better: bool) -> None:
+        self._setups = setups
+        self._best = max if higher_is_better else min
+        self.rounds: dict[str, list[float]] = {name: [] for name in setups}
+        """Values of each set-up, in the order of the rounds."""
+
+    def __call__(self, number: int) -> float:
+        for name, measure in self._setups.items():
+            self.rounds[name].append(measure(number))
+        return self._best(values[-1] for values in self.rounds.values())
+
+    def facts(self, ending: str = "") -> dict[str, list[float]]:
+        """Return the JSON fields of each set-up."""
+        return {f"theirs_{name}{ending}": values for name, values in self.rounds.items()}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One benchmark's result."""
+
+    name: str
+    unit: str
+    rounds: Rounds
+    higher_is_better: bool
+    goal: float | None
+    """The ratio that the project aims at."""
+    num_threads: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Further JSON fields: sizes, settings, figures of single rounds."""
+
+    @property
+    def ratio(self) -> float | None:
+        return self.rounds.ratio(higher_is_better=self.higher_is_better)
+
+    def json_line(self) -> str:
+        """Return the last line of a benchmark's output."""
+        figures = {
+            "name": self.name,
+            "ratio": _short(self.ratio),
+            "goal": self.goal,
+            "ours": _short(median(self.rounds.ours)) if self.rounds.ours else None,
+            "theirs": _short(median(self.rounds.theirs)) if self.rounds.theirs else None,
+            "unit": self.unit,
+            "rounds": len(self.rounds.ours),
+            "ours_rounds": [_short(value) for value in self.rounds.ours],
+            "theirs_rounds": [_short(value) for value in self.rounds.theirs],
+            "machine": describe_machine(self.num_threads),
+        }
+        return json.dumps(figures | dict(self.facts), allow_nan=False)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What a benchmark measures, and the ratio that the project aims at."""
+
+    unit: str
+    goal: float | None
+    higher_is_better: bool = True
+
+
+BENCHMARKS: Mapping[str, Benchmark] = {
+    "corpus_growth": Benchmark("", 1.0, higher_is_better=False),
+    "corpus_increment": Benchmark("s", None, higher_is_better=False),
+    "finetune_classification": Benchmark("s", 2.0, higher_is_better=False),
+    "finetune_few_labels": Benchmark("accuracy", 1.0),
+    "finetune_qa": Benchmark("s", 2.0, higher_is_better=False),
+    "finetune_tagging": Benchmark("s", 2.0, higher_is_better=False),
+    "gpu_pretrain": Benchmark("real tokens/s", 3.0),
+    "pretrain_throughput_grouped": Benchmark("real tokens/s", 2.5),
+    "pretrain_throughput_padded": Benchmark("real tokens/s", 5.0),
+    "scale": Benchmark("simulated s", None, higher_is_better=False),
+    "scale_out": Benchmark("s", 1 / 1.1, higher_is_better=False),
+    "serve_embed_mixed": Benchmark("texts/s", 2.0),
+    "serve_embed_quality": Benchmark("of fp32's Spearman", None),
+    "serve_embed_single": Benchmark("ms", 1.3, higher_is_better=False),
+    "serve_embed_torch": Benchmark("texts/s", 4.0),
+    "serve_fill_mask": Benchmark("texts/s", 1.8),
+    "serve_http_fastapi": Benchmark("requests/s", 2.0),
+    "serve_http_mlflow": Benchmark("requests/s", 5.0),
+    "time_to_quality": Benchmark("s to the validation loss of theirs", 10.0, higher_is_better=False),
+    "time_to_quality_same_architecture": Benchmark("s to the validation loss of theirs", 3.0, higher_is_better=False),
+    "tokenize_throughput": Benchmark("MB of raw text/s", 3.0),
+    "worth": Benchmark("mean of F1, accuracy and recall@10", 1.0),
+}
+
+
+def compared(
+    name: str, rounds: Rounds, num_threads: int, facts: Mapping[str, Any] | None = None, *, unit: str = ""
+) -> Comparison:
+    """Return the result of a benchmark; `unit`, if it depends on what was measured."""
+    of = BENCHMARKS[name]
+    return Comparison(name, unit or of.unit, rounds, of.higher_is_better, of.goal, num_threads, facts or {})
+
+
+def alternate(ours: Measure, theirs: Measure, num_rounds: int, unit: str) -> Rounds:
+    """Measure both sides in every round, each first in turn, so that a drift of the machine affects both equally."""
+    sides = {"ours": ours, "theirs": theirs}
+    measured: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(num_rounds):
+        for name in list(sides)[:: 1 if number % 2 == 0 else -1]:
+            measured[name].append(sides[name](number))
+            _LOG.info("round %d of %d, %s: %.6g %s", number + 1, num_rounds, name, measured[name][-1], unit)
+    return Rounds(tuple(measured["ours"]), tuple(measured["theirs"]))
+
+
+def options(description: str | None, **numbers: int) -> argparse.ArgumentParser:
+    """Report progress from now on; return the parser of a benchmark, with an option for each of `numbers`."""
+    report_progress()
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
+    return parser
+
+
+def report_progress() -> None:
+    """Send the log of a benchmark to stderr, because stdout is for the result line."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    for noisy in ("httpx", "filelock", "fsspec", "datasets"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def finish(comparison: Comparison) -> None:
+    """Write the line."""
+    sys.stdout.write(comparison.json_line() + "\n")
+    sys.stdout.flush()
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")
+
+
+def describe_machine(num_threads: int) -> dict[str, Any]:
+    """Return the processor, the cores of this process, the threads of a side, and the machine's recent load."""
+    return {
+        "cpu": cpu_model(),
+        "cores": available_cores(),
+        "threads": num_threads,
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+    }
+
+
+def available_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def cpu_model(facts: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor's name, its widest vector instructions and those for INT8, as the kernel reports them."""
+    lines = facts.read_text(encoding="utf-8").splitlines() if facts.is_file() else []
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = set(told.get("flags", "").split())
+    sets = (("avx512_bf16", "avx512f", "avx2"), ("avx512_vnni", "avx_vnni"))
+    widest = [next((flag for flag in one if flag in flags), "") for one in sets]
+    return " ".join(filter(None, [told.get("model name", platform.processor() or platform.machine()), *widest]))

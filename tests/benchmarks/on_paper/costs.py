@@ -1,0 +1,306 @@
+"""Costs of text, of pre-training and of serving, in proportion to the measured runs.
+
+Those of pre-training on GPUs are from the cost models of `clozeline plan`, a published peak and an assumed utilization.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from clozeline.encoder.architecture import Shape
+from clozeline.params.pretraining import PretrainParams
+from clozeline.params.reading import read_params
+from clozeline.planning.costs import Compute, ParameterCount, StepMemory, outline
+from clozeline.training.micro_batches import Precision
+from on_paper.figures import CLUSTER, CORPUS, PRICES, SERVING, TRAINING
+
+SIZES = {"10 GB": 1e10, "1 TB": 1e12, "10 TB": 1e13}
+"""Bytes of raw text."""
+_MEASURED_BYTES = 79e6
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class CorpusCost:
+    raw_bytes: float
+
+    @property
+    def texts(self) -> float:
+        return self.raw_bytes / CORPUS.text_bytes.value
+
+    @property
+    def tokens(self) -> float:
+        return self.raw_bytes / CORPUS.bytes_per_token.value
+
+    @property
+    def core_seconds(self) -> float:
+        return self.raw_bytes / 1e6 * CORPUS.core_seconds_per_mb.value
+
+    def seconds(self, num_cores: int) -> float:
+        """Return the time on one machine whose cores are all busy, as partitions make possible."""
+        return self.core_seconds / num_cores
+
+    def seconds_today(self, num_cores: int) -> float:
+        """Return the time on one machine today, where the main process does its share alone (Amdahl 1967)."""
+        alone = CORPUS.alone_share.value
+        return self.core_seconds * (alone + (1 - alone) / num_cores)
+
+    def seconds_on(self, num_machines: int, cores_each: int) -> float:
+        """Return the time on equal machines that exchange what does not stay at home over their networks."""
+        moved = self.exchanged_bytes * (1 - 1 / num_machines) / num_machines
+        network = 2 * moved / (CLUSTER.machine_gb_per_s.value * 1e9)  # to the shared storage, and back
+        return self.seconds(num_machines * cores_each) + network + CLUSTER.start_seconds.value * (num_machines > 1)
+
+    @property
+    def memory_bytes(self) -> float:
+        """Memory on two cores: the measured growth for each factor of ten since the measured text."""
+        tens = math.log10(self.raw_bytes / _MEASURED_BYTES)
+        return CORPUS.memory_gb.value * 1e9 * CORPUS.memory_growth.value**tens
+
+    @property
+    def peak_disk_bytes(self) -> float:
+        return self.raw_bytes * CORPUS.peak_disk.value
+
+    @property
+    def lasting_bytes(self) -> float:
+        return self.raw_bytes * CORPUS.lasting_disk.value
+
+    @property
+    def exchanged_bytes(self) -> float:
+        return self.raw_bytes * CORPUS.exchanged.value
+
+    @property
+    def core_dollars(self) -> float:
+        return self.core_seconds / _HOUR * PRICES.core_hour.value
+
+    @property
+    def disk_dollars_a_month(self) -> float:
+        return self.peak_disk_bytes / 1e12 * PRICES.disk_tb_month.value
+
+    @property
+    def num_partitions(self) -> int:
+        return max(round(self.raw_bytes / 1e9 / CLUSTER.partition_gb.value), 1)
+
+    @property
+    def num_pieces(self) -> int:
+        """Reads of the exchange: each partition reads its piece of the output of every earlier task."""
+        return self.num_partitions**2
+
+    @property
+    def piece_seconds(self) -> float:
+        """Time of those reads if they go to one prefix of an object store."""
+        return self.num_pieces / CLUSTER.requests_per_s.value
+
+
+def bytes_with_slow_pieces(num_cores: int) -> float:
+    """Return the raw bytes from which reading the pieces takes longer than all other work on `num_cores`.
+
+    The pieces grow with the square of the text, the work with the text.
+    """
+    one = CorpusCost(1e12)
+    return one.raw_bytes * one.seconds(num_cores) / one.piece_seconds
+
+
+def bytes_worth_a_second_machine(saved_seconds: float, cores_each: int, mb_per_s: float | None = None) -> float:
+    """Return the raw bytes from which two machines of `cores_each` save `saved_seconds` over one of them.
+
+    `mb_per_s`: speed of two cores, if it is not the measured one.
+    """
+    byte = CorpusCost(1.0)
+    one = byte.seconds(cores_each) if mb_per_s is None else 2 / (mb_per_s * 1e6 * cores_each)
+    network = byte.seconds_on(2, cores_each) - byte.seconds(2 * cores_each) - CLUSTER.start_seconds.value
+    return (saved_seconds + CLUSTER.start_seconds.value) / (one / 2 - network)
+
+
+def bytes_with_texts_beyond_32_bits() -> float:
+    """Return the raw bytes from which the numbers of texts need more than the 32 bits that a pair has for each."""
+    return 2**32 * CORPUS.text_bytes.value
+
+
+PROJECT = Path(__file__).parents[3]
+VOCAB_SIZE = 50_368
+"""Vocabulary of ModernBERT and Ettin."""
+GPUS_PER_NODE = 8
+_OVERLAPPED = 2 / 3
+"""Share of a step, its backward pass, during which gradients travel."""
+_SUMMED_BYTES = 4
+"""Gradients are summed in fp32."""
+_CHECKPOINT_NUMBERS = 3
+"""Weights and the two moments of Adam, in fp32."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A size of Ettin (Weller et al. 2025), and the share of the GPU's peak that its training is assumed to reach."""
+
+    shape: Shape
+    utilization: float
+
+    @property
+    def count(self) -> ParameterCount:
+        return _counted(self.shape)[0]
+
+    @property
+    def flops_per_token(self) -> float:
+        return _counted(self.shape)[1].training
+
+    @property
+    def body_flops_per_token(self) -> float:
+        """FLOPs per token of a forward pass without head and attention: what serving a short text costs."""
+        return _counted(self.shape)[1].body
+
+    @property
+    def step_bytes(self) -> int:
+        """Memory of a GPU in a step."""
+        return _counted(self.shape)[2].total
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        return _CHECKPOINT_NUMBERS * self.count.fp32_bytes
+
+
+MODELS = {
+    "17 M": Model(Shape(7, 256, 4, 384), 0.15),
+    "68 M": Model(Shape(19, 512, 8, 768), 0.2),
+    "150 M": Model(Shape(22, 768, 12, 1152), 0.3),
+    "400 M": Model(Shape(28, 1024, 16, 2624), 0.35),
+}
+
+
+@cache
+def cpu_flops() -> float:
+    """Return the FLOPs per second of the two cores: the measured tokens per second times the FLOPs of that model."""
+    params = read_params(PROJECT / "params.yaml").pretrain.model
+    bert = outline(
+        params.model_copy(update={"family": "bert", "size": None, **vars(Shape(4, 256, 4, 1024))}), "mlm", 30_522
+    )
+    return TRAINING.cpu_tokens_per_s.value * Compute.of(bert, length=128, target_share=0.15).training
+
+
+@cache
+def _counted(shape: Shape) -> tuple[ParameterCount, Compute, StepMemory]:
+    params = _params(shape)
+    model, share = outline(params.model, "mlm", VOCAB_SIZE), TRAINING.target_share.value
+    return (
+        ParameterCount.of(model),
+        Compute.of(model, length=params.max_length, target_share=share),
+        StepMemory.of(model, params, Precision.of("bf16", torch.device("cuda")), share),
+    )
+
+
+def _params(shape: Shape) -> PretrainParams:
+    params = read_params(PROJECT / "params.yaml").pretrain
+    model = params.model.model_copy(update={"family": "modernbert", "size": None, **vars(shape)})
+    rows = {
+        "max_length": int(TRAINING.row_tokens.value),
+        "batch_tokens": int(TRAINING.step_tokens.value),
+        "micro_batch_tokens": int(TRAINING.micro_batch_tokens.value),
+    }
+    return params.model_copy(update={"model": model, **rows})
+
+
+def step_seconds(model: Model, num_gpus: int) -> tuple[float, float]:
+    """Return the seconds in which a step computes, and those in which it only waits for the gradients of others."""
+    computing = TRAINING.step_tokens.value * model.flops_per_token / (num_gpus * _flops(model))
+    speed = TRAINING.inside_gb_per_s if num_gpus <= GPUS_PER_NODE else TRAINING.between_gb_per_s
+    summing = 2 * (1 - 1 / num_gpus) * _SUMMED_BYTES * model.count.total / (speed.value * 1e9)  # ring all-reduce
+    return computing, max(summing - _OVERLAPPED * computing, 0.0)
+
+
+def training_seconds(model: Model, num_tokens: float, num_gpus: int) -> float:
+    return num_tokens / TRAINING.step_tokens.value * sum(step_seconds(model, num_gpus))
+
+
+def training_dollars(model: Model, num_tokens: float, num_gpus: int) -> float:
+    return training_seconds(model, num_tokens, num_gpus) / 3600 * num_gpus * PRICES.gpu_hour.value
+
+
+def cpu_seconds(model: Model, num_tokens: float) -> float:
+    """Return the seconds on the two cores that were measured."""
+    return num_tokens * model.flops_per_token / cpu_flops()
+
+
+def rows_per_second(model: Model) -> float:
+    """Return the rows that a node of GPUs reads per second, each from a random place of the tokens."""
+    return GPUS_PER_NODE * _flops(model) / model.flops_per_token / TRAINING.row_tokens.value
+
+
+def page_reads_per_second(model: Model) -> float:
+    """Return the random reads of a node of GPUs, for text that is far larger than memory."""
+    return rows_per_second(model) * TRAINING.row_reads.value
+
+
+def readers(model: Model, read_us: float) -> float:
+    """Return how many processes have to build batches for one GPU, if reading is all they do.
+
+    A page of a mapped file is read when it is touched, so a process has one read under way.
+    """
+    return page_reads_per_second(model) / GPUS_PER_NODE * read_us / 1e6
+
+
+def _flops(model: Model) -> float:
+    return TRAINING.peak_flops.value * model.utilization
+
+
+RATES = (10, 100, 1_000, 10_000, 100_000)
+"""Requests per second."""
+_MEASURED_CORES = 2
+_MEASURED = Shape(6, 384, 12, 1536)
+"""all-MiniLM-L6-v2: BERT's layers, with 12 × hidden² weights each."""
+_HOURS_A_MONTH = 730
+
+
+def measured_milliseconds() -> float:
+    """Return the core-milliseconds of a request to the measured server."""
+    return 1000 * _MEASURED_CORES / SERVING.requests_per_s.value
+
+
+def request_milliseconds(model: Model) -> float:
+    """Return the core-milliseconds of a request: the measured ones times the ratio of the FLOPs per token.
+
+    A smaller model counts as the measured one: HTTP and tokenization do not shrink with it.
+    """
+    measured_flops = 2 * _MEASURED.num_hidden_layers * 12 * _MEASURED.hidden_size**2
+    return measured_milliseconds() * max(model.body_flops_per_token / measured_flops, 1.0)
+
+
+def rate_of(num_cores: int) -> float:
+    """Return the requests per second to plan for on a machine with the measured model."""
+    return num_cores * 1000 / measured_milliseconds() * SERVING.load.value
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The machines that answer `rate` requests per second, each of `milliseconds` on a core."""
+
+    rate: float
+    milliseconds: float
+    hidden_size: int
+
+    @property
+    def num_cores(self) -> int:
+        return math.ceil(self.rate * self.milliseconds / 1000 / SERVING.load.value)
+
+    @property
+    def num_machines(self) -> int:
+        return math.ceil(self.num_cores / CLUSTER.machine_cores.value)
+
+    @property
+    def network_bytes_per_s(self) -> float:
+        return self.rate * self.hidden_size * SERVING.number_bytes.value
+
+    @property
+    def dollars_a_month(self) -> float:
+        return self.num_cores * PRICES.core_hour.value * _HOURS_A_MONTH
+
+
+def measured_fleet(rate: float) -> Fleet:
+    return Fleet(rate, measured_milliseconds(), _MEASURED.hidden_size)
+
+
+def fleet(name: str, rate: float) -> Fleet:
+    model = MODELS[name]
+    return Fleet(rate, request_milliseconds(model), model.shape.hidden_size)

@@ -1,0 +1,343 @@
+import sqlite3
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import boto3
+import psycopg
+import pytest
+from moto.server import ThreadedMotoServer
+
+from clozeline.corpus.cleaning.portions import open_snapshot, opened
+from clozeline.corpus.sources import remote
+from clozeline.corpus.sources import remote as remote_files
+from clozeline.params.text import SourceParams
+from clozeline.system.errors import DataError, TransientError
+from tests.corpus.conftest import params_of
+from tests.make.servers import Postgres, running_postgres
+from tests.make.stores import KEYS
+from tests.make.texts import take_snapshot
+
+__all__ = ["params_of"]
+SELECT = "SELECT body, topic FROM tickets ORDER BY id"
+PASSWORD = "geheim"
+
+
+@pytest.fixture
+def asked(params_of) -> Callable[..., SourceParams]:
+    def build(url: str, query: str = SELECT) -> SourceParams:
+        return params_of(kind="sql", url=url, query=query, text_field="body", label_field="topic").source
+
+    return build
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Path:
+    path = tmp_path / "tickets.db"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE tickets (id INTEGER PRIMARY KEY, body TEXT, topic TEXT, at TEXT)")
+        rows = [("printer :on fire 100 %", "print"), (None, None), ("no mail", "mail")]
+        database.executemany("INSERT INTO tickets (body, topic) VALUES (?, ?)", rows)
+    database.close()
+    return path
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    from tests.make.servers import held_ports
+
+    with held_ports() as free_port, running_postgres(free_port()) as server:
+        with admin(server) as connection:
+            connection.execute(f"CREATE ROLE reader LOGIN PASSWORD '{PASSWORD}'")
+            connection.execute("CREATE TABLE tickets (id int PRIMARY KEY, body text, topic text)")
+            connection.execute("INSERT INTO tickets SELECT n, 'ticket ' || n, 'mail' FROM generate_series(1, 5000) n")
+            connection.execute("GRANT SELECT ON tickets TO reader")
+            connection.execute("CREATE TABLE secrets (body text, topic text)")
+        yield server
+
+
+def admin(server: Postgres) -> psycopg.Connection:
+    return psycopg.connect(f"host={server.data} port={server.port} user=postgres dbname=postgres", autocommit=True)
+
+
+def url_of(server: Postgres) -> str:
+    return f"postgresql+psycopg://reader@127.0.0.1:{server.port}/postgres"
+
+
+def texts(raw: Path, params: SourceParams) -> list[tuple[str, str]]:
+    text = open_snapshot(raw, params)
+    units = opened(text.files, text.reading).units
+    return [(document.text, document.source) for unit in units for document in unit.documents()]
+
+
+def test_rows_are_read_with_their_label(tmp_path: Path, sqlite: Path, asked) -> None:
+    params = asked(f"sqlite:///{sqlite}")
+    take_snapshot(params, Path("unread"), tmp_path / "raw")
+    assert texts(tmp_path / "raw", params) == [("printer :on fire 100 %", "print"), ("", ""), ("no mail", "mail")]
+
+
+def test_colons_and_percent_signs_in_a_query_are_literal(tmp_path: Path, sqlite: Path, asked) -> None:
+    params = asked(f"sqlite:///{sqlite}", "SELECT body, topic FROM tickets WHERE body LIKE '%:on%';")
+    take_snapshot(params, Path("unread"), tmp_path / "raw")
+    assert texts(tmp_path / "raw", params) == [("printer :on fire 100 %", "print")]
+
+
+def test_new_rows_come_after_those_of_the_last_snapshot(tmp_path: Path, sqlite: Path, asked) -> None:
+    params = asked(f"sqlite:///{sqlite}", "SELECT body, topic FROM tickets WHERE body NOTNULL ORDER BY body")
+    first = take_snapshot(params, Path("unread"), tmp_path / "raw")
+    with sqlite3.connect(sqlite) as database:
+        database.execute("INSERT INTO tickets (body, topic) VALUES ('an early letter', 'mail')")
+    database.close()
+    second = take_snapshot(params, Path("unread"), tmp_path / "grown", before=tmp_path / "raw")
+    assert second.files[0] == first.files[0]
+    assert [text for text, _ in texts(tmp_path / "grown", params)] == [
+        *("no mail", "printer :on fire 100 %", "an early letter"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELECT body, topic FROM tickets WHERE id > 99", "the query returns no rows"),
+        ("SELECT topic FROM tickets", "the query: no field `body`"),
+        ("SELECT body, topic FROM nowhere", "refuses"),
+        ("SELEKT", "refuses"),
+    ],
+)
+def test_an_unusable_query_is_refused(tmp_path: Path, sqlite: Path, asked, query: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        take_snapshot(asked(f"sqlite:///{sqlite}", query), Path("unread"), tmp_path / "raw")
+
+
+def test_a_query_with_changing_results_is_refused(tmp_path: Path, sqlite: Path, asked) -> None:
+    query = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)"
+    query = f"SELECT 'text' AS body, 'x' AS topic FROM ({query} SELECT i FROM n) WHERE random() > 0"
+    with pytest.raises(DataError, match=r"counts [\d,]+ rows"):
+        take_snapshot(asked(f"sqlite:///{sqlite}", query), Path("unread"), tmp_path / "raw")
+
+
+def test_a_missing_file_of_sqlite_is_named_and_not_created(tmp_path: Path, asked) -> None:
+    with pytest.raises(DataError, match=r"none\.db"):
+        take_snapshot(asked(f"sqlite:///{tmp_path}/none.db"), Path("unread"), tmp_path / "raw")
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_a_missing_driver_is_named(tmp_path: Path, asked) -> None:
+    with pytest.raises(DataError, match="its driver"):
+        take_snapshot(asked("nosuchdb://host/name"), Path("unread"), tmp_path / "raw")
+
+
+def test_postgresql_shows_one_state_while_others_write(
+    tmp_path: Path, postgres: Postgres, asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(remote.PASSWORD, PASSWORD)
+    line_of, written = remote.line_of, []
+
+    def writing(record):
+        if not written:  # after the first row was read
+            with admin(postgres) as connection:
+                connection.execute("DELETE FROM tickets WHERE id > 4000")
+                connection.execute("INSERT INTO tickets SELECT n, 'late ' || n, 'x' FROM generate_series(6000, 8000) n")
+            written.append(True)
+        return line_of(record)
+
+    monkeypatch.setattr(remote, "line_of", writing)
+    params = asked(url_of(postgres))
+    take_snapshot(params, Path("unread"), tmp_path / "raw")
+    assert [text for text, _ in texts(tmp_path / "raw", params)] == [f"ticket {number}" for number in range(1, 5001)]
+    assert PASSWORD not in (tmp_path / "raw" / "manifest.json").read_text()
+
+
+def test_a_wrong_password_is_not_a_transient_error(
+    tmp_path: Path, postgres: Postgres, asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(remote.PASSWORD, "wrong")
+    with pytest.raises(DataError, match="refuses this user") as caught:
+        take_snapshot(asked(url_of(postgres)), Path("unread"), tmp_path / "raw")
+    assert remote.PASSWORD in caught.value.do
+
+
+def test_an_unreadable_table_is_named(
+    tmp_path: Path, postgres: Postgres, asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(remote.PASSWORD, PASSWORD)
+    with pytest.raises(DataError, match="refuses the query"):
+        take_snapshot(asked(url_of(postgres), "SELECT * FROM secrets"), Path("unread"), tmp_path / "raw")
+
+
+def test_a_server_that_is_down_is_a_transient_error(tmp_path: Path, asked, free_port) -> None:
+    url = f"postgresql+psycopg://reader@127.0.0.1:{free_port()}/postgres"
+    with pytest.raises(TransientError, match="did not answer"):
+        take_snapshot(asked(url), Path("unread"), tmp_path / "raw")
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """Address of an S3 server with the bucket `texts`."""
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):
+    """Client and name of a bucket of the test's own."""
+    for name, value in {"AWS_ENDPOINT_URL": s3, **KEYS}.items():
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3")
+    name = f"texts-{zlib.crc32(request.node.name.encode())}"
+    client.create_bucket(Bucket=name)
+    return client, name
+
+
+class Site(BaseHTTPRequestHandler):
+    """Answers from `pages`: path → status, content, ETag."""
+
+    pages: dict[str, tuple[int, bytes, str]] = {}  # noqa: RUF012  # the server makes an instance for each request; the test reads the class
+    asked: list[str] = []  # noqa: RUF012  # the server makes an instance for each request; the test reads the class
+
+    def do_GET(self) -> None:
+        self._answer(with_content=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_content=False)
+
+    def _answer(self, *, with_content: bool) -> None:
+        status, content, etag = self.pages[self.path]
+        if with_content:
+            self.asked.append(self.path)
+        if self.headers.get("Authorization") != "Bearer key" and self.path.startswith("/private"):
+            status = 403
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        if etag:
+            self.send_header("ETag", f'"{etag}"')
+        self.end_headers()
+        if with_content:
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def site() -> Iterator[str]:
+    Site.pages, Site.asked = {}, []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_pattern_selects_objects_of_a_bucket_including_later_ones(tmp_path: Path, bucket, params_of) -> None:
+    client, name = bucket
+    for key in ("in/b.txt", "in/sub/a.txt", "in/no.csv", "in/.hidden.txt", "c.txt"):
+        client.put_object(Bucket=name, Key=key, Body=Path(key).stem.encode())
+    params = params_of(url=f"s3://{name}/in", pattern="**/*.txt").source
+    first = take_snapshot(params, Path("unread"), tmp_path / "raw")
+    assert [file.name for file in first.files] == ["b.txt", "sub/a.txt"]
+    assert [(tmp_path / "raw" / file.object_name).read_text() for file in first.files] == ["b", "a"]
+    client.put_object(Bucket=name, Key="in/a.txt", Body=b"new")
+    second = take_snapshot(params, Path("unread"), tmp_path / "grown", before=tmp_path / "raw")
+    assert [(file.name, file.snapshot) for file in second.files] == [("b.txt", 1), ("sub/a.txt", 1), ("a.txt", 2)]
+    assert second.files[:2] == first.files
+
+
+@pytest.mark.parametrize("pattern", ["**/*", "*", "*.txt", "sub/*", "**/*.txt", "sub/**/*"])
+def test_a_pattern_means_the_same_in_a_bucket_and_in_a_folder(tmp_path: Path, bucket, params_of, pattern: str) -> None:
+    client, name = bucket
+    for key in ("a.txt", "b.csv", "sub/c.txt", "sub/deep/d.txt"):
+        client.put_object(Bucket=name, Key=key, Body=key.encode())
+        (tmp_path / "texts" / key).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "texts" / key).write_text(key)
+    remote = take_snapshot(params_of(url=f"s3://{name}", pattern=pattern).source, Path("unread"), tmp_path / "remote")
+    local = take_snapshot(params_of(pattern=pattern).source, tmp_path / "texts", tmp_path / "local")
+    assert [file.name for file in remote.files] == [file.name for file in local.files]
+
+
+def test_a_single_object_of_a_bucket_can_be_the_source(tmp_path: Path, bucket, params_of) -> None:
+    client, name = bucket
+    client.put_object(Bucket=name, Key="in/all.jsonl", Body=b'{"text": "one"}')
+    snapshot = take_snapshot(params_of(url=f"s3://{name}/in/all.jsonl").source, Path("unread"), tmp_path / "raw")
+    assert [file.name for file in snapshot.files] == ["all.jsonl"]
+
+
+def test_a_bucket_that_is_missing_or_empty_is_named(tmp_path: Path, bucket, params_of) -> None:
+    _, name = bucket
+    for url, message in (
+        (f"s3://{name}/in", "no (such )?file"),
+        ("s3://no-such-bucket", "no such file or bucket"),
+    ):
+        with pytest.raises(DataError, match=message) as caught:
+            take_snapshot(params_of(url=url).source, Path("unread"), tmp_path / message.replace(" ", "-"))
+        assert "`source.url`" in caught.value.do
+
+
+def test_a_key_that_s3_refuses_is_named(
+    tmp_path: Path, site: str, params_of, bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = b"<Error><Code>InvalidAccessKeyId</Code><Message>The key does not exist</Message></Error>"
+    monkeypatch.setattr(Site, "pages", _Always((403, fault, "")))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", site)
+    with pytest.raises(DataError, match="the server refuses access") as caught:
+        take_snapshot(params_of(url="s3://locked").source, Path("unread"), tmp_path / "raw")
+    assert "AWS_ACCESS_KEY_ID" in caught.value.do
+
+
+class _Always(dict):
+    def __init__(self, answer: tuple[int, bytes, str]) -> None:
+        self.answer = answer
+
+    def __getitem__(self, _: str) -> tuple[int, bytes, str]:
+        return self.answer
+
+
+def test_a_web_file_is_downloaded_again_only_if_its_etag_changes(tmp_path: Path, site: str, params_of) -> None:
+    Site.pages = {"/all.txt": (200, b"one", "v1")}
+    params = params_of(url=f"{site}/all.txt").source
+    first = take_snapshot(params, Path("unread"), tmp_path / "raw")
+    assert [(file.name, file.revision) for file in first.files] == [("all.txt", "v1")]
+    assert take_snapshot(params, Path("unread"), tmp_path / "again", before=tmp_path / "raw") == first
+    assert Site.asked == ["/all.txt"]
+    Site.pages = {"/all.txt": (200, b"two", "v2")}
+    second = take_snapshot(params, Path("unread"), tmp_path / "changed", before=tmp_path / "raw")
+    assert [(file.revision, file.snapshot) for file in second.files] == [("v2", 2)]
+
+
+def test_the_key_for_a_web_server_comes_from_the_environment(
+    tmp_path: Path, site: str, params_of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Site.pages = {"/private.txt": (200, b"one", "")}
+    params = params_of(url=f"{site}/private.txt").source
+    with pytest.raises(DataError, match="refuses access") as caught:
+        take_snapshot(params, Path("unread"), tmp_path / "raw")
+    assert remote_files.AUTHORIZATION in caught.value.do
+    monkeypatch.setenv(remote_files.AUTHORIZATION, "Bearer key")
+    take_snapshot(params, Path("unread"), tmp_path / "allowed")
+    assert "Bearer" not in (tmp_path / "allowed" / "manifest.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "message"),
+    [(404, DataError, "no such file"), (403, DataError, "refuses access"), (503, TransientError, "did not answer")],
+)
+def test_an_http_error_of_a_web_server_becomes_one_of_our_errors(
+    tmp_path: Path, site: str, params_of, status: int, kind: type[Exception], message: str
+) -> None:
+    Site.pages = {"/all.txt": (status, b"", "")}
+    with pytest.raises(kind, match=message):
+        take_snapshot(params_of(url=f"{site}/all.txt").source, Path("unread"), tmp_path / "raw")
+
+
+def test_an_unreachable_server_is_a_transient_error(tmp_path: Path, params_of, free_port) -> None:
+    with pytest.raises(TransientError, match="did not answer"):
+        take_snapshot(params_of(url=f"http://127.0.0.1:{free_port()}/x").source, Path("unread"), tmp_path / "raw")
+
+
+def test_an_unknown_protocol_is_named(tmp_path: Path, params_of) -> None:
+    with pytest.raises(DataError, match="nosuch://place"):
+        take_snapshot(params_of(url="nosuch://place").source, Path("unread"), tmp_path / "raw")

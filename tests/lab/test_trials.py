@@ -1,0 +1,248 @@
+"""Claim: processes share the trials of a sweep; one that dies or is stopped, at any point, leaves its trial to another;
+proposals depend on the trials before them alone, stay in the space, and find where the figure is good.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clozeline.lab import trials as module
+from clozeline.lab.plan import SweepPlan
+from clozeline.lab.trials import TrialRecord, Trials
+from clozeline.system.errors import ArtifactError
+from tests.conftest import PROJECT
+
+RATE, DECAY, STEPS = "pretrain.optimizer.learning_rate", "pretrain.schedule.decay", "pretrain.steps"
+PLAN = SweepPlan.model_validate(
+    {
+        "metric": "nats_per_byte",
+        "trials": 30,
+        "space": {
+            RATE: {"low": 1e-4, "high": 1e-1, "log": True},
+            DECAY: ["linear", "cosine"],
+            STEPS: {"low": 8, "high": 64, "step": 8},
+        },
+    }
+)
+FIRST = {RATE: 0.01, DECAY: "linear", STEPS: 8}
+KILLED = """
+import os, pickle, signal, sys
+from pathlib import Path
+
+trials, first = pickle.loads(Path(sys.argv[1]).read_bytes())
+
+def run(trial):
+    trials.look(trial, 10, 2.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+trials.run_next(first, run)
+"""
+
+
+class Killed(BaseException):
+    """Ends a trial as a kill does: nobody says that it ended."""
+
+
+def kill(*_: object, **__: object) -> TrialRecord:
+    raise Killed
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_HEARTBEAT_SECONDS", 1)
+    monkeypatch.setattr(module, "_GRACE_SECONDS", 1)
+
+
+def of(folder: Path, num_trials: int, **fields: object) -> Trials:
+    return Trials(folder, PLAN.model_copy(update={"trials": num_trials, **fields}))
+
+
+def figure_of(trial: TrialRecord) -> float:
+    """Return a figure that is best at a rate of 1e-3, whatever the steps are."""
+    return abs(float(trial.values[RATE] or 0) - 1e-3) + (0.01 if trial.values[DECAY] == "linear" else 0.0)
+
+
+def finish(trial: TrialRecord) -> TrialRecord:
+    return replace(trial, state="finished", value=figure_of(trial))
+
+
+def run_all(trials: Trials, run: Callable[[TrialRecord], TrialRecord] = finish) -> list[TrialRecord]:
+    trials.settle()
+    while trials.run_next(FIRST, run):
+        pass
+    return trials.read()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Trials:
+    """A sweep of thirty trials."""
+    trials = of(tmp_path_factory.mktemp("whole"), 30)
+    run_all(trials)
+    return trials
+
+
+@pytest.fixture(scope="module")
+def thirty(whole: Trials) -> list[TrialRecord]:
+    return whole.read()
+
+
+def test_two_processes_run_different_trials_and_none_is_left_in_the_end(tmp_path: Path) -> None:
+    first, second = of(tmp_path, 2), of(tmp_path, 2)
+
+    def beside(trial: TrialRecord) -> TrialRecord:
+        other = second.run_next(FIRST, finish)
+        assert other is not None
+        assert (trial.number, other.number) == (0, 1)
+        assert second.run_next(FIRST, finish) is None
+        return finish(trial)
+
+    assert first.run_next(FIRST, beside) is not None
+    assert [trial.state for trial in first.read()] == ["finished", "finished"]
+    assert len(run_all(of(tmp_path, 3))) == 3
+
+
+def test_the_trial_of_a_killed_process_goes_on_with_its_values_and_figures(tmp_path: Path) -> None:
+    told = tmp_path / "told.pickle"
+    trials = of(tmp_path / "sweep", 2)
+    assert trials.run_next(FIRST, finish) is not None
+    told.write_bytes(pickle.dumps((trials, FIRST)))
+    command = [sys.executable, "-c", KILLED, told]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(PROJECT)}, capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    lost = trials.read()[1]
+    assert (lost.state, lost.looks) == ("running", {10: 2.5})
+    seen = []
+
+    def run(trial: TrialRecord) -> TrialRecord:
+        seen.append(trial)
+        trials.look(trial, 10, 2.5)  # a training that continues from before this pass repeats it
+        return finish(trial)
+
+    found = run_all(trials, run)
+    assert seen == [lost]
+    assert [trial.state for trial in found] == ["finished", "finished"]
+    assert found[1].looks == {10: 2.5}
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "study.Study.add_trial",
+        "study.Study.ask",
+        "study._optimize.get_heartbeat_thread",
+        "trial.Trial.set_user_attr",
+        "storages.RDBStorage.set_trial_intermediate_value",
+        "",  # while it trains
+    ],
+)
+def test_a_kill_at_any_point_changes_no_proposal(
+    place: str, thirty: list[TrialRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = of(tmp_path, 4)
+    for _ in range(2):
+        trials.run_next(FIRST, finish)
+    with monkeypatch.context() as patched:
+        if place:
+            patched.setattr(f"optuna.{place}", kill)
+        with pytest.raises(Killed):
+            trials.run_next(FIRST, lambda trial: trials.look(trial, 10, 2.5) or kill())
+    found = run_all(of(tmp_path, 4))
+    assert [trial.values for trial in found] == [trial.values for trial in thirty[:4]]
+    assert [trial.state for trial in found] == ["finished"] * 4
+
+
+@pytest.mark.parametrize("reason", [SystemExit(143), KeyboardInterrupt(), RuntimeError()])
+def test_a_stopped_trial_is_waiting_at_once(reason: BaseException, tmp_path: Path) -> None:
+    def stop(trial: TrialRecord) -> TrialRecord:
+        raise reason
+
+    trials = of(tmp_path, 1)
+    with pytest.raises(type(reason)):
+        trials.run_next(FIRST, stop)
+    assert [trial.state for trial in trials.read()] == ["running"]
+    taken = trials.run_next(FIRST, finish)
+    assert taken is not None
+    assert taken.state == "finished"
+
+
+def test_a_process_that_stood_still_leaves_its_trial_to_the_one_that_took_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = of(tmp_path, 1), of(tmp_path, 1)
+
+    def stand_still(trial: TrialRecord) -> TrialRecord:
+        second.settle()
+        assert second.run_next(FIRST, lambda trial: replace(finish(trial), value=1.5)) is not None
+        first.look(trial, 10, 2.5)
+        return finish(trial)
+
+    monkeypatch.setattr("optuna.storages._heartbeat.HeartbeatThread.start", lambda thread: None)
+    monkeypatch.setattr("optuna.storages._heartbeat.HeartbeatThread.join", lambda thread: None)
+    ended = first.run_next(FIRST, stand_still)
+    assert ended is not None
+    assert (ended.state, ended.value) == ("finished", 1.5)
+
+
+def test_failures_of_values_are_not_repeated(tmp_path: Path) -> None:
+    found = run_all(of(tmp_path, 2), lambda trial: replace(trial, state="failed", reason="the loss is not finite"))
+    assert [(trial.state, trial.reason) for trial in found] == [("failed", "the loss is not finite")] * 2
+
+
+def test_a_sweep_of_files_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "trials").mkdir()
+    with pytest.raises(ArtifactError) as refused:
+        of(tmp_path, 2).read()
+    assert f"rm -r {tmp_path}" in refused.value.do
+
+
+def test_proposals_lie_in_the_space(thirty: list[TrialRecord]) -> None:
+    assert thirty[0].values == FIRST
+    for trial in thirty:
+        rate = trial.values[RATE]
+        assert isinstance(rate, float)
+        assert 1e-4 <= rate == float(f"{rate:.3g}") <= 1e-1
+        assert trial.values[DECAY] in ("linear", "cosine")
+        assert trial.values[STEPS] in range(8, 65, 8)
+
+
+def test_later_proposals_are_better_and_what_mattered_is_told(whole: Trials, tmp_path: Path) -> None:
+    thirty = whole.read()
+    first, last = (sum(trial.value or 0 for trial in some) for some in (thirty[:10], thirty[-10:]))
+    assert last < first / 2
+    shares = whole.importances()
+    assert sum(shares.values()) == pytest.approx(1)
+    assert max(shares, key=lambda key: shares[key]) == RATE
+    few = of(tmp_path, 3)
+    run_all(few)
+    assert few.importances() == {}
+
+
+def test_a_first_trial_outside_the_space_changes_no_proposal(thirty: list[TrialRecord], tmp_path: Path) -> None:
+    trials = of(tmp_path, 2)
+    for _ in range(2):
+        trials.run_next({**FIRST, RATE: 5.0}, finish)
+    outside, second = trials.read()
+    assert outside.values[RATE] == 5.0
+    assert second.values == thirty[1].values
+
+
+@pytest.mark.parametrize(("pruning", "is_pruned"), [(True, True), (False, False)])
+def test_a_trial_worse_than_half_of_the_others_is_hopeless(tmp_path: Path, pruning: bool, is_pruned: bool) -> None:
+    trials = of(tmp_path, 6, pruning=pruning)
+    verdicts = []
+
+    def run(trial: TrialRecord) -> TrialRecord:
+        is_last = trial.number == 5
+        verdicts.append(trials.look(trial, 10, 2.5 if is_last else trial.number))
+        verdicts.append(trials.look(trial, 20, 1.5 if is_last else trial.number))
+        return finish(trial)
+
+    run_all(trials, run)
+    assert verdicts[:10] == [False] * 10
+    assert verdicts[10:] == [is_pruned, False]

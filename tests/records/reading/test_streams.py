@@ -1,0 +1,154 @@
+"""Claim: two texts have the same identity exactly if they differ only in case and white space."""
+
+import bz2
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from clozeline.records.reading.streams import Meter, content_key, identity_of, lines_of, parsed, read_blocks, read_lines
+from clozeline.system.errors import DataError
+
+TEXT = "".join(f"line {number} – ünï\n" for number in range(5_000))
+Compress = Callable[[bytes], bytes]
+
+
+def zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+COMPRESSIONS = pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, zstd])
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress, zstd])
+def test_every_compression_and_name_gives_the_same_lines(tmp_path: Path, compress: Compress) -> None:
+    path = tmp_path / "misleading.csv"
+    path.write_bytes(compress(TEXT.encode()))
+    meter = Meter()
+    assert "".join(read_lines(path, meter)) == TEXT
+    assert meter.done_bytes == path.stat().st_size
+
+
+@COMPRESSIONS
+def test_concatenated_compressed_files_are_read_to_the_end(tmp_path: Path, compress: Compress) -> None:
+    path = tmp_path / "joined"
+    path.write_bytes(compress(b"one\n") + compress(b"two\n"))
+    assert list(read_lines(path, Meter())) == ["one\n", "two\n"]
+
+
+@COMPRESSIONS
+@pytest.mark.parametrize("keep_share", [0.5, 0.99])
+def test_a_truncated_file_is_refused_by_name(tmp_path: Path, compress: Compress, keep_share: float) -> None:
+    path = tmp_path / "cut.gz"
+    whole = compress(TEXT.encode())
+    path.write_bytes(whole[: int(len(whole) * keep_share)])
+    with pytest.raises(DataError, match=r"cut\.gz: truncated or damaged"):
+        list(read_lines(path, Meter()))
+
+
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "flipped.gz"
+    data = bytearray(gzip.compress(TEXT.encode()))
+    data[-6] ^= 0xFF  # a bit of the checksum
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"flipped\.gz: truncated or damaged"):
+        list(read_lines(path, Meter()))
+
+
+def test_latin_1_bytes_are_named_with_line_and_offset(tmp_path: Path) -> None:
+    path = tmp_path / "old.txt"
+    path.write_bytes(b"fine\n" + "naïve café\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"old\.txt, line 2, byte 7: not UTF-8") as caught:
+        list(read_lines(path, Meter()))
+    assert "0xef" in str(caught.value)
+    assert "iconv -f ISO-8859-1" in caught.value.do
+
+
+def test_bad_bytes_are_named_with_their_place_in_the_file_in_every_block(tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    before = b"a line of text\n" * 30_000
+    path.write_bytes(before + b"caf\xe9\n")
+    *whole, last = read_blocks(path, Meter())
+    assert whole, "the file has more than one block"
+    with pytest.raises(DataError, match=rf"long\.txt, line 30001, byte {len(before) + 3}: not UTF-8"):
+        list(last.lines())
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_recognized_with_and_without_a_byte_order_mark(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "wide.txt"
+    path.write_bytes("some text\nmore text\n".encode(encoding))
+    with pytest.raises(DataError, match=r"wide\.txt, line 1: not UTF-8") as caught:
+        list(read_lines(path, Meter()))
+    assert "iconv -f UTF-16" in caught.value.do
+
+
+def test_the_utf_8_byte_order_mark_is_not_part_of_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "marked.txt"
+    path.write_bytes("text\n".encode("utf-8-sig"))
+    assert list(read_lines(path, Meter())) == ["text\n"]
+
+
+def test_the_param_that_excludes_a_file_is_named_for_lines_and_for_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "photo.txt"
+    path.write_bytes(b"\xff\xd8\xff\xe0")
+    (block,) = read_blocks(path, Meter(), left_out_by="room.pattern")
+    for lines in (read_lines(path, Meter(), left_out_by="room.pattern"), block.lines()):
+        with pytest.raises(DataError, match="not UTF-8") as caught:
+            list(lines)
+        assert caught.value.do.endswith("otherwise exclude it with room.pattern")
+    with pytest.raises(DataError, match="not UTF-8") as caught:
+        list(lines_of(path))
+    assert caught.value.do == "convert it: `iconv -f ISO-8859-1 -t UTF-8 photo.txt > NEW`"
+
+
+def test_a_lone_carriage_return_ends_no_line_in_read_lines(tmp_path: Path) -> None:
+    path = tmp_path / "old.txt"
+    path.write_bytes(b"one\rtwo\r\nthree\r\n\rfour\r")
+    assert list(lines_of(path)) == ["one\r", "two\r\n", "three\r\n", "\r", "four\r"]
+    assert list(read_lines(path, Meter())) == ["one\rtwo\r\n", "three\r\n", "\rfour\r"]
+
+
+def test_lines_are_yielded_before_the_end_of_the_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "cut.gz"
+    path.write_bytes(gzip.compress(TEXT.encode())[:-8])
+    assert next(read_lines(path, Meter())) == "line 0 – ünï\n"
+
+
+def test_identity_ignores_only_case_and_white_space() -> None:
+    assert identity_of("A  b\nC") == identity_of("a b c ")
+    assert identity_of("a b c") != identity_of("a b, c")
+
+
+def test_a_pair_gets_its_own_identity() -> None:
+    assert identity_of("A b", "c") == identity_of("a  b", "C")
+    assert len({identity_of("a b", "c"), identity_of("a", "b c"), identity_of("a b c"), identity_of("c", "a b")}) == 4
+
+
+def test_identities_equal_those_of_earlier_versions() -> None:
+    assert identity_of("A  b\nC") == content_key("a b c").hex() == "bf20797f12a991ed2a5ddfdaef9283f6"
+    assert identity_of("a b", "c") == "7319534cb27d6c4cce730856a326696e"
+
+
+@pytest.mark.parametrize("half", ["\\ud83d", "\\uDE00", "\\udfff"])
+def test_a_lone_surrogate_becomes_a_question_mark(half: str) -> None:
+    value = parsed(f'{{"a{half}": ["{half}b", {{"c": "d{half} e"}}], "n": 1}}')
+    assert value == {"a?": ["?b", {"c": "d? e"}], "n": 1}
+    json.dumps(value, ensure_ascii=False).encode()
+
+
+def test_valid_json_with_surrogate_pairs_parses_as_in_the_standard_library() -> None:
+    text = '{"emoji": "\\ud83d\\ude00 \U0001f600", "d": "\\u00e4", "m": "\\\\ud83d", "n": [1.5, null, true]}'
+    assert parsed(text) == json.loads(text)
+
+
+@pytest.mark.parametrize("text", ["{", "", "[" * 200_000])
+def test_invalid_json_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match="nested too deeply" if len(text) > 1 else "."):
+        parsed(text)

@@ -1,0 +1,120 @@
+"""The text of an INT8 scheme uses the words of params.yaml, and different schemes have different texts."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from clozeline.records.package import FILES, QuantizationScheme, read_manifest, record_of, verify
+from clozeline.records.package_metrics import MetricPaths
+from clozeline.system.errors import ArtifactError
+
+SCHEME = QuantizationScheme(
+    activations="uint8 per token, dynamic",
+    weights="int8 per column, symmetric",
+    reduce_range=True,
+    embeddings="int8 per row, symmetric",
+    quantized_matmuls=9,
+    quantized_embeddings=1,
+    quantized_activations=9,
+    exact_matmuls=(),
+)
+
+
+def test_the_description_names_weight_types_as_params_yaml_does() -> None:
+    assert "weights int7 per column" in str(SCHEME)
+    assert "weights int8 per column" in str(SCHEME.model_copy(update={"reduce_range": False}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"exact_matmuls": ("/layers.0/mlp",), "quantized_matmuls": 8},
+        {"weights": "uint8 per column, around 128", "reduce_range": False},
+        {"embeddings": "float32"},
+        {"static_activations": ("h",), "static_ratio": 2.4},
+    ],
+)
+def test_different_schemes_have_different_descriptions(change: dict[str, object]) -> None:
+    assert str(SCHEME.model_copy(update=change)) != str(SCHEME)
+
+
+def test_products_kept_in_fp32_are_counted() -> None:
+    worst = SCHEME.model_copy(update={"exact_matmuls": ("a", "b"), "quantized_matmuls": 7})
+    assert "2 of 9 weight products in fp32" in str(worst)
+
+
+@pytest.fixture
+def package(encoder_package: Path, tmp_path: Path) -> Path:
+    """Copy of a package that a test may damage."""
+    return Path(shutil.copytree(encoder_package, tmp_path / "package"))
+
+
+def refusal(package: Path) -> str:
+    with pytest.raises(ArtifactError) as refused:
+        verify(package, read_manifest(package))
+    return str(refused.value)
+
+
+def test_an_untouched_package_is_accepted(package: Path) -> None:
+    verify(package, read_manifest(package))
+
+
+@pytest.mark.parametrize("name", [FILES.fp32, FILES.int8, FILES.tokenizer])
+def test_one_changed_bit_of_any_file_is_refused_with_both_hashes(package: Path, name: str) -> None:
+    content = bytearray((package / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (package / name).write_bytes(content)
+    message = refusal(package)
+    assert str(package / name) in message
+    assert record_of(package / name).sha256 in message
+    assert read_manifest(package).files[name].sha256 in message
+
+
+def test_a_missing_file_is_named(package: Path) -> None:
+    (package / FILES.int8).unlink()
+    told = refusal(package)
+    assert "no such file" in told
+    assert "`dvc repro export@NAME`" in told, "`dvc checkout` would not overwrite a changed file"
+
+
+def test_only_the_named_files_are_verified(package: Path) -> None:
+    (package / FILES.fp32).unlink()
+    verify(package, read_manifest(package), names=[FILES.int8])
+
+
+def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"manifest\.json"):
+        read_manifest(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("format_version", 3), ("served", "int4"), ("lock_sha256", "abc"), ("surprise", 1)]
+)
+def test_a_manifest_with_an_invalid_key_is_refused_with_the_key(package: Path, key: str, value: object) -> None:
+    manifest = json.loads((package / FILES.manifest).read_text(encoding="utf-8")) | {key: value}
+    (package / FILES.manifest).write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(ArtifactError, match=key):
+        read_manifest(package)
+
+
+def test_a_manifest_that_is_not_json_is_refused(package: Path) -> None:
+    (package / FILES.manifest).write_bytes(b"\xff{")
+    with pytest.raises(ArtifactError, match="cannot be used"):
+        read_manifest(package)
+
+
+@pytest.mark.parametrize(
+    ("model", "quality"),
+    [
+        ("encoder", "evaluate.json"),
+        ("encoder/generator", "evaluate.json"),  # objective rtd: `evaluate` measures the generator
+        ("finetuned/library", "finetune/library.json"),
+        (None, None),
+    ],
+)
+def test_each_model_has_the_metric_file_of_its_stage(model: str | None, quality: str | None) -> None:
+    paths = MetricPaths.of("some", model)
+    assert paths.quality == (Path(quality) if quality else None)
+    assert paths.export == Path("export/some.json")

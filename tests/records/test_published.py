@@ -1,0 +1,371 @@
+"""A published model is inspected before any of its files is opened, is read from one commit of the hub, and stays the
+one that was imported; without a network, a user gets one error."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub.errors import (
+    GatedRepoError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from safetensors.torch import load_file
+from transformers import DebertaV2Config, DebertaV2ForMaskedLM
+
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.encoder.own import OWN_MODEL_TYPE
+from clozeline.encoder.stock import StockModel
+from clozeline.exporting.trained import open_trained
+from clozeline.lab.contest import Contender, open_published
+from clozeline.params.reading import read_params
+from clozeline.pretraining.starting import start_from, token_ids
+from clozeline.records.published import (
+    Published,
+    asking_hub,
+    inspect_model,
+    inspect_settings,
+    pinned,
+    published_folder,
+    resolved,
+)
+from clozeline.system.errors import ArtifactError, ClozelineError, DataError, TransientError
+from clozeline.tasks import heads
+from clozeline.tokenizing.tokenizer.folder import save_existing
+from clozeline.tokenizing.tokenizer.vocabulary.opening import open_published as open_tokenizer
+from clozeline.tokenizing.tokenizer.vocabulary.opening import vocabulary_of
+from tests.conftest import PROJECT
+from tests.make.models import NAME, OLD, MovingHub
+
+
+def test_a_folder_needs_no_hub(tmp_path: Path) -> None:
+    assert resolved(str(tmp_path)) == Published(str(tmp_path), None)
+
+
+@pytest.mark.parametrize("name", ["./missing", "/nowhere/at/all", "a/b/c"])
+def test_a_path_that_is_no_folder_is_not_asked_of_the_hub(name: str) -> None:
+    with pytest.raises(ArtifactError, match="no folder with a model"):
+        resolved(name)
+
+
+def test_a_folder_has_no_revision(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="leave `--revision` out"):
+        resolved(str(tmp_path), "main")
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected", "told"),
+    [
+        (GatedRepoError, ArtifactError, "accept the conditions"),
+        (RepositoryNotFoundError, ArtifactError, "correct the name"),
+        (RevisionNotFoundError, ArtifactError, "correct `--revision`"),
+        (ConnectionError, TransientError, "the hub does not answer"),
+        (RuntimeError, TransientError, "the hub does not answer"),
+    ],
+)
+def test_an_answer_of_the_hub_is_one_error(
+    monkeypatch: pytest.MonkeyPatch, fault: type[Exception], expected: type[Exception], told: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise fault.__new__(fault)
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
+    with pytest.raises(expected, match=told):
+        resolved("someone/model", "main")
+
+
+@pytest.mark.usefixtures("offline_hub")
+def test_an_unknown_name_without_a_network_is_one_error() -> None:
+    with pytest.raises(TransientError, match="the hub does not answer"):
+        resolved("someone/unknown")
+
+
+def test_the_folder_of_an_import_holds_only_the_files_that_were_hashed(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    (model / "1_Pooling").mkdir(parents=True)
+    for name in ("config.json", "1_Pooling/config.json", "other.bin"):
+        (model / name).write_text(name)
+    hashes = Published(str(model), None).sha256()
+    with published_folder(str(model), None, hashes) as folder:
+        found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+        assert found == set(hashes) == {"config.json", "1_Pooling/config.json"}
+
+
+def test_an_error_about_the_files_names_the_model_and_not_their_copy(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    hashes = Published(str(tmp_path), None).sha256()
+    with pytest.raises(DataError) as raised, published_folder(str(tmp_path), None, hashes) as folder:
+        raise DataError(f"{folder}: no", given=folder / "config.json", expected=f"{folder}", do=f"look at {folder}")
+    assert str(folder) not in str(raised.value)
+    assert str(raised.value).count(str(tmp_path)) == 4
+
+
+def test_a_file_that_changed_since_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    hashes = Published(str(tmp_path), None).sha256()
+    (tmp_path / "config.json").write_text("{ }")
+    with (
+        pytest.raises(ArtifactError, match="is not the file that was imported"),
+        published_folder(str(tmp_path), None, hashes),
+    ):
+        pass
+
+
+MODULE = 'open("it-ran", "w").close()\n'
+HOSTILE: Mapping[str, Any] = {
+    "auto_map": {"AutoConfig": "mine.Config", "AutoModelForMaskedLM": "mine.Model", "AutoTokenizer": [None, "mine.T"]},
+    "configuration_files": ["config.4.0.0.json"],
+    "_attn_implementation_internal": "somebody/kernel",
+    "_experts_implementation_internal": "somebody/kernel",
+    "_attn_implementation": "somebody/kernel@main:run",
+    "attn_implementation": "kernels-community/flash-attn",
+    "quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True},
+}
+
+
+def start(folder: Path) -> object:
+    params, ids = read_params(PROJECT / "params.yaml").pretrain.model, TokenIds(90, 0, 2, 3)
+    return start_from(str(folder), None, params, "mlm", ids, seed=1, max_length=8)
+
+
+OF_SETTINGS: Mapping[str, Callable[[Path], object]] = {
+    "a tokenizer": lambda folder: open_tokenizer(str(folder)),
+    "a tokenizer to be taken": lambda folder: save_existing(str(folder), folder),
+}
+OF_MODELS: Mapping[str, Callable[[Path], object]] = {
+    "a start": start,
+    "a plan": lambda folder: token_ids(str(folder), None, "mlm"),
+    "a model that is judged": lambda folder: open_published(str(folder)),
+    "a contender": lambda folder: Contender.open(str(folder), folder / "scratch"),
+    "an encoder that is fine-tuned": lambda folder: heads.build(folder, "question-answering", 1, {"num_labels": 2}),
+    "an entailment model": lambda folder: heads.build_entailer(folder),
+    "an export": open_trained,
+}
+DOORS = OF_SETTINGS | OF_MODELS
+
+
+@pytest.fixture
+def folder(small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Complete foreign model; its custom code, if it ran, would leave a file in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("builtins.input", lambda _: pytest.fail("somebody was asked whether code may run"))
+    folder = Path(shutil.copytree(small_encoder, tmp_path / "theirs"))
+    (folder / "mine.py").write_text(MODULE)
+    shutil.copy(folder / "config.json", folder / "config.4.0.0.json")
+    change(folder, "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"})
+    return folder
+
+
+def change(folder: Path, file: str, changes: Mapping[str, Any]) -> None:
+    said = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(said | changes))
+
+
+def of_entailment(folder: Path) -> None:
+    labels = {"id2label": {"0": "entailment"}, "architectures": ["ModernBertForSequenceClassification"]}
+    change(folder, "config.json", labels)
+
+
+def as_pickle(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+@pytest.mark.parametrize("key", HOSTILE)
+@pytest.mark.parametrize("door", DOORS)
+def test_a_configuration_with_custom_code_is_refused_everywhere(
+    door: str, key: str, folder: Path, tmp_path: Path
+) -> None:
+    if door == "an entailment model":
+        of_entailment(folder)
+    unknown = {"model_type": "mine"} if key == "auto_map" else {}
+    change(folder, "config.json", unknown | {key: HOSTILE[key]})
+    with pytest.raises(ArtifactError, match=rf"(?s)config\.json requires .*`{key}: "):
+        DOORS[door](folder)
+    assert not (tmp_path / "it-ran").exists()
+
+
+@pytest.mark.parametrize("door", OF_MODELS)
+def test_pickled_weights_are_refused_everywhere_with_how_to_convert_them(door: str, folder: Path) -> None:
+    if door == "an entailment model":
+        of_entailment(folder)
+    as_pickle(folder)
+    with pytest.raises(ArtifactError, match=r"(?s)pytorch_model\.bin.*(convert it|restores it)"):
+        OF_MODELS[door](folder)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_tokenizer_with_custom_code_is_refused_everywhere(door: str, folder: Path, tmp_path: Path) -> None:
+    if door == "an entailment model":
+        of_entailment(folder)
+    change(folder, "tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["mine.T", None]}})
+    with pytest.raises(ArtifactError, match=r"tokenizer_config\.json requires custom code"):
+        DOORS[door](folder)
+    assert not (tmp_path / "it-ran").exists()
+
+
+@pytest.mark.parametrize("family", ["mine:build", "modernbert"])
+@pytest.mark.parametrize("door", [door for door in OF_MODELS if door != "a plan"])
+def test_a_configuration_alone_never_causes_an_import(
+    door: str, family: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module is not named in params.yaml, or has the name of a family."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("mine", "modernbert"):
+        (tmp_path / f"{name}.py").write_text(MODULE)
+    params = read_params(PROJECT / "params.yaml").pretrain.model.model_dump() | {"family": family}
+    ids = {"vocab_size": 90, "pad_id": 0, "cls_id": 2, "sep_id": 3}
+    own = {"model_type": OWN_MODEL_TYPE, "architectures": ["OwnForMaskedLM"], "params": params, "ids": ids}
+    change(folder, "config.json", own)
+    with pytest.raises(ArtifactError):
+        OF_MODELS[door](folder)
+    assert not (tmp_path / "it-ran").exists()
+
+
+def test_a_hub_kernel_in_a_nested_section_is_refused(folder: Path) -> None:
+    change(folder, "config.json", {"text_config": {"layers": [{"attn_implementation": {"": "somebody/kernel"}}]}})
+    with pytest.raises(ArtifactError, match="requires a kernel of the hub"):
+        inspect_model(str(folder))
+
+
+def test_a_nested_generator_is_inspected_with_its_discriminator(folder: Path, small_encoder: Path) -> None:
+    inner = Path(shutil.copytree(small_encoder, folder / "generator"))
+    inspect_model(str(folder))
+    change(inner, "config.json", {"quantization_config": {"quant_method": "gptq"}})
+    with pytest.raises(ArtifactError, match=r"generator/config\.json requires quantized weights"):
+        inspect_model(str(folder))
+
+
+def test_an_adapter_that_would_open_another_model_is_refused(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/else", "peft_type": "LORA"}')
+    with pytest.raises(ArtifactError, match="holds an adapter"):
+        start(folder)
+
+
+@pytest.mark.parametrize("place", ["evil.bin", "../elsewhere.safetensors"])
+def test_an_index_that_names_no_shard_of_its_folder_is_refused(place: str, folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": place}}))
+    with pytest.raises(ArtifactError, match=place.replace(".", r"\.")):
+        inspect_model(str(folder))
+
+
+def test_a_pickle_beside_safetensors_is_ignored(folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(b"not even a pickle")
+    start(folder)
+
+
+@pytest.mark.parametrize("attention", [None, "eager", "sdpa", "flash_attention_2"])
+def test_attention_named_in_the_configuration_is_accepted_and_overridden(attention: str | None, tmp_path: Path) -> None:
+    shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    DebertaV2ForMaskedLM(DebertaV2Config(vocab_size=16, **shape)).save_pretrained(tmp_path)
+    change(tmp_path, "config.json", {"_attn_implementation": attention, "quantization_config": None})
+    model = open_published(str(tmp_path))
+    assert isinstance(model, StockModel)
+    assert model.stock.config._attn_implementation == "eager"
+
+
+CLIENT = "huggingface_hub.utils._http"
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the hub's client log a retry and give up at once, instead of after half a minute."""
+
+    def give_up(*_: object, **__: object) -> None:
+        logging.getLogger(CLIENT).warning("Retrying in 1s [Retry 1/5].")
+        raise OSError("no network")
+
+    for place in ("huggingface_hub", "transformers.utils.hub"):
+        monkeypatch.setattr(f"{place}.hf_hub_download", give_up)
+
+
+@pytest.mark.parametrize(
+    ("ask", "kind"),
+    [
+        (lambda name: open_published(name), ArtifactError),
+        (lambda name: token_ids(name, None, "mlm"), ArtifactError),
+        (lambda name: open_tokenizer(name), DataError),
+    ],
+)
+@pytest.mark.usefixtures("no_network")
+def test_an_unknown_name_is_reported_once(ask, kind: type[ClozelineError], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"), pytest.raises(kind, match="nobody/nowhere"):
+        ask("nobody/nowhere")
+    assert [record.message for record in caplog.records] == [
+        "nobody/nowhere is not a local folder: asking the Hugging Face hub"
+    ]
+
+
+def test_a_local_folder_is_opened_without_a_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"), asking_hub(str(tmp_path)):
+        logging.getLogger(CLIENT).warning("something else")
+    assert [record.message for record in caplog.records] == ["something else"]
+
+
+def test_the_hub_client_logs_again_after_the_block(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(OSError, match="broken"), asking_hub("nobody/nowhere"):
+        raise OSError("broken")
+    logging.getLogger(CLIENT).warning("Retrying in 1s [Retry 1/5].")
+    assert "Retrying" in caplog.text
+
+
+def test_a_model_is_not_opened_if_its_files_cannot_be_inspected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub fails only during the inspection; it would answer again when the model is loaded."""
+
+    def fail_once(*_: object, **__: object) -> None:
+        raise LocalEntryNotFoundError("connection reset")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fail_once)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    for inspect in (inspect_settings, inspect_model):
+        with pytest.raises(TransientError, match="cannot be inspected") as caught:
+            inspect("someone/model")
+        assert "HF_HUB_OFFLINE=1" in caught.value.do
+
+
+def test_offline_a_model_missing_from_the_cache_is_not_inspected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object, **__: object) -> None:
+        raise LocalEntryNotFoundError("not in the cache")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", absent)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    inspect_settings("someone/model")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, small_encoder: Path, offline_hub: None, monkeypatch: pytest.MonkeyPatch) -> MovingHub:
+    hub = MovingHub(tmp_path / "cache", small_encoder)
+    hub.answer_in(monkeypatch)
+    return hub
+
+
+def test_a_hub_name_is_pinned_to_a_commit_and_a_folder_is_not(hub: MovingHub, tmp_path: Path) -> None:
+    assert pinned(NAME, None) == OLD
+    assert pinned(NAME, OLD) == OLD
+    assert pinned(str(tmp_path), None) is None
+    assert pinned("someone/else", "main") == "main", "the opening function reports the missing commit"
+
+
+def test_a_tokenizer_without_a_model_has_a_commit_too(hub: MovingHub) -> None:
+    (hub.files / "config.json").unlink()
+    assert pinned(NAME, "main") == OLD
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda scratch: open_tokenizer(NAME),
+        lambda scratch: vocabulary_of(NAME, None),
+        lambda scratch: token_ids(NAME, None, "mlm"),
+        lambda scratch: Contender.open(NAME, scratch),
+    ],
+)
+def test_everything_is_read_from_one_commit(hub: MovingHub, read: Callable[[Path], object], tmp_path: Path) -> None:
+    read(tmp_path / "scratch")

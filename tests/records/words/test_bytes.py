@@ -1,0 +1,109 @@
+"""Claim: cutting by bytes gives the words that a regular expression finds in each text."""
+
+import re
+from itertools import product
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clozeline.records.words.bytes import ByteClasses, CutTexts, word_hashes
+from clozeline.records.words.numbers import mixed, run_positions
+
+CLASSES = ByteClasses.of(blanks=" \n", alone="(.", replaced={"A": "a"})
+WORDS = re.compile(r"[^ \n(.]+|[(.]")
+odd_texts = st.lists(st.text(st.sampled_from("aAb1 \n(.é東\x00\U0001f600"), max_size=12), max_size=6)
+
+
+def words_of(cut: CutTexts) -> list[list[str]]:
+    """Return the words of each text."""
+    spelled = iter(np.array(cut.distinct_U.to_pylist(), dtype=object)[cut.index_W].tolist())
+    return [[next(spelled) for _ in range(number)] for number in cut.num_words_D]
+
+
+def words_in(text: str) -> list[str]:
+    return [word.replace("A", "a") for word in WORDS.findall(text)]
+
+
+@given(odd_texts)
+@settings(deadline=None)
+def test_words_equal_those_of_the_regular_expression(texts: list[str]) -> None:
+    assert words_of(CLASSES.cut(pa.array(texts, pa.string()))) == [words_in(text) for text in texts]
+
+
+@given(odd_texts, st.integers(0, 6), st.integers(0, 6))
+@settings(deadline=None)
+def test_a_slice_of_a_column_is_cut_like_a_column_of_its_own(texts: list[str], start: int, length: int) -> None:
+    part = pa.array(texts, pa.string()).slice(min(start, len(texts)), length)
+    assert words_of(CLASSES.cut(part)) == [words_in(text) for text in part.to_pylist()]
+
+
+@given(odd_texts)
+@settings(deadline=None)
+def test_each_distinct_word_is_stored_once(texts: list[str]) -> None:
+    distinct = CLASSES.cut(pa.array(texts, pa.string())).distinct_U.to_pylist()
+    assert len(distinct) == len(set(distinct))
+
+
+def test_a_text_marked_as_whole_is_one_word() -> None:
+    cut = CLASSES.cut(pa.array(["a b", "a (b", ""]), np.array([False, True, True]))
+    assert words_of(cut) == [["a", "b"], ["a (b"], []]
+
+
+def test_wide_strings_are_cut_like_others() -> None:
+    assert words_of(CLASSES.cut(pa.array(["a b"], pa.large_string()))) == [["a", "b"]]
+
+
+BASE = 0x9E3779B97F4A7C15
+
+
+def by_hand(word: str) -> int:
+    powers = [(byte + 1) * BASE ** (place + 1) for place, byte in enumerate(word.encode())]
+    return int(mixed(np.array([sum(powers) % 2**64], np.uint64))[0])
+
+
+@given(st.lists(st.text(max_size=12), max_size=6))
+def test_a_hash_is_a_polynomial_of_the_bytes(words: list[str]) -> None:
+    assert word_hashes(pa.array(words, pa.string())).tolist() == [by_hand(word) for word in words]
+
+
+@pytest.mark.parametrize(("start", "length"), [(0, 3), (2, 4), (5, 0)])
+def test_a_slice_of_a_column_is_hashed_like_a_column_of_its_own(start: int, length: int) -> None:
+    words = ["", "a", "aa", "\x00", "é", "tensor", "", "東"]
+    part = pa.array(words).slice(start, length)
+    assert word_hashes(part).tolist() == word_hashes(pa.array(part.to_pylist(), pa.string())).tolist()
+
+
+def test_similar_words_have_different_hashes() -> None:
+    words = ["".join(letters) for length in range(5) for letters in product("\x00abzAZ09_", repeat=length)]
+    hashes = word_hashes(pa.array(words))
+    assert len(np.unique(hashes)) == len(words)
+    assert len(np.unique(hashes >> np.uint64(40))) > 0.99 * len(words)
+
+
+def test_changing_one_letter_flips_half_of_the_hash_bits() -> None:
+    one, other = (word_hashes(pa.array([f"{letter}{number}" for number in range(2000)])) for letter in "ab")
+    changed = np.unpackbits((one ^ other).view(np.uint8)).mean()
+    assert 0.49 < changed < 0.51
+
+
+MASK = 2**64 - 1
+
+
+def test_mixing_gives_the_published_outputs_of_splitmix64() -> None:
+    """First outputs of splitmix64.c (Vigna 2015) for the seed 1234567; its state grows by a constant."""
+    seeds = np.array([(1234567 + step * 0x9E3779B97F4A7C15) & MASK for step in range(3)], dtype=np.uint64)
+    assert mixed(seeds).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_changing_one_bit_flips_half_of_the_output_bits() -> None:
+    values = np.arange(2000, dtype=np.uint64)
+    for bit in range(64):
+        changed = mixed(values) ^ mixed(values ^ np.uint64(1 << bit))
+        assert 0.45 < np.unpackbits(changed.view(np.uint8)).mean() < 0.55
+
+
+def test_spans_keep_their_order_and_may_overlap() -> None:
+    assert run_positions(np.array([5, 0, 4]), np.array([2, 0, 3])).tolist() == [5, 6, 4, 5, 6]

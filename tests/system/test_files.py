@@ -1,0 +1,312 @@
+"""Claim: the next write in a folder removes debris of killed writers, and leaves the files of living writers."""
+
+import csv
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from clozeline.system import files
+from clozeline.system.errors import StorageError
+from clozeline.system.files import (
+    held_beside,
+    remove_folder,
+    replacing_file,
+    replacing_folder,
+    write_csv,
+    write_records,
+)
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def fail_half_way(path: Path) -> None:
+    path.write_text("half")
+    raise IsADirectoryError
+
+
+def test_a_file_is_replaced_when_the_block_ends(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file"
+    with replacing_file(path) as beside:
+        beside.write_text("new")
+        assert not path.exists()
+    assert everything_in(tmp_path) == {"deep/file": b"new"}
+
+
+def test_a_failing_block_keeps_the_old_file_and_leaves_no_temporary_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(IsADirectoryError), replacing_file(path) as beside:
+        fail_half_way(beside)
+    assert everything_in(tmp_path) == {"file": b"old"}
+
+
+def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    for name in ("one", "two"):
+        with replacing_folder(path) as beside:
+            (beside / name).write_text(name)
+    assert everything_in(tmp_path) == {"folder/two": b"two"}
+
+
+def test_a_folder_exists_at_every_moment_of_its_replacement(tmp_path: Path) -> None:
+    """The test looks for the folder before every line that runs, and at the end of every function."""
+    path, other = tmp_path / "folder", tmp_path / "other"
+    path.mkdir()
+    other.mkdir()
+    can_swap = files._exchange(path, other)  # some file systems cannot swap names
+    missing: list[str] = []
+    looked_in: set[str] = set()
+
+    def look(frame: FrameType, event: str, argument: object) -> Callable[..., object] | None:
+        if frame.f_code.co_filename != files.__file__:
+            return None
+        looked_in.add(frame.f_code.co_name)
+        missing.extend(() if path.exists() else (f"{frame.f_code.co_name}, line {frame.f_lineno}",))
+        return look
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        with replacing_folder(path) as beside:
+            (beside / "one").write_text("new")
+    finally:
+        sys.settrace(before)
+    assert everything_in(path) == {"one": b"new"}
+    assert looked_in >= {"replacing_folder", "_swap", "_exchange"}
+    assert not (missing and can_swap), missing
+
+
+def test_a_failing_move_restores_the_old_folder_without_an_atomic_swap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, rename = tmp_path / "folder", Path.replace
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    for text in ("first", "second"):
+        with replacing_folder(path) as beside:
+            (beside / "one").write_text(text)
+    assert everything_in(tmp_path) == {"folder/one": b"second"}
+    moved: list[Path] = []
+
+    def second_fails(source: Path, target: Path) -> Path:
+        moved.append(source)
+        if len(moved) == 2:
+            raise IsADirectoryError
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "replace", second_fails)
+    with pytest.raises(IsADirectoryError), replacing_folder(path):
+        pass
+    assert everything_in(tmp_path) == {"folder/one": b"second"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_folder_is_removed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the removal is interrupted, no half-removed folder remains under its name."""
+    path = tmp_path / "folder"
+    (path / "deep").mkdir(parents=True)
+    monkeypatch.setattr(shutil, "rmtree", lambda folder: None)
+    remove_folder(path)
+    assert not path.exists()
+    monkeypatch.undo()
+    remove_folder(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_block_keeps_the_old_folder_and_leaves_no_temporary_folder(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    with replacing_folder(path) as beside:
+        (beside / "one").write_text("one")
+    with pytest.raises(IsADirectoryError), replacing_folder(path) as beside:
+        fail_half_way(beside / "two")
+    assert everything_in(tmp_path) == {"folder/one": b"one"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("replacing", [replacing_file, replacing_folder])
+def test_content_is_on_the_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replacing: Callable[[Path], AbstractContextManager[Path]]
+) -> None:
+    """A power cut then leaves no empty file under the name, and the name itself is on the disk too."""
+    flushed: list[tuple[str, bool]] = []
+    path, flush = tmp_path / "new", os.fsync
+
+    def noted(descriptor: int) -> None:
+        flushed.append((Path(f"/proc/self/fd/{descriptor}").readlink().name, path.exists()))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with replacing(path) as beside:
+        (beside if replacing is replacing_file else beside / "inside").write_text("content")
+    assert flushed == [("new" if replacing is replacing_file else "inside", False), (tmp_path.name, True)]
+
+
+@pytest.mark.parametrize("replacing", [replacing_file, replacing_folder])
+def test_a_full_disk_is_reported_by_name_and_the_old_content_stays(tmp_path: Path, replacing: object) -> None:
+    path = tmp_path / "precious"
+    path.write_text("old") if replacing is replacing_file else path.mkdir()
+    with pytest.raises(StorageError, match="no space left while writing") as caught, replacing(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert str(path) in str(caught.value)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize("replacing", [replacing_file, replacing_folder])
+def test_a_read_only_disk_is_reported_by_name(tmp_path: Path, replacing: object) -> None:
+    with pytest.raises(StorageError, match="cannot be written") as caught, replacing(tmp_path / "new"):
+        raise OSError(errno.EROFS, "Read-only file system")
+    assert str(tmp_path / "new") in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_disk_errors_keep_their_message(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), replacing_file(tmp_path / "file"):
+        raise PermissionError(errno.EACCES, "denied")
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from clozeline.system.files import replacing_file, replacing_folder
+path = Path(sys.argv[2])
+with {"file": replacing_file, "folder": replacing_folder}[sys.argv[1]](path) as beside:
+    (beside if sys.argv[1] == "file" else beside / "one").write_text("whole")
+    print("writing", flush=True)
+    sys.stdin.readline()
+"""
+KINDS = ["file", "folder"]
+
+
+@contextmanager
+def writing(kind: str, path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Yield a process that has written half of its output, and continues after a line on its stdin."""
+    command = [sys.executable, "-c", WRITER, kind, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "writing\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_next_write_in_a_folder_removes_debris_of_a_killed_writer(kind: str, tmp_path: Path) -> None:
+    with writing(kind, tmp_path / "out") as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert len(names_in(tmp_path)) == 1
+    with replacing_file(tmp_path / "another") as file:
+        file.write_text("new")
+    assert names_in(tmp_path) == ["another"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_of_a_living_writer_are_kept(kind: str, tmp_path: Path) -> None:
+    with writing(kind, tmp_path / "out") as process:
+        with replacing_folder(tmp_path / "another"):
+            assert len(names_in(tmp_path)) == 2
+        with held_beside(tmp_path / "out"):  # another writer of the same name
+            pass
+        process.communicate("\n", timeout=120)
+    assert process.returncode == 0
+    assert names_in(tmp_path) == ["another", "out"]
+    written = tmp_path / "out" if kind == "file" else tmp_path / "out" / "one"
+    assert written.read_text() == "whole"
+
+
+def test_debris_with_our_own_process_id_is_removed(tmp_path: Path) -> None:
+    """Processes in other containers can have the same id."""
+    left = tmp_path / f".out.{os.getpid()}.0123abcd.partial"
+    left.mkdir()
+    (left / ".held").touch()
+    with held_beside(tmp_path / "out") as ours:
+        assert names_in(tmp_path) == [ours.name]
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", [".out.1.0123abcd.partial", ".partial", "out.partial"])
+def test_partial_files_of_unknown_origin_are_kept(name: str, tmp_path: Path) -> None:
+    """It may come from an older version or a person, and nothing shows whether it is still being written."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "precious").touch()
+    with held_beside(tmp_path / "out"):
+        pass
+    assert names_in(tmp_path / name) == ["precious"]
+
+
+def test_a_folder_removed_before_it_is_locked_is_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process removes the folder before we lock it."""
+    taken: list[Path] = []
+    make = Path.mkdir
+
+    def make_and_lose(folder: Path, **options: bool) -> None:
+        make(folder, **options)
+        if not taken:
+            taken.append(folder)
+            files._remove_abandoned(folder)
+
+    monkeypatch.setattr(Path, "mkdir", make_and_lose)
+    with held_beside(tmp_path / "out") as ours:
+        assert names_in(tmp_path) == [ours.name] != [taken[0].name]
+
+
+def test_a_folder_that_cannot_be_removed_now_is_removed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path) -> None:
+        raise PermissionError(folder)
+
+    with monkeypatch.context() as patched, held_beside(tmp_path / "out") as ours:
+        (ours / "deep").mkdir()
+        patched.setattr(shutil, "rmtree", refuse)
+    assert names_in(tmp_path) == [ours.name]
+    with held_beside(tmp_path / "out"):
+        pass
+    assert names_in(tmp_path) == []
+
+
+def test_csv_rows_survive_a_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "plots" / "table.csv"
+    write_csv(path, ("label", "f1"), [('a "b", c', 0.5), ("größe\nin two lines", 1)])
+    assert path.read_bytes() == 'label,f1\n"a ""b"", c",0.5\n"größe\nin two lines",1\n'.encode()
+    with path.open(encoding="utf-8", newline="") as file:
+        assert list(csv.reader(file)) == [["label", "f1"], ['a "b", c', "0.5"], ["größe\nin two lines", "1"]]
+
+
+@dataclass(frozen=True)
+class Point:
+    step: int
+    loss: float
+
+
+def test_records_are_written_with_a_column_for_each_field(tmp_path: Path) -> None:
+    write_records(tmp_path / "table.csv", Point, [Point(1, 0.5), Point(2, float("nan"))])
+    assert (tmp_path / "table.csv").read_bytes() == b"step,loss\n1,0.5\n2,nan\n"
+
+
+def test_a_failing_row_leaves_the_old_table_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    write_csv(path, ("x",), [(1,)])
+
+    def rows() -> Iterator[tuple[int]]:
+        yield (2,)
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        write_csv(path, ("x",), rows())
+    assert path.read_text() == "x\n1\n"
+    assert [file.name for file in tmp_path.iterdir()] == ["table.csv"]

@@ -1,0 +1,100 @@
+"""Claim: the most frequent words are found with their exact counts, and a trainer sees each as often as it occurs."""
+
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from clozeline.tokenizing import words
+from clozeline.tokenizing.words import (
+    NUM_CODE_POINTS,
+    WORDS,
+    FrequentWords,
+    add_characters,
+    count_bucket,
+    count_partition,
+    merged,
+    num_buckets_for,
+)
+from tests.tokenizing.conftest import MadeTexts
+
+CUTS_AT_PUNCTUATION = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+CUTS_AT_PUNCTUATION.normalizer = normalizers.BertNormalizer()
+CUTS_AT_PUNCTUATION.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+partitions = st.lists(st.lists(st.lists(st.text("ab é.", max_size=12), max_size=4), max_size=3), max_size=4)
+
+
+def by_hand(partitions: list[list[list[str]]]) -> list[tuple[str, int]]:
+    texts = chain.from_iterable(chain.from_iterable(partitions))
+    counts = Counter(chain.from_iterable(text.replace(".", " . ").split() for text in texts))
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0].encode()))
+
+
+def counted(partitions: list[list[list[str]]], most_words: int, num_buckets: int = 1) -> FrequentWords:
+    with TemporaryDirectory() as name:
+        counts, sums = [], []
+        for ordinal, batches in enumerate(partitions):
+            counts.append(new_folder(Path(name) / f"partition {ordinal}"))
+            texts = MadeTexts([text for batch in batches for text in batch])
+            count_partition(texts, CUTS_AT_PUNCTUATION, num_buckets, counts[-1])
+        for bucket in range(num_buckets):
+            sums.append(new_folder(Path(name) / f"bucket {bucket}"))
+            count_bucket([folder / WORDS for folder in counts], bucket, most_words, sums[-1])
+        return merged(sums, most_words)
+
+
+def new_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def as_pairs(found: FrequentWords) -> list[tuple[str, int]]:
+    return list(zip(found.words, found.count_U.tolist(), strict=True))
+
+
+@given(partitions=partitions, most=st.integers(1, 5), num_buckets=st.integers(1, 4))
+@settings(deadline=None, max_examples=40)
+def test_the_requested_number_of_words_comes_most_frequent_first(
+    partitions: list[list[list[str]]], most: int, num_buckets: int
+) -> None:
+    assert as_pairs(counted(partitions, most, num_buckets)) == by_hand(partitions)[:most]
+
+
+def test_words_that_are_rare_at_first_are_counted_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "_MOST_ROWS", 4)
+    batches = [[f"the cat odd{number}"] for number in range(50)] + [["odd7 " * 60, "zz " * 55]]
+    assert as_pairs(counted([batches[:20], batches[20:]], 4, 3)) == [("odd7", 61), ("zz", 55), ("cat", 50), ("the", 50)]
+
+
+def test_characters_are_counted(tmp_path: Path) -> None:
+    count_partition(MadeTexts(["aé", "a", "東"]), CUTS_AT_PUNCTUATION, 1, tmp_path)
+    counts = np.zeros(NUM_CODE_POINTS, np.int64)
+    for _ in range(2):
+        add_characters(tmp_path, counts)
+    assert {chr(place): int(counts[place]) for place in np.flatnonzero(counts)} == {"a": 4, "é": 2, "東": 2}
+
+
+def test_buckets_grow_with_the_text_up_to_a_limit() -> None:
+    assert [num_buckets_for(number) for number in (1, 2, 3, 8, 10**6)] == [1, 1, 2, 4, 256]
+
+
+@given(partitions)
+@settings(deadline=None, max_examples=40)
+def test_texts_for_a_trainer_hold_each_word_as_often_as_it_occurs(partitions: list[list[list[str]]]) -> None:
+    found = counted(partitions, 100)
+    shown = Counter(" ".join(chain.from_iterable(found.as_texts())).split())
+    assert shown == dict(as_pairs(found))
+
+
+def test_texts_for_a_trainer_are_short_and_come_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "_CHARACTERS_A_TEXT", 10)
+    monkeypatch.setattr(words, "_TEXTS_A_BATCH", 2)
+    shown = list(FrequentWords.of({"word": 5, "longer": 1, "than": 1, "a": 1, "text": 1}).as_texts())
+    assert max(map(len, shown)) == 2
+    assert all(len(text) <= 10 for batch in shown for text in batch)
