@@ -11,7 +11,7 @@ https://github.com/triton-inference-server/server/tree/main/docs/protocol: exten
 Shapes: N texts, H hidden, K candidates, labels or answers: `embedding` is [N, H], `entities` [N, 1], all others [N, K].
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version as version_of
 from types import MappingProxyType
@@ -45,13 +45,6 @@ _DATA_TYPES: Mapping[Datatype, str] = MappingProxyType(
 def inputs_of(manifest: Manifest) -> tuple[InputName, ...]:
     """Return the names of the inputs. A classifier of pairs has two, `text` and `text_pair`, matched by position."""
     return answers.OF_PAIRS if manifest.reads_pairs else answers.of_task(manifest.task).inputs
-
-
-def check_inputs(manifest: Manifest, given: Sequence[InputName]) -> None:
-    """Raise ApiError (422) if the request has other inputs than the model."""
-    names = inputs_of(manifest)
-    if sorted(given) != sorted(names):
-        raise refused("no_such_input", given=", ".join(given), expected=" and ".join(names), param="inputs")
 
 
 class InferenceProtocolError(ErrorBody):
@@ -194,11 +187,14 @@ def named(call: Call) -> LoadedModel:
 
 
 def _inputs(call: Call, manifest: Manifest, body: InferRequest) -> dict[tensors.InputName, list[str]]:
-    check_inputs(manifest, [tensor.name for tensor in body.inputs])
+    """Return the texts by the input's name. Raises ApiError: 400, the request has other inputs than the model."""
+    names, given = inputs_of(manifest), [tensor.name for tensor in body.inputs]
+    if sorted(given) != sorted(names):
+        raise refused("no_such_input", given=", ".join(given), expected=" and ".join(names), param="inputs")
     strings = tensors.strings_of(body.inputs, call.behind_json)
     return {
-        tensor.name: checked_texts(texts, f"inputs[{number}].data")
-        for number, (tensor, texts) in enumerate(zip(body.inputs, strings, strict=True))
+        name: checked_texts(texts, f"inputs[{number}].data")
+        for number, (name, texts) in enumerate(zip(given, strings, strict=True))
     }
 
 
