@@ -41,10 +41,6 @@ TOO_LONG = {
     "encoder/own.py": 473,
     "inference/tokenization.py": 479,
     "planning/costs.py": 460,
-    "serving/http/bodies.py": 475,
-    "serving/http/house_labels.py": 656,
-    "serving/http/house_texts.py": 487,
-    "serving/http/open_inference.py": 589,
     "tasks/classification/texts.py": 529,
 }
 """Files with more lines than that, and how many they may have; no file is added, and no number rises."""
