@@ -2,9 +2,10 @@
 open it in transformers.
 
 A test is known by what its code and that of its fixtures can reach within `tests`, so nobody has to remember a mark.
+A place is the name of a module, or of a class or function in it: `module:name`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from inspect import isclass, isfunction, ismodule, unwrap
 from types import CodeType
@@ -22,25 +23,61 @@ SLOW = (
     "moto",
     "prefect",
     "selenium",
-    "clozeline.exporting.to_onnx",
+    "clozeline.exporting.to_onnx:export_onnx",
     "clozeline.flows",
     "clozeline.lab.glue",
-    "clozeline.orchestration",
-    "clozeline.planning.timing",
+    "clozeline.orchestration.deployments",
+    "clozeline.orchestration.forgetting",
+    "clozeline.orchestration.garbage",
+    "clozeline.orchestration.pipeline",
+    "clozeline.orchestration.prefect_adapter",
+    "clozeline.orchestration.release",
+    "clozeline.orchestration.servers:answering_server",
+    "clozeline.orchestration.servers:ensure_prefect_server",
+    "clozeline.orchestration.servers:running",
+    "clozeline.orchestration.servers:serve_until_interrupted",
+    "clozeline.orchestration.stage_process:StageProcesses",
+    "clozeline.orchestration.stage_process:read_all",
+    "clozeline.orchestration.status",
+    "clozeline.orchestration.trials",
+    "clozeline.planning.timing:footprint",
+    "clozeline.planning.timing:measure",
     "clozeline.planning.serving",
     "clozeline.pretraining.job",
-    "clozeline.registry",
-    "clozeline.serving.uvicorn_adapter",
-    "clozeline.stages",
+    "clozeline.registry.lineage",
+    "clozeline.registry.publishing",
+    "clozeline.registry.served_model",
+    "clozeline.registry.versions",
+    "clozeline.registry.wheel",
+    "clozeline.stages.evaluate",
+    "clozeline.stages.export",
+    "clozeline.stages.finetune",
+    "clozeline.stages.import",
+    "clozeline.stages.preprocess",
+    "clozeline.stages.pretrain",
+    "clozeline.stages.snapshot",
+    "clozeline.stages.tokenize",
     "clozeline.tasks.training",
     "clozeline.system.workers",
-    "clozeline.tracking",
+    "clozeline.tracking.delivery",
+    "clozeline.tracking.mlflow",
+    "clozeline.tracking.outbox",
+    "clozeline.tracking.past_runs:PastRuns",
+    "clozeline.tracking.past_runs:attach",
+    "clozeline.tracking.past_runs:compared_runs",
+    "clozeline.tracking.past_runs:executed_by_hash",
+    "clozeline.tracking.past_runs:past_runs",
+    "clozeline.tracking.run_logger",
+    "clozeline.tracking.runs",
+    "clozeline.tracking.stage_log",
+    "clozeline.tracking.stored_files",
     "clozeline.training.loop",
     "clozeline.versions.reproduce",
 )
-"""Modules whose whole content is slow. Functions that only read or count there are marked too: a test wrongly marked
-slow does no harm.
+"""Modules whose whole content is slow, and slow functions and classes of others. What only reads or counts in a listed
+module is marked too: a test wrongly marked slow does no harm, but `make check` does not run it.
 """
+_MODULES = {place.partition(":")[0] for place in SLOW}
 
 
 def is_slow(item: pytest.Item) -> bool:
@@ -56,23 +93,40 @@ def _is_slow(function: Callable[..., Any]) -> bool:
 
 
 def _is_in_slow(place: str) -> bool:
-    return any(place == module or place.startswith(f"{module}.") for module in SLOW)
+    module, _, name = place.partition(":")
+    if f"{module}:{name.partition('.')[0]}" in SLOW:
+        return True
+    return any(module == slow or module.startswith(f"{slow}.") for slow in SLOW)
 
 
 def _places_of(function: Callable[..., Any]) -> Iterator[str]:
-    """Modules whose objects `function` names, itself or through other functions and classes of `tests`."""
+    """Places of what `function` names, itself or through other functions and classes of `tests`."""
     waiting, seen = [function], set()
     while waiting:
         found = waiting.pop()
         if found in seen:
             continue
         seen.add(found)
-        for name in _names_in(found.__code__):
-            yield name  # of an import within the function
+        names = list(_names_in(found.__code__))
+        for name in names:
             named = found.__globals__.get(name)
-            yield _home_of(named)
+            if ismodule(named):
+                yield from (f"{named.__name__}:{attribute}" for attribute in names)
+            elif named is None:
+                yield from _places_imported(name, names)
+            else:
+                yield f"{_home_of(named)}:{getattr(named, '__qualname__', name)}"
             if _home_of(named).startswith("tests."):
                 waiting += _functions_of(named)
+
+
+def _places_imported(module: str, names: Sequence[str]) -> Iterator[str]:
+    """Places that an import of `module` within a function gives to a function with these names."""
+    yield module
+    for name in names:
+        yield f"{module}:{name}"
+        if f"{module}.{name}" in _MODULES:
+            yield from (f"{module}.{name}:{attribute}" for attribute in names)
 
 
 def _names_in(code: CodeType) -> Iterator[str]:

@@ -6,6 +6,8 @@ import pytest
 
 from clozeline.system.workspace import Workspace
 from tests.make.session import PutDatabase
+from tests.registry.conftest import classifier_package as classifier_package
+from tests.registry.conftest import encoder_package as encoder_package
 
 
 @pytest.fixture(autouse=True, scope="session")

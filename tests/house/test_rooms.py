@@ -39,16 +39,8 @@ MOST_LINES = 450
 TOO_LONG = {
     "cluster/ray_jobs.py": 586,
     "encoder/own.py": 473,
-    "exporting/exams.py": 495,
-    "exporting/task_exams.py": 476,
     "inference/tokenization.py": 479,
-    "params/reading.py": 482,
-    "params/tasks.py": 569,
     "planning/costs.py": 460,
-    "serving/http/bodies.py": 475,
-    "serving/http/house_labels.py": 656,
-    "serving/http/house_texts.py": 487,
-    "serving/http/open_inference.py": 589,
     "tasks/classification/texts.py": 529,
 }
 """Files with more lines than that, and how many they may have; no file is added, and no number rises."""

@@ -10,10 +10,6 @@ NUM_SHARED = 5
 """So many equal fields, by name and type, that make up most of the smaller class are one shape."""
 SHARE = 0.75
 TWICE = {
-    (
-        "tasks/tagging/sentences.py:EntityScores",
-        "tasks/tagging/sentences.py:TagFigures",
-    ): "the metric file has its own order of figures",
     ("serving/http/status.py:ModelCard", "serving/loading.py:Identity"): "clients get a described schema",
 }
 """Two classes of one shape → why both exist."""

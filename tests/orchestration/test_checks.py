@@ -41,7 +41,7 @@ from clozeline.versions.objects import Objects
 from tests.make.params import with_values
 from tests.make.projects import with_own_stages
 
-CHECKOUT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[2]
 DATA = "classification\n    data: data/clean"
 
 
@@ -136,7 +136,7 @@ def test_readable_label_files_and_outputs_of_later_stages_pass_the_check(project
 
 
 def test_tasks_whose_source_has_no_labels_are_detected() -> None:
-    params = read_params(CHECKOUT / "params.yaml")
+    params = read_params(PROJECT / "params.yaml")
     assert unlabelled_tasks(params) == []
     source = params.preprocess.source.model_copy(update={"kind": "files"})
     own = params.model_copy(update={"preprocess": params.preprocess.model_copy(update={"source": source})})
@@ -147,7 +147,6 @@ def test_tasks_whose_source_has_no_labels_are_detected() -> None:
     assert unlabelled_tasks(own.model_copy(update={"preprocess": preprocess})) == []
 
 
-PROJECT = Path(__file__).parents[2]
 Usage = namedtuple("Usage", "total used free")
 
 
@@ -422,36 +421,31 @@ def test_an_encoder_that_no_stage_trained_has_no_locked_architecture() -> None:
     assert locked_architecture(Lock(stages={})) == {}
 
 
-def test_a_workspace_keeps_its_identity(tmp_path: Path) -> None:
-    assert identity_of(Workspace(tmp_path)) == identity_of(Workspace(tmp_path))
+def moved(root: Path) -> Path:
+    return root.rename(root.with_name("moved"))
 
 
-def test_two_workspaces_have_different_identities(tmp_path: Path) -> None:
-    assert identity_of(Workspace(tmp_path / "one")) != identity_of(Workspace(tmp_path / "two"))
+def copied(root: Path) -> Path:
+    return Path(shutil.copytree(root, root.with_name("copied")))
 
 
-def test_a_moved_workspace_keeps_its_identity_and_a_copied_one_gets_its_own(tmp_path: Path) -> None:
+def hard_linked(root: Path) -> Path:
+    return Path(shutil.copytree(root, root.with_name("linked"), copy_function=os.link))
+
+
+def copied_to_the_same_path_on_another_machine(root: Path) -> Path:
+    shutil.copytree(root, root.with_name("on its way"))
+    root.rename(root.with_name("not on that machine"))
+    return root.with_name("on its way").rename(root)
+
+
+@pytest.mark.parametrize("place", [moved, copied, hard_linked, copied_to_the_same_path_on_another_machine])
+def test_a_workspace_keeps_its_identity_and_a_copy_gets_its_own(tmp_path: Path, place: Callable[[Path], Path]) -> None:
     first = identity_of(Workspace(tmp_path / "first"))
-    moved = Workspace((tmp_path / "first").rename(tmp_path / "moved"))
-    assert identity_of(moved) == first
-    copied = Workspace(shutil.copytree(tmp_path / "moved", tmp_path / "copied"))
-    assert identity_of(copied) != first
-    assert identity_of(copied) == identity_of(copied)
-    assert identity_of(moved) == first
-
-
-def test_a_copy_at_the_same_path_on_another_machine_gets_its_own_identity(tmp_path: Path) -> None:
-    ours = tmp_path / "project"
-    first = identity_of(Workspace(ours))
-    shutil.copytree(ours, tmp_path / "on its way")
-    ours.rename(tmp_path / "not on that machine")
-    (tmp_path / "on its way").rename(ours)
-    assert identity_of(Workspace(ours)) != first
-    assert identity_of(Workspace(ours)) == identity_of(Workspace(ours))
-
-
-def test_a_hard_linked_copy_gets_its_own_identity(tmp_path: Path) -> None:
-    first = identity_of(Workspace(tmp_path / "first"))
-    linked = shutil.copytree(tmp_path / "first", tmp_path / "linked", copy_function=os.link)
-    assert identity_of(Workspace(linked)) != first
     assert identity_of(Workspace(tmp_path / "first")) == first
+    assert identity_of(Workspace(tmp_path / "another")) != first
+    other = Workspace(place(tmp_path / "first"))
+    assert (identity_of(other) == first) == (place is moved)
+    assert identity_of(other) == identity_of(other)
+    if place in {copied, hard_linked}:
+        assert identity_of(Workspace(tmp_path / "first")) == first

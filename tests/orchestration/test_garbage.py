@@ -19,7 +19,7 @@ from clozeline.cli import app
 from clozeline.orchestration.garbage import Kept, sweep_project
 from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
 from clozeline.system.errors import ArtifactError, TransientError
-from clozeline.system.sweep import SweptStore
+from clozeline.system.files import SweptStore
 from clozeline.system.workspace import Workspace, run_lock
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import Outbox, TrackedRun

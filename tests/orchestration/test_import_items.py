@@ -1,7 +1,7 @@
 """Claim: the built-in items make an exam for each kind of model, with answers that differ."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from clozeline.exporting.proof import MIN_AGREEMENT_TEXTS, MIN_METRIC_ITEMS
 from clozeline.inference.package import load
 from clozeline.orchestration.import_items import are_built_in, built_in_items, items_of_records, items_of_texts
 from clozeline.records.finetune.scored_items import EntitySpan, HeldOut
-from clozeline.records.package import read_manifest
 from clozeline.system.errors import DataError
+from tests.make.packages import write_answerer, write_classifier, write_embedder, write_encoder, write_tagger
 
 KINDS = [
     ("fill-mask", False),
@@ -129,22 +129,21 @@ def test_the_order_of_a_text_decides_nothing(tmp_path: Path) -> None:
     assert {item.text for item in found[0]} == {"a b", "c d"}
 
 
-METRICS = {
-    "encoder_package": "masked-LM accuracy",
-    "classifier_package": "label agreement",
-    "tagger_package": "entity agreement",
-    "answerer_package": "answer F1",
-    "scorer_package": "Spearman correlation",
-}
-
-
-@pytest.mark.parametrize("fixture", METRICS)
-def test_built_in_items_make_an_exam_for_the_kind(fixture: str, request: pytest.FixtureRequest) -> None:
-    folder: Path = request.getfixturevalue(fixture)
-    manifest = read_manifest(folder)
-    items = built_in_items(manifest.task, reads_pairs=manifest.reads_pairs)[:40]
-    model = load(folder, precision="fp32")
+@pytest.mark.parametrize(
+    ("write", "metric"),
+    [
+        (write_encoder, "masked-LM accuracy"),
+        (write_classifier, "label agreement"),
+        (write_tagger, "entity agreement"),
+        (write_answerer, "answer F1"),
+        (write_embedder, "Spearman correlation"),
+    ],
+)
+def test_built_in_items_make_an_exam_for_the_kind(write: Callable[[Path], None], metric: str, tmp_path: Path) -> None:
+    write(tmp_path / "package")
+    model = load(tmp_path / "package", precision="fp32")
+    items = built_in_items(model.manifest.task, reads_pairs=model.manifest.reads_pairs)[:40]
     sample = Sample([item.text for item in items], [None] * len(items), held_out=items)
     exam = exam_of(model, sample)
-    assert exam.metric == METRICS[fixture]
+    assert exam.metric == metric
     assert exam.num_texts > 20

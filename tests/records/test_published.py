@@ -26,15 +26,7 @@ from clozeline.exporting.trained import open_trained
 from clozeline.lab.contest import Contender, open_published
 from clozeline.params.reading import read_params
 from clozeline.pretraining.starting import start_from, token_ids
-from clozeline.records.published import (
-    Published,
-    asking_hub,
-    inspect_model,
-    inspect_settings,
-    pinned,
-    published_folder,
-    resolved,
-)
+from clozeline.records import published
 from clozeline.system.errors import ArtifactError, ClozelineError, DataError, TransientError
 from clozeline.tasks import heads
 from clozeline.tokenizing.tokenizer.folder import save_existing
@@ -45,18 +37,18 @@ from tests.make.models import NAME, OLD, MovingHub
 
 
 def test_a_folder_needs_no_hub(tmp_path: Path) -> None:
-    assert resolved(str(tmp_path)) == Published(str(tmp_path), None)
+    assert published.resolved(str(tmp_path)) == published.Published(str(tmp_path), None)
 
 
 @pytest.mark.parametrize("name", ["./missing", "/nowhere/at/all", "a/b/c"])
 def test_a_path_that_is_no_folder_is_not_asked_of_the_hub(name: str) -> None:
     with pytest.raises(ArtifactError, match="no folder with a model"):
-        resolved(name)
+        published.resolved(name)
 
 
 def test_a_folder_has_no_revision(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="leave `--revision` out"):
-        resolved(str(tmp_path), "main")
+        published.resolved(str(tmp_path), "main")
 
 
 @pytest.mark.parametrize(
@@ -77,13 +69,13 @@ def test_an_answer_of_the_hub_is_one_error(
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
     with pytest.raises(expected, match=told):
-        resolved("someone/model", "main")
+        published.resolved("someone/model", "main")
 
 
 @pytest.mark.usefixtures("offline_hub")
 def test_an_unknown_name_without_a_network_is_one_error() -> None:
     with pytest.raises(TransientError, match="the hub does not answer"):
-        resolved("someone/unknown")
+        published.resolved("someone/unknown")
 
 
 def test_the_folder_of_an_import_holds_only_the_files_that_were_hashed(tmp_path: Path) -> None:
@@ -91,16 +83,16 @@ def test_the_folder_of_an_import_holds_only_the_files_that_were_hashed(tmp_path:
     (model / "1_Pooling").mkdir(parents=True)
     for name in ("config.json", "1_Pooling/config.json", "other.bin"):
         (model / name).write_text(name)
-    hashes = Published(str(model), None).sha256()
-    with published_folder(str(model), None, hashes) as folder:
+    hashes = published.Published(str(model), None).sha256()
+    with published.published_folder(str(model), None, hashes) as folder:
         found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
         assert found == set(hashes) == {"config.json", "1_Pooling/config.json"}
 
 
 def test_an_error_about_the_files_names_the_model_and_not_their_copy(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    hashes = Published(str(tmp_path), None).sha256()
-    with pytest.raises(DataError) as raised, published_folder(str(tmp_path), None, hashes) as folder:
+    hashes = published.Published(str(tmp_path), None).sha256()
+    with pytest.raises(DataError) as raised, published.published_folder(str(tmp_path), None, hashes) as folder:
         raise DataError(f"{folder}: no", given=folder / "config.json", expected=f"{folder}", do=f"look at {folder}")
     assert str(folder) not in str(raised.value)
     assert str(raised.value).count(str(tmp_path)) == 4
@@ -108,11 +100,11 @@ def test_an_error_about_the_files_names_the_model_and_not_their_copy(tmp_path: P
 
 def test_a_file_that_changed_since_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    hashes = Published(str(tmp_path), None).sha256()
+    hashes = published.Published(str(tmp_path), None).sha256()
     (tmp_path / "config.json").write_text("{ }")
     with (
         pytest.raises(ArtifactError, match="is not the file that was imported"),
-        published_folder(str(tmp_path), None, hashes),
+        published.published_folder(str(tmp_path), None, hashes),
     ):
         pass
 
@@ -231,15 +223,15 @@ def test_a_configuration_alone_never_causes_an_import(
 def test_a_hub_kernel_in_a_nested_section_is_refused(folder: Path) -> None:
     change(folder, "config.json", {"text_config": {"layers": [{"attn_implementation": {"": "somebody/kernel"}}]}})
     with pytest.raises(ArtifactError, match="requires a kernel of the hub"):
-        inspect_model(str(folder))
+        published.inspect_model(str(folder))
 
 
 def test_a_nested_generator_is_inspected_with_its_discriminator(folder: Path, small_encoder: Path) -> None:
     inner = Path(shutil.copytree(small_encoder, folder / "generator"))
-    inspect_model(str(folder))
+    published.inspect_model(str(folder))
     change(inner, "config.json", {"quantization_config": {"quant_method": "gptq"}})
     with pytest.raises(ArtifactError, match=r"generator/config\.json requires quantized weights"):
-        inspect_model(str(folder))
+        published.inspect_model(str(folder))
 
 
 def test_an_adapter_that_would_open_another_model_is_refused(folder: Path) -> None:
@@ -253,7 +245,7 @@ def test_an_index_that_names_no_shard_of_its_folder_is_refused(place: str, folde
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": place}}))
     with pytest.raises(ArtifactError, match=place.replace(".", r"\.")):
-        inspect_model(str(folder))
+        published.inspect_model(str(folder))
 
 
 def test_a_pickle_beside_safetensors_is_ignored(folder: Path) -> None:
@@ -304,13 +296,13 @@ def test_an_unknown_name_is_reported_once(ask, kind: type[ClozelineError], caplo
 
 
 def test_a_local_folder_is_opened_without_a_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"), asking_hub(str(tmp_path)):
+    with caplog.at_level("INFO"), published.asking_hub(str(tmp_path)):
         logging.getLogger(CLIENT).warning("something else")
     assert [record.message for record in caplog.records] == ["something else"]
 
 
 def test_the_hub_client_logs_again_after_the_block(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(OSError, match="broken"), asking_hub("nobody/nowhere"):
+    with pytest.raises(OSError, match="broken"), published.asking_hub("nobody/nowhere"):
         raise OSError("broken")
     logging.getLogger(CLIENT).warning("Retrying in 1s [Retry 1/5].")
     assert "Retrying" in caplog.text
@@ -324,7 +316,7 @@ def test_a_model_is_not_opened_if_its_files_cannot_be_inspected(monkeypatch: pyt
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", fail_once)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    for inspect in (inspect_settings, inspect_model):
+    for inspect in (published.inspect_settings, published.inspect_model):
         with pytest.raises(TransientError, match="cannot be inspected") as caught:
             inspect("someone/model")
         assert "HF_HUB_OFFLINE=1" in caught.value.do
@@ -336,7 +328,7 @@ def test_offline_a_model_missing_from_the_cache_is_not_inspected(monkeypatch: py
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", absent)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    inspect_settings("someone/model")
+    published.inspect_settings("someone/model")
 
 
 @pytest.fixture
@@ -347,15 +339,15 @@ def hub(tmp_path: Path, small_encoder: Path, offline_hub: None, monkeypatch: pyt
 
 
 def test_a_hub_name_is_pinned_to_a_commit_and_a_folder_is_not(hub: MovingHub, tmp_path: Path) -> None:
-    assert pinned(NAME, None) == OLD
-    assert pinned(NAME, OLD) == OLD
-    assert pinned(str(tmp_path), None) is None
-    assert pinned("someone/else", "main") == "main", "the opening function reports the missing commit"
+    assert published.pinned(NAME, None) == OLD
+    assert published.pinned(NAME, OLD) == OLD
+    assert published.pinned(str(tmp_path), None) is None
+    assert published.pinned("someone/else", "main") == "main", "the opening function reports the missing commit"
 
 
 def test_a_tokenizer_without_a_model_has_a_commit_too(hub: MovingHub) -> None:
     (hub.files / "config.json").unlink()
-    assert pinned(NAME, "main") == OLD
+    assert published.pinned(NAME, "main") == OLD
 
 
 @pytest.mark.parametrize(

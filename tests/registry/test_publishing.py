@@ -143,10 +143,11 @@ def test_the_runs_of_killed_releases_of_this_workspace_are_closed(publisher: Pub
     assert (client.get_run(ours).info.status, client.get_run(theirs).info.status) == ("KILLED", "RUNNING")
 
 
-def test_missing_evidence_is_reported(copied: Workspace) -> None:
-    publisher = Publisher(copied.defaults()["MLFLOW_TRACKING_URI"])
-    version = publisher.registry.version(NAME, "1")
-    shutil.rmtree(copied.mlflow / "artifacts" / version.run_id)
+def test_missing_evidence_is_reported(
+    publisher: Publisher, workspace: Workspace, encoder_package: Path, evidence: Evidence
+) -> None:
+    version = publisher.publish(encoder_package, NAME, evidence)
+    shutil.rmtree(workspace.mlflow / "artifacts" / version.run_id)
     told = f"the evidence files of {NAME} version 1 are gone"
     with pytest.raises(ArtifactError, match=told), publisher.evidence(version):
         pass

@@ -11,7 +11,6 @@ from clozeline.registry.models import FetchedPackage, Registered
 from clozeline.registry.sources import ModelSource, default_for, default_sources, parse_sources
 from clozeline.serving.loading import open_source
 from clozeline.system.errors import ArtifactError, ParamsError
-from clozeline.system.machine import processor
 from tests.make.packages import write_classifier, write_encoder
 
 
@@ -100,19 +99,6 @@ def test_a_registered_model_is_fetched_and_has_the_version_of_the_registry(
     monkeypatch.setattr(models, "fetch", fetched.__getitem__)
     (source,) = parse_sources(["models:/clozeline-encoder@champion"])
     assert open_source(source, "fp32").identity.version == "7"
-
-
-def test_without_a_requested_graph_the_faster_one_of_the_release_is_served_and_reported(
-    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    write_encoder(project / "elsewhere")
-    faster = {"served": "fp32", "served_on": processor(), "int8_speedup": 0.93}
-    version = Registered("clozeline-encoder", "7", "", "", was_rolled_back=False, **faster)
-    monkeypatch.setattr(models, "fetch", lambda uri: FetchedPackage(project / "elsewhere", version))
-    (source,) = parse_sources(["models:/clozeline-encoder@champion"])
-    assert open_source(source, None).identity.precision == "fp32"
-    assert "clozeline-encoder: serving fp32, because INT8 is 0.93 × as fast as fp32, measured by" in caplog.text
-    assert open_source(source, "int8").identity.precision == "int8"
 
 
 def test_a_model_name_that_is_invalid_in_a_header_is_percent_encoded(project: Path) -> None:

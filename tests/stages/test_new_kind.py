@@ -27,7 +27,7 @@ from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.registry.models import CHAMPION
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.registry.sources import ModelSource
-from clozeline.serving.http.kinds import LABELS
+from clozeline.serving.http.answers import LABELS
 from clozeline.serving.http.mlflow import Sent
 from clozeline.serving.http.operation import Call
 from clozeline.serving.loading import open_source

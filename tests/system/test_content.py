@@ -1,3 +1,5 @@
+"""A fingerprint covers the facts, the named files and their content, and nothing else."""
+
 from pathlib import Path
 
 import pytest

@@ -54,7 +54,7 @@ def test_other_programs_on_a_machine_are_refused_by_its_name() -> None:
     check_versions(two(lambda own: own))
     with pytest.raises(ArtifactError, match=r"(?s)Python 3\.9\.1, .*: far \(process 1\)") as caught:
         check_versions(two(lambda own: "Python 3.9.1, " + own.partition(", ")[2]))
-    assert "clozeline" in str(caught.value.given)
+    assert "clozeline" in caught.value.problem
 
 
 def test_other_inputs_on_a_machine_are_refused_by_its_name() -> None:

@@ -1,8 +1,9 @@
-"""Number of threads and worker processes that a container gets."""
+"""What this machine, or a container on it, gives to a process: cores, memory, instructions; and how it is used."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ from clozeline.system.machine import (
     processor,
 )
 
+MIB, GIB = 2**20, 2**30
+
 
 def test_the_system_allocator_is_used_only_within_the_block() -> None:
     before = pa.default_memory_pool().backend_name
@@ -27,54 +30,50 @@ def test_the_system_allocator_is_used_only_within_the_block() -> None:
     assert pa.default_memory_pool().backend_name == before
 
 
+def put(files: Mapping[Path, object]) -> None:
+    for file, content in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{content}\n", encoding="utf-8")
+
+
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder like /sys/fs/cgroup, on a machine where this process may run on 8 cores."""
+def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder like /sys/fs/cgroup; this process may run on 8 cores, and the machine has 8 GiB, all of them left."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 8 * GIB // 4096}.__getitem__)
+    put({tmp_path / "meminfo": f"MemTotal: {2**24} kB\nMemFree: 5 kB\nMemAvailable: {2**23} kB"})
     return tmp_path
 
 
-def cores(machine: Path, membership: str) -> int:
-    (machine / "self").write_text(membership, encoding="utf-8")
-    return available_cores(machine, machine / "self")
+def limited(cgroups: Path, membership: str, files: Mapping[str, object]) -> tuple[Path, Path]:
+    """Write the files of control groups; return the folder of the groups, and the file that names ours."""
+    ours = {cgroups / "self": membership} if membership else {}
+    put({cgroups / name: content for name, content in files.items()} | ours)
+    return cgroups, cgroups / "self"
 
 
-def write(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8")
+V1_CPU = {"cpu/box/cpu.cfs_quota_us": 400000, "cpu/box/cpu.cfs_period_us": 100000}
 
 
 @pytest.mark.parametrize(
-    ("cpu_max", "expected"),
+    ("membership", "files", "expected"),
     [
-        ("max 100000", 8),
-        ("200000 100000", 2),
-        ("350000 100000", 3),  # rounded down: the quota would throttle four threads
-        ("50000 100000", 1),
-        ("1600000 100000", 8),
+        ("0::/", {"cpu.max": "max 100000"}, 8),
+        ("0::/", {"cpu.max": "200000 100000"}, 2),
+        ("0::/", {"cpu.max": "350000 100000"}, 3),  # rounded down: the quota would throttle four threads
+        ("0::/", {"cpu.max": "50000 100000"}, 1),
+        ("0::/", {"cpu.max": "1600000 100000"}, 8),
+        ("0::/pods/one", {"pods/cpu.max": "300000 100000", "pods/one/cpu.max": "max 100000"}, 3),
+        ("4:cpu,cpuacct:/box\n3:memory:/box", V1_CPU, 4),
+        ("4:cpu,cpuacct:/box", V1_CPU | {"cpu/box/cpu.cfs_quota_us": -1}, 8),
+        ("", {}, 8),
     ],
 )
-def test_the_quota_of_the_control_group_applies(machine: Path, cpu_max: str, expected: int) -> None:
-    write(machine / "cpu.max", cpu_max)
-    assert cores(machine, "0::/\n") == expected
-
-
-def test_the_quota_of_a_parent_group_applies(machine: Path) -> None:
-    write(machine / "pods" / "cpu.max", "300000 100000")
-    write(machine / "pods" / "one" / "cpu.max", "max 100000")
-    assert cores(machine, "0::/pods/one\n") == 3
-
-
-def test_the_quota_of_cgroup_v1_applies(machine: Path) -> None:
-    write(machine / "cpu" / "box" / "cpu.cfs_quota_us", "400000\n")
-    write(machine / "cpu" / "box" / "cpu.cfs_period_us", "100000\n")
-    assert cores(machine, "4:cpu,cpuacct:/box\n3:memory:/box\n") == 4
-    write(machine / "cpu" / "box" / "cpu.cfs_quota_us", "-1\n")
-    assert cores(machine, "4:cpu,cpuacct:/box\n") == 8
-
-
-def test_without_control_groups_only_affinity_limits_the_cores(machine: Path) -> None:
-    assert available_cores(machine, machine / "nothing") == 8
+def test_the_quota_of_the_control_group_applies(
+    cgroups: Path, membership: str, files: Mapping[str, object], expected: int
+) -> None:
+    """The group may be a parent, or of cgroup v1; without any only affinity limits the cores."""
+    assert available_cores(*limited(cgroups, membership, files)) == expected
 
 
 def test_a_process_pinned_to_one_core_counts_one() -> None:
@@ -84,18 +83,19 @@ def test_a_process_pinned_to_one_core_counts_one() -> None:
     assert told == "1\n"
 
 
-def test_a_process_uses_no_more_cores_than_it_is_told_to(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MOST, "3")
-    assert cores(machine, "0::/\n") == 3
-    monkeypatch.setenv(MOST, "300")
-    assert cores(machine, "0::/\n") == 8
+@pytest.mark.parametrize(("most", "expected"), [("3", 3), ("300", 8)])
+def test_a_process_uses_no_more_cores_than_it_is_told_to(
+    cgroups: Path, monkeypatch: pytest.MonkeyPatch, most: str, expected: int
+) -> None:
+    monkeypatch.setenv(MOST, most)
+    assert available_cores(*limited(cgroups, "0::/", {})) == expected
 
 
 @pytest.mark.parametrize("most", ["0", "-1", "1.5", "two"])
-def test_what_is_no_number_of_cores_is_refused(machine: Path, monkeypatch: pytest.MonkeyPatch, most: str) -> None:
+def test_what_is_no_number_of_cores_is_refused(monkeypatch: pytest.MonkeyPatch, most: str) -> None:
     monkeypatch.setenv(MOST, most)
-    with pytest.raises(ParamsError, match="must be an integer"):
-        cores(machine, "0::/\n")
+    with pytest.raises(ParamsError, match=MOST):
+        available_cores()
 
 
 COMMAND = """
@@ -167,96 +167,60 @@ def test_later_threads_get_no_separate_heaps() -> None:
     assert num_heaps("shared") <= 2 < num_heaps()
 
 
-MIB, GIB = 2**20, 2**30
+def group(place: str, limit: object, used: int, files: int) -> dict[str, object]:
+    stat = f"anon 1\ninactive_file {files}\nactive_file 7"
+    return {f"{place}/memory.max": limit, f"{place}/memory.current": used, f"{place}/memory.stat": stat}
 
 
-def put(file: Path, text: object) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"{text}\n", encoding="utf-8")
+V1_MEMORY = {
+    "memory/box/memory.limit_in_bytes": 100 * MIB,
+    "memory/box/memory.usage_in_bytes": 80 * MIB,
+    "memory/box/memory.stat": f"inactive_file 3\ntotal_inactive_file {10 * MIB}",
+}
 
 
-def left(cgroups: Path, membership: str) -> int | None:
-    put(cgroups / "self", membership)
-    return free_memory_bytes(cgroups, cgroups / "self", cgroups / "meminfo")
-
-
-@pytest.fixture
-def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder like /sys/fs/cgroup, on a machine with 8 GiB, all of them left."""
-    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 8 * GIB // 4096}.__getitem__)
-    put(tmp_path / "meminfo", f"MemTotal: {2**24} kB\nMemFree: 5 kB\nMemAvailable: {2**23} kB")
-    return tmp_path
-
-
-def group(folder: Path, limit: object, used: int, files: int) -> None:
-    put(folder / "memory.max", limit)
-    put(folder / "memory.current", used)
-    put(folder / "memory.stat", f"anon 1\ninactive_file {files}\nactive_file 7")
-
-
-def test_without_a_limit_free_memory_is_that_of_the_machine(cgroups: Path) -> None:
-    group(cgroups / "pod", "max", 5 * MIB, 0)
-    assert left(cgroups, "0::/pod") == 2**33
-
-
-def test_the_limit_of_the_group_applies_and_file_cache_counts_as_free(cgroups: Path) -> None:
-    group(cgroups / "pod", 100 * MIB, 90 * MIB, 30 * MIB)
-    assert left(cgroups, "0::/pod") == 40 * MIB
-
-
-def test_a_parent_group_may_have_less_left(cgroups: Path) -> None:
-    group(cgroups / "pod", 50 * MIB, 20 * MIB, 0)
-    group(cgroups / "pod" / "one", "max", 20 * MIB, 0)
-    assert left(cgroups, "0::/pod/one") == 30 * MIB
-
-
-def test_a_group_of_cgroup_v1_has_its_memory_left(cgroups: Path) -> None:
-    box = cgroups / "memory" / "box"
-    put(box / "memory.limit_in_bytes", 100 * MIB)
-    put(box / "memory.usage_in_bytes", 80 * MIB)
-    put(box / "memory.stat", f"inactive_file 3\ntotal_inactive_file {10 * MIB}")
-    assert left(cgroups, "9:name=systemd:/\n4:memory:/box\n1:cpu:/") == 30 * MIB
+@pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        ("0::/pod", group("pod", "max", 5 * MIB, 0), 8 * GIB),
+        ("0::/pod", group("pod", 100 * MIB, 90 * MIB, 30 * MIB), 40 * MIB),
+        ("0::/pod/one", group("pod", 50 * MIB, 20 * MIB, 0) | group("pod/one", "max", 20 * MIB, 0), 30 * MIB),
+        ("9:name=systemd:/\n4:memory:/box\n1:cpu:/", V1_MEMORY, 30 * MIB),
+    ],
+    ids=["of the machine", "of the group, file cache is free", "of a parent group", "of cgroup v1"],
+)
+def test_free_memory_is_what_the_groups_have_left(
+    cgroups: Path, membership: str, files: Mapping[str, object], expected: int
+) -> None:
+    assert free_memory_bytes(*limited(cgroups, membership, files), cgroups / "meminfo") == expected
 
 
 def test_without_system_figures_the_free_memory_is_unknown(tmp_path: Path) -> None:
     assert free_memory_bytes(tmp_path, tmp_path / "nothing", tmp_path / "nothing") is None
+    assert (free_memory_bytes() or 0) > MIB, "of this machine"
 
 
-def test_free_memory_of_this_machine_is_positive() -> None:
-    assert (free_memory_bytes() or 0) > MIB
-
-
-def available(cgroups: Path, membership: str) -> int:
-    put(cgroups / "self", membership)
-    return available_bytes(cgroups, cgroups / "self")
-
-
-@pytest.mark.parametrize(("limit", "expected"), [("max", 8 * GIB), (str(2 * GIB), 2 * GIB), (str(64 * GIB), 8 * GIB)])
-def test_the_limit_of_the_control_group_applies(cgroups: Path, limit: str, expected: int) -> None:
-    put(cgroups / "memory.max", limit)
-    assert available(cgroups, "0::/") == expected
-
-
-def test_the_limit_of_a_parent_group_applies(cgroups: Path) -> None:
-    put(cgroups / "pods" / "memory.max", 3 * GIB)
-    put(cgroups / "pods" / "one" / "memory.max", "max")
-    assert available(cgroups, "0::/pods/one") == 3 * GIB
-
-
-def test_the_limit_of_cgroup_v1_applies(cgroups: Path) -> None:
-    put(cgroups / "memory" / "box" / "memory.limit_in_bytes", GIB)
-    assert available(cgroups, "4:cpu,cpuacct:/other\n3:memory:/box") == GIB
-    put(cgroups / "memory" / "box" / "memory.limit_in_bytes", "9223372036854771712")
-    assert available(cgroups, "3:memory:/box") == 8 * GIB
-
-
-def test_without_control_groups_the_memory_of_the_machine_applies(cgroups: Path) -> None:
-    assert available_bytes(cgroups, cgroups / "nothing") == 8 * GIB
+@pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        ("0::/", {"memory.max": "max"}, 8 * GIB),
+        ("0::/", {"memory.max": 2 * GIB}, 2 * GIB),
+        ("0::/", {"memory.max": 64 * GIB}, 8 * GIB),
+        ("0::/pods/one", {"pods/memory.max": 3 * GIB, "pods/one/memory.max": "max"}, 3 * GIB),
+        ("4:cpu,cpuacct:/other\n3:memory:/box", {"memory/box/memory.limit_in_bytes": GIB}, GIB),
+        ("3:memory:/box", {"memory/box/memory.limit_in_bytes": "9223372036854771712"}, 8 * GIB),
+        ("", {}, 8 * GIB),
+    ],
+)
+def test_memory_is_limited_by_the_control_groups(
+    cgroups: Path, membership: str, files: Mapping[str, object], expected: int
+) -> None:
+    assert available_bytes(*limited(cgroups, membership, files)) == expected
 
 
 def test_out_of_memory_kills_are_read_from_vmstat(tmp_path: Path) -> None:
     assert out_of_memory_kills(tmp_path / "vmstat") is None
-    put(tmp_path / "vmstat", "nr_free_pages 7\noom_kill 3")
+    put({tmp_path / "vmstat": "nr_free_pages 7\noom_kill 3"})
     assert out_of_memory_kills(tmp_path / "vmstat") == 3
 
 

@@ -1,3 +1,5 @@
+"""Progress is shown on a terminal, is logged elsewhere, and does not disturb what is logged meanwhile."""
+
 import logging
 import os
 import subprocess

@@ -1,3 +1,5 @@
+"""Workers return results in order, end with their parent, and pass errors on."""
+
 import importlib
 import multiprocessing
 import os

@@ -1,3 +1,5 @@
+"""The tools that a command starts get the settings of the project; what the environment says wins."""
+
 import os
 import threading
 from collections.abc import Iterator

@@ -83,13 +83,10 @@ def test_an_empty_file_of_any_format_is_called_empty(tmp_path: Path, suffix: str
     assert "`data` or `splits`" in caught.value.do
 
 
-def test_white_space_before_the_records_is_accepted(tmp_path: Path) -> None:
+def test_white_space_before_the_records_is_accepted_and_the_nearest_field_suggested(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_bytes(b"\n" * (1 << 19) + b"body,topic\na,x\n")
     assert read(path) == [Labelled("a", "x")]
-
-
-def test_the_nearest_field_is_suggested(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("boddy,topic\na,x\n")
     with pytest.raises(DataError) as caught:
         read(tmp_path / "data.csv")
@@ -135,7 +132,7 @@ PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").finetune["librar
 FIELDS = {"text_field": "body", "label_field": "topic"}
 
 
-def read_of_sources(data: Path, **changes: object) -> list[tuple[str, str, str]]:
+def parts_of(data: Path, **changes: object) -> list[tuple[str, str, str]]:
     """Return split, text and label of each record."""
     params: FinetuneParams = PARAMS.model_copy(update=changes)
     records = records_of(params, data, FIELDS)
@@ -149,20 +146,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_all_records_of_a_single_file_are_training_records(folder: Path) -> None:
-    assert read_of_sources(folder / "a.csv") == [("train", "one", "x")]
-
-
-def test_each_file_becomes_the_split_that_the_params_name(folder: Path) -> None:
+def test_each_file_is_the_split_that_the_params_name_and_a_missing_one_is_named(folder: Path) -> None:
+    assert parts_of(folder / "a.csv") == [("train", "one", "x")]
     splits = SplitsParams(train="a.csv", test="b.jsonl")
-    assert read_of_sources(folder, splits=splits) == [("train", "one", "x"), ("test", "two", "y")]
-
-
-def test_a_missing_split_file_is_named(folder: Path) -> None:
+    assert parts_of(folder, splits=splits) == [("train", "one", "x"), ("test", "two", "y")]
     with pytest.raises(DataError, match=r"there is no file .*c\.csv"):
-        read_of_sources(folder, splits=SplitsParams(train="a.csv", test="c.csv"))
+        parts_of(folder, splits=SplitsParams(train="a.csv", test="c.csv"))
     with pytest.raises(DataError, match="is not a folder, but `splits`"):
-        read_of_sources(folder / "a.csv", splits=SplitsParams(train="a.csv"))
+        parts_of(folder / "a.csv", splits=SplitsParams(train="a.csv"))
 
 
 @pytest.fixture(scope="module")
@@ -179,13 +170,10 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> HubParams:
 
 
 def test_a_hub_dataset_gives_the_names_of_its_classes(hub: HubParams, tmp_path: Path) -> None:
-    told = read_of_sources(tmp_path, hub=hub, splits=SplitsParams(train="train", test="validation"))
+    told = parts_of(tmp_path, hub=hub, splits=SplitsParams(train="train", test="validation"))
     assert told[:2] == [("train", "train 0", "no"), ("train", "train 1", "yes")]
     assert told[2:] == [("test", "validation 1", "yes"), ("test", "validation -1", "")]
-
-
-def test_without_configured_splits_only_the_training_split_of_the_hub_is_read(hub: HubParams, tmp_path: Path) -> None:
-    assert {part for part, *_ in read_of_sources(tmp_path, hub=hub)} == {"train"}
+    assert {part for part, *_ in parts_of(tmp_path, hub=hub)} == {"train"}
 
 
 def test_a_hub_dataset_is_read_at_its_first_resolved_commit(
@@ -209,6 +197,6 @@ def test_a_folder_and_files_have_no_commit(hub: HubParams) -> None:
 
 def test_a_split_or_field_missing_from_a_hub_dataset_is_named(hub: HubParams, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot read split trian"):
-        read_of_sources(tmp_path, hub=hub, splits=SplitsParams(train="trian"))
+        parts_of(tmp_path, hub=hub, splits=SplitsParams(train="trian"))
     with pytest.raises(DataError, match="no field `nowhere`"):
         list(records_of(PARAMS.model_copy(update={"hub": hub}), tmp_path, {"text_field": "body", "x": "nowhere"}))

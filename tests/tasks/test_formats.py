@@ -7,24 +7,21 @@ from typing import Any
 
 import pytest
 
-from clozeline.params.reading import read_params
-from clozeline.params.tasks import ClassificationParams, whole_task
 from clozeline.system.errors import DataError
 from clozeline.tasks.classification.data import Selection, read_selection
 from clozeline.tasks.files import LabelledRecord, read_records
 from clozeline.tasks.formats import Labelled, fields_of, label_readers, read_squad, tag_readers
 from clozeline.tasks.task import TaskInputs
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
-
-PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").finetune["library"]
-
-
-def params(**changes: object) -> ClassificationParams:
-    return PARAMS.model_copy(update={"text_field": "text", "label_field": "label", **changes})
+from tests.make.tasks import params_of, write_rows
 
 
 def read(label: object, **changes: object) -> Labelled:
-    return Labelled.of(LabelledRecord({"text": "x", "other": "y", "label": label}, "here"), "test", params(**changes))
+    return Labelled.of(
+        LabelledRecord({"text": "x", "other": "y", "label": label}, "here"),
+        "test",
+        params_of("classification", **changes),
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,26 +38,22 @@ def test_several_labels_are_a_list_or_a_string_with_separators(label: object, la
     assert read(label, multi_label=True).labels == labels
 
 
-def test_a_label_list_with_other_values_is_refused() -> None:
+def test_a_pair_is_read_from_two_fields_and_a_label_list_with_other_values_refused() -> None:
     with pytest.raises(DataError, match="here: field `label`"):
         read([1, 2], multi_label=True)
-
-
-def test_a_pair_is_read_from_two_fields() -> None:
     assert read("a", second_field="other").texts == ("x", "y")
-    assert dict(fields_of(params(second_field="other"))) == {
+    assert dict(fields_of(params_of("classification", second_field="other"))) == {
         "text_field": "text",
         "label_field": "label",
         "second_field": "other",
     }
 
 
-DEFAULTS = read_params(Path(__file__).parents[2] / "params.yaml").finetune_defaults
 FIELDS = {"text_field": "body", "label_field": "topic"}
 FILES = {"good": "some.pos", "bad": "some.neg"}
 
 
-def read_of_label_files(path: Path, label_files: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+def texts_of(path: Path, label_files: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
     """Return text and label of each record."""
     records = read_records(path, FIELDS, label_readers(label_files))
     return [(record.text("body"), record.category("topic")) for record in records]
@@ -88,40 +81,24 @@ def reviews(tmp_path: Path) -> Path:
     return folder
 
 
-def test_each_line_of_a_label_file_is_a_text(sentences: Path) -> None:
-    assert read_of_label_files(sentences, FILES) == [
-        ("a fine film .", "good"),
-        ("größe", "good"),
-        ("a dull film", "bad"),
-        ("no end of it", "bad"),
-    ]
-
-
-def test_a_text_is_identified_by_its_file_and_line(sentences: Path) -> None:
+def test_each_line_of_a_label_file_is_a_text_with_its_place(sentences: Path) -> None:
+    good, bad = ["a fine film .", "größe"], ["a dull film", "no end of it"]
+    expected = [*((text, "good") for text in good), *((text, "bad") for text in bad)]
+    assert texts_of(sentences, FILES) == expected
     places = [record.place for record in read_records(sentences, FIELDS, label_readers(FILES))]
     assert places[:2] == [f"{sentences / 'some.pos'}, line 1", f"{sentences / 'some.pos'}, line 3"]
 
 
-def test_each_file_of_a_label_folder_is_a_text(reviews: Path) -> None:
-    assert read_of_label_files(reviews) == [
-        ("dull\n\nand long", "neg"),
-        ("fine", "pos"),
-        ("good", "pos"),
-        ("so so", "unsup"),
-    ]
-
-
-def test_only_the_named_label_folders_are_read(reviews: Path) -> None:
-    assert read_of_label_files(reviews, {"1": "pos", "0": "neg"}) == [
-        ("fine", "1"),
-        ("good", "1"),
-        ("dull\n\nand long", "0"),
-    ]
+def test_each_file_of_a_label_folder_or_of_the_named_ones_is_a_text(reviews: Path) -> None:
+    dull = "dull\n\nand long"
+    expected = [(dull, "neg"), ("fine", "pos"), ("good", "pos"), ("so so", "unsup")]
+    assert texts_of(reviews) == expected
+    assert texts_of(reviews, {"1": "pos", "0": "neg"}) == [("fine", "1"), ("good", "1"), (dull, "0")]
 
 
 def test_json_lines_in_a_txt_file_are_recognized(tmp_path: Path) -> None:
     (tmp_path / "dev.txt").write_text('\n{"body": "a", "topic": "x", "metadata": {}}\n')
-    assert read_of_label_files(tmp_path / "dev.txt") == [("a", "x")]
+    assert texts_of(tmp_path / "dev.txt") == [("a", "x")]
 
 
 DIRT = {
@@ -148,7 +125,7 @@ def test_an_unusable_label_file_is_named(sentences: Path, name: str) -> None:
     (sentences / "files").mkdir()
     (sentences / "files" / "one.pos").write_text("a\n")
     with pytest.raises(DataError) as caught:
-        read_of_label_files(sentences / data, label_files)
+        texts_of(sentences / data, label_files)
     assert problem in caught.value.problem
     assert given in str(caught.value)
 
@@ -159,8 +136,7 @@ def test_label_files_refuse_a_second_field(reviews: Path) -> None:
 
 
 def selected(data: Path, encoder: Path, **changes: object) -> Selection:
-    task = {"kind": "classification", "data": str(data), **changes}
-    params = ClassificationParams.model_validate(whole_task(task, DEFAULTS))
+    params = params_of("classification", **changes)
     inputs = TaskInputs(params, 1, encoder, data, Path("not read"))
     return read_selection(inputs, params, OpenTokenizer.open(encoder))
 
@@ -168,7 +144,7 @@ def selected(data: Path, encoder: Path, **changes: object) -> Selection:
 def test_files_folders_and_a_table_give_the_same_task(small_encoder: Path, tmp_path: Path) -> None:
     texts = {label: [f"{label} text {number}" for number in range(40)] for label in ("good", "bad")}
     records = [{"text": text, "label": label} for label in texts for text in texts[label]]
-    (tmp_path / "table.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    write_rows(tmp_path / "table.jsonl", records)
     for label, own in texts.items():
         (tmp_path / f"some.{label}").write_text("\n".join(own))
         (tmp_path / "folders" / label).mkdir(parents=True)
@@ -195,7 +171,7 @@ def test_a_split_may_be_a_folder_of_label_folders(small_encoder: Path, tmp_path:
     assert len(found.train) + len(found.validation) == 60
 
 
-FIELDS_OF_SQUAD = {"question_field": "question", "context_field": "context", "answers_field": "answers"}
+SQUAD = {"question_field": "question", "context_field": "context", "answers_field": "answers"}
 ANSWER = {"text": "Rouen", "answer_start": 10}
 
 
@@ -211,7 +187,7 @@ def written(folder: Path, content: object) -> Path:
 
 def test_questions_come_with_context_and_answers(tmp_path: Path) -> None:
     path = written(tmp_path, document({"question": "What?", "id": "1", "answers": [ANSWER, ANSWER]}))
-    (record,) = read_squad(path, FIELDS_OF_SQUAD)
+    (record,) = read_squad(path, SQUAD)
     assert record.values == {
         "question": "What?",
         "context": "They took Rouen.",
@@ -222,7 +198,7 @@ def test_questions_come_with_context_and_answers(tmp_path: Path) -> None:
 
 def test_an_impossible_question_has_no_answers(tmp_path: Path) -> None:
     asked = {"question": "Who?", "answers": [], "plausible_answers": [ANSWER], "is_impossible": True}
-    (record,) = read_squad(written(tmp_path, document(asked)), FIELDS_OF_SQUAD)
+    (record,) = read_squad(written(tmp_path, document(asked)), SQUAD)
     assert record.values["answers"] == {"text": [], "answer_start": []}
 
 
@@ -237,7 +213,7 @@ def test_an_impossible_question_has_no_answers(tmp_path: Path) -> None:
 )
 def test_a_malformed_file_is_reported_with_the_place(tmp_path: Path, content: object, place: str) -> None:
     with pytest.raises(DataError, match=place) as caught:
-        list(read_squad(written(tmp_path, content), FIELDS_OF_SQUAD))
+        list(read_squad(written(tmp_path, content), SQUAD))
     assert "`" not in str(caught.value), "the command line reads back-quoted names as knobs"
 
 
@@ -257,67 +233,52 @@ def test_a_malformed_file_is_reported_with_the_place(tmp_path: Path, content: ob
 def test_a_wrong_key_is_reported_with_the_likely_one(tmp_path: Path, paragraph: object, given: str, do: str) -> None:
     path = written(tmp_path, {"data": [{"paragraphs": [{"context": "c", "qas": []}, paragraph]}]})
     with pytest.raises(DataError, match=rf"dev\.json, data\[0\]\.paragraphs\[1\](?s:.*){given}(?s:.*){do}"):
-        list(read_squad(path, FIELDS_OF_SQUAD))
+        list(read_squad(path, SQUAD))
 
 
 def test_invalid_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "dev.json").write_text('{"data": [')
     with pytest.raises(DataError, match="is not JSON"):
-        list(read_squad(tmp_path / "dev.json", FIELDS_OF_SQUAD))
+        list(read_squad(tmp_path / "dev.json", SQUAD))
 
 
-FIELDS_OF_COLUMNS = {"tokens_field": "words", "tags_field": "tags"}
+COLUMNS = {"tokens_field": "words", "tags_field": "tags"}
 Sentences = list[tuple[list[str], list[str]]]
 
 
-def sentences_of_columns(
-    folder: Path, text: str, *, token: int = 0, tag: int = -1, suffix: str = ".conll"
-) -> Sentences:
+def tagged(folder: Path, text: str, token: int = 0, tag: int = -1, suffix: str = ".conll") -> Sentences:
     path = folder / f"data{suffix}"
     path.write_bytes(text.encode())
-    records = read_records(path, FIELDS_OF_COLUMNS, tag_readers(token, tag))
+    records = read_records(path, COLUMNS, tag_readers(token, tag))
     return [(record.strings("words"), record.strings("tags")) for record in records]
 
 
-def test_a_sentence_ends_at_a_blank_line_or_the_end_of_the_file(tmp_path: Path) -> None:
-    text = "A\tO\nb\tB-x\n\nc\tO\n\t\nd\tO\n \t \n\n\ne\tO"
-    found = sentences_of_columns(tmp_path, text)
-    assert found == [(["A", "b"], ["O", "B-x"]), (["c"], ["O"]), (["d"], ["O"]), (["e"], ["O"])]
-
-
-def test_columns_are_separated_by_tabs_or_spaces_and_the_tag_is_last(tmp_path: Path) -> None:
-    assert sentences_of_columns(tmp_path, "APC2\tNN\tO\tB-Gene\r\n") == [(["APC2"], ["B-Gene"])]
-    assert sentences_of_columns(tmp_path, "U.N. NNP I-NP I-ORG\n") == [(["U.N."], ["I-ORG"])]
-
-
-def test_columns_can_be_chosen_from_either_end(tmp_path: Path) -> None:
-    assert sentences_of_columns(tmp_path, "1\tword\tO\tB-x\tjunk\n", token=1, tag=3) == [(["word"], ["B-x"])]
-    assert sentences_of_columns(tmp_path, "1\tword\tO\tB-x\tjunk\n", token=-4, tag=-2) == [(["word"], ["B-x"])]
-
-
-def test_document_marks_and_comments_are_skipped_but_a_single_hash_is_a_word(tmp_path: Path) -> None:
-    text = "-DOCSTART- -X- -X- O\n\n# id 4\n# O\n# O\nx B-y\n"
-    assert sentences_of_columns(tmp_path, text) == [(["#", "#", "x"], ["O", "O", "B-y"])]
+@pytest.mark.parametrize(
+    ("text", "where", "expected"),
+    [
+        ("A\tO\nb\tB-x\n\nc\tO\n\t\nd\tO\n \t \n\n\ne\tO", {}, ["A b/O B-x", "c/O", "d/O", "e/O"]),
+        ("APC2\tNN\tO\tB-Gene\r\n", {}, ["APC2/B-Gene"]),
+        ("U.N. NNP I-NP I-ORG\n", {}, ["U.N./I-ORG"]),
+        ("1\tword\tO\tB-x\tjunk\n", {"token": 1, "tag": 3}, ["word/B-x"]),
+        ("1\tword\tO\tB-x\tjunk\n", {"token": -4, "tag": -2}, ["word/B-x"]),
+        ("-DOCSTART- -X- -X- O\n\n# id 4\n# O\n# O\nx B-y\n", {}, ["# # x/O O B-y"]),
+        *(("a\tO\n", {"suffix": suffix}, ["a/O"]) for suffix in (".txt", ".tsv", ".iob", ".bio")),
+    ],
+)
+def test_sentences_are_read_from_columns(tmp_path: Path, text: str, where: dict[str, Any], expected: list[str]) -> None:
+    found = tagged(tmp_path, text, **where)
+    assert [f"{' '.join(words)}/{' '.join(tags)}" for words, tags in found] == expected
 
 
 @pytest.mark.parametrize(
-    ("line", "problem"),
+    ("line", "where", "problem"),
     [
-        ("lonely", "line 3: fewer than 2 columns"),
-        ("word\tNNP", "line 3: NNP"),
-        ("\tO\tO", "line 3: a tag without a word"),
+        ("lonely", {}, "line 3: fewer than 2 columns"),
+        ("word\tNNP", {}, "line 3: NNP"),
+        ("\tO\tO", {}, "line 3: a tag without a word"),
+        ("c\tO", {"token": 2}, "token_column"),
     ],
 )
-def test_a_malformed_line_is_named(tmp_path: Path, line: str, problem: str) -> None:
+def test_a_malformed_line_is_named(tmp_path: Path, line: str, where: dict[str, int], problem: str) -> None:
     with pytest.raises(DataError, match=problem):
-        sentences_of_columns(tmp_path, f"a\tO\nb\tO\n{line}\n")
-
-
-def test_a_missing_column_is_reported_with_its_param(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="token_column"):
-        sentences_of_columns(tmp_path, "a\tO\n", token=2)
-
-
-@pytest.mark.parametrize("suffix", [".txt", ".tsv", ".iob", ".bio"])
-def test_every_known_suffix_is_read_as_columns(tmp_path: Path, suffix: str) -> None:
-    assert sentences_of_columns(tmp_path, "a\tO\n", suffix=suffix) == [(["a"], ["O"])]
+        tagged(tmp_path, f"a\tO\nb\tO\n{line}\n", **where)

@@ -9,13 +9,10 @@ from typing import Any
 import datasets
 import pytest
 
-from clozeline.params.reading import read_params
-from clozeline.params.tasks import SECTIONS, whole_task
 from clozeline.tasks.kinds import KINDS
-from clozeline.tasks.task import Task, TaskInputs
-from tests.make.texts import write_clean_text
+from clozeline.tasks.task import Task
+from tests.make.tasks import PARAMS, inputs_of, params_of
 
-PARAMS = read_params(Path(__file__).parents[2] / "params.yaml")
 PRESETS = {name: preset for name, preset in PARAMS.presets.items() if name != "glue"}
 """All presets but the shared part of those of GLUE."""
 NUM_TRAIN, NUM_JUDGING = 60, 12
@@ -82,6 +79,7 @@ TOKENS = {
     "chunk_tags": datasets.Sequence(named("O")),
     "ner_tags": datasets.Sequence(named(*TAGS)),
 }
+SCORED = {"sentence1": STRING, "sentence2": STRING, "label": datasets.Value("float32"), "idx": NUMBER}
 SAME = ("not_entailment", "entailment")
 SHAPES: Mapping[str, tuple[str | None, tuple[str, ...], tuple[Features, Make]]] = {
     "cola": ("cola", SPLITS, glue("sentence", labels=("unacceptable", "acceptable"))),
@@ -92,16 +90,8 @@ SHAPES: Mapping[str, tuple[str | None, tuple[str, ...], tuple[Features, Make]]] 
     "qnli": ("qnli", SPLITS, glue("question", "sentence", labels=SAME[::-1])),
     "rte": ("rte", SPLITS, glue("sentence1", "sentence2", labels=SAME[::-1])),
     "wnli": ("wnli", SPLITS, glue("sentence1", "sentence2", labels=SAME)),
-    "stsb": (
-        "stsb",
-        SPLITS,
-        ({"sentence1": STRING, "sentence2": STRING, "label": datasets.Value("float32"), "idx": NUMBER}, scored),
-    ),
-    "stsb_together": (
-        "stsb",
-        SPLITS,
-        ({"sentence1": STRING, "sentence2": STRING, "label": datasets.Value("float32"), "idx": NUMBER}, scored),
-    ),
+    "stsb": ("stsb", SPLITS, (SCORED, scored)),
+    "stsb_together": ("stsb", SPLITS, (SCORED, scored)),
     "conll2003": (None, SPLITS, (TOKENS, tagged)),
     "squad": ("plain_text", SPLITS[:2], (QUESTIONS, asked(may_have_none=False))),
     "squad_v2": ("squad_v2", SPLITS[:2], (QUESTIONS, asked(may_have_none=True))),
@@ -132,19 +122,11 @@ def prepare(small_encoder: Path, tmp_path: Path) -> Callable[[str], Task]:
 
     def make(preset: str) -> Task:
         write_dataset(preset, tmp_path / "hub")
-        write_clean_text(tmp_path / "seen.parquet", ["nothing"])
         values = PRESETS[preset]
-        task = {
-            **values,
-            "data": "requirements.lock",
-            "hub": {**values["hub"], "dataset": str(tmp_path / "hub"), "revision": None},
-            "num_threads": 1,
-            "max_length": 48,
-            **({"stride": 8, "max_question_tokens": 16} if values["kind"] == "question_answering" else {}),
-        }
-        params = SECTIONS[task["kind"]].model_validate(whole_task(task, PARAMS.finetune_defaults))
-        inputs = TaskInputs(params, 1, small_encoder, tmp_path / "hub", tmp_path / "seen.parquet")
-        return KINDS[task["kind"]].prepare(inputs)
+        windows = {"stride": 8, "max_question_tokens": 16} if values["kind"] == "question_answering" else {}
+        hub = {**values["hub"], "dataset": str(tmp_path / "hub"), "revision": None}
+        params = params_of(**{**values, "hub": hub, "max_length": 48, **windows})
+        return KINDS[values["kind"]].prepare(inputs_of(params, small_encoder, tmp_path / "hub"))
 
     return make
 

@@ -4,21 +4,17 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from clozeline.params.reading import read_params
-from clozeline.params.tasks import SECTIONS, whole_task
 from clozeline.records.reading.streams import identity_of
 from clozeline.tasks.classification import data as selection
-from clozeline.tasks.files import records_of
-from clozeline.tasks.formats import Labelled, fields_of, read_squad
-from clozeline.tasks.formats import pair_readers as tables
+from clozeline.tasks.formats import Labelled, task_records
 from clozeline.tasks.question_answering import data as questions
 from clozeline.tasks.selection import Counts, Splits, count_seen, strictest
 from clozeline.tasks.similarity import data as pairs
 from clozeline.tasks.tagging import data as sentences
+from tests.make.tasks import params_of, write_rows
 from tests.make.texts import write_clean_text
 
 
@@ -34,29 +30,18 @@ def test_a_text_in_several_splits_stays_in_test_before_validation_before_train()
     assert strictest(["train", "validation"]) == "validation"
 
 
-DEFAULTS = read_params(Path(__file__).parents[2] / "params.yaml").finetune_defaults
-
-
-def params_of(kind: str, **changes: object) -> Any:
-    return SECTIONS[kind].model_validate(whole_task({"kind": kind, "data": "x", **changes}, DEFAULTS))
-
-
 def classified(folder: Path) -> None:
     file = folder / "labels.csv"
     good = [f"text number {number},{'ab'[number % 2]}" for number in range(60)]
     file.write_text("\n".join(["text,label", *good, ",a", "late,", "Text number 0,a", "both,a", "both,b"]) + "\n")
     params = params_of("classification")
-    records = records_of(params, file, fields_of(params))
-    selection.select((Labelled.of(record, part, params) for part, record in records), params)
+    selection.select((Labelled.of(record, part, params) for part, record in task_records(params, file)), params)
 
 
 def tagged(folder: Path) -> None:
-    file = folder / "tags.jsonl"
     good = [{"tokens": ["see", f"Rome{number}"], "ner_tags": ["O", "B-LOC"]} for number in range(60)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in [*good, {"tokens": [], "ner_tags": []}]))
-    params = params_of("tagging")
-    fields = {"tokens_field": "tokens", "tags_field": "ner_tags"}
-    sentences.select(records_of(params, file, fields), params)
+    file = write_rows(folder / "tags.jsonl", [*good, {"tokens": [], "ner_tags": []}])
+    sentences.select(task_records(params_of("tagging"), file), params_of("tagging"))
 
 
 def asked(folder: Path) -> None:
@@ -68,9 +53,7 @@ def asked(folder: Path) -> None:
     paragraphs = [*whole, paragraph(60, "says", 3), paragraph(61, "absent", 0), paragraph(62, "absent", 0)]
     file = folder / "squad.json"
     file.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-    params = params_of("question_answering")
-    fields = {name: getattr(params, name) for name in ("question_field", "context_field", "answers_field")}
-    questions.select(records_of(params, file, fields, {".json": read_squad}), params)
+    questions.select(task_records(params_of("question_answering"), file), params_of("question_answering"))
 
 
 def scored(folder: Path) -> None:
@@ -78,8 +61,7 @@ def scored(folder: Path) -> None:
     good = [f"{number % 6}\tone {number}\tother {number}" for number in range(60)]
     file.write_text("\n".join([*good, "\tlone\tpair", "", "\tlone\tagain", "2\t\tnothing"]) + "\n")
     params = params_of("similarity", columns=["score", "sentence1", "sentence2"], score_field="score")
-    fields = {name: getattr(params, name) for name in ("first_field", "second_field", "score_field")}
-    pairs.select(records_of(params, file, fields, tables(params.columns)), params)
+    pairs.select(task_records(params, file), params)
 
 
 LINES: Mapping[Callable[[Path], None], tuple[str, ...]] = {

@@ -26,7 +26,7 @@ stages:
 """
 LOOP = '"""Trains."""\nimport math\n\ndef loop(steps):\n    """Run it."""\n    return math.sqrt(steps)\n\nRATE = 0.1\n'
 CODE = {"training/loop.py": LOOP, "export.py": "def export():\n    return 1\n"}
-MOVED = {"training/loop.py": LOOP.replace("RATE = 0.1\n", ""), "training/rates.py": "import os\nRATE = 0.1\n"}
+MOVED = {"training/loop.py": LOOP.replace("RATE = 0.1\n", ""), "training/rates.py": "RATE = 0.1\n"}
 
 
 def write(root: Path, files: dict[str, str]) -> None:
@@ -71,12 +71,21 @@ def changed(root: Path) -> set[str]:
     [
         ({}, "train keep"),
         ({"src/clozeline/training/loop.py": MOVED["training/loop.py"].replace("sqrt", "cbrt")}, "train run again"),
+        ({"src/clozeline/training/rates.py": "from cmath import sqrt\nRATE = 0.1\n"}, "train run again"),
         ({"text": "b"}, "train run again"),
         ({"model": "c"}, "train run again"),
         ({"dvc.yaml": GRAPH.replace("open('text').read()", "'a'")}, "train run again"),
         ({PIN: "numpy==3\n"}, "package run again"),
     ],
-    ids=["code moved", "another definition", "another text", "another output", "another command", "other libraries"],
+    ids=[
+        "code moved",
+        "another definition",
+        "another library",
+        "another text",
+        "another output",
+        "another command",
+        "other libraries",
+    ],
 )
 def test_a_checkout_keeps_the_outputs_of_code_that_only_moved(
     checkout: Path, change: dict[str, str], told: str

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from clozeline.records.record import Lock
 from clozeline.system.errors import ArtifactError, ParamsError
-from clozeline.system.sweep import SweptStore, sweep
+from clozeline.system.files import SweptStore, sweep
 from clozeline.versions import remote
 from clozeline.versions.objects import Objects, dvc_stores
 from tests.make.projects import make_toy

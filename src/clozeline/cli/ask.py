@@ -16,7 +16,7 @@ from clozeline.cli import tables
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.completer import Completer, Decoding
-from clozeline.inference.fields import TEMPLATE, Aggregation, AnswerSearch
+from clozeline.inference.fields import MAX_TOKENS, TEMPLATE, Aggregation, AnswerSearch
 from clozeline.inference.language import Embedder, OpenEncoder
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import MODEL_KINDS, load
@@ -323,7 +323,7 @@ def answer(
     text = _context(context, file, questions)
     answerer = opened(model, precision, Answerer)
     allowed = answerer.manifest.no_answer_margin is not None if no_answer is None else no_answer
-    search = AnswerSearch(handle_impossible_answer=allowed, max_answer_len=max_tokens)
+    search = AnswerSearch(handle_impossible_answer=allowed, max_answer_len=min(max_tokens, MAX_TOKENS))
 
     def answers(chunk: list[str]) -> Iterable[object]:
         # One question at a time, because each has the windows of the whole text.

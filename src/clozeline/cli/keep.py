@@ -17,7 +17,7 @@ from clozeline.cli.tables import table_of
 from clozeline.cli.verbs import project_here
 from clozeline.params.reading import read_params
 from clozeline.system.errors import DataError
-from clozeline.system.sweep import SweptStore
+from clozeline.system.files import SweptStore
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.versions import remote as dvc_remote
 

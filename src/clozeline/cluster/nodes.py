@@ -191,7 +191,7 @@ def _facts_of_nodes(token: Token) -> list[NodeFacts]:
     facts_of_node = ray.remote(num_cpus=0, max_retries=0)(_facts)
     asked = {
         node: facts_of_node.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(token)
-        for node in nodes()
+        for node in addresses()
     }
     found = []
     for node, facts in asked.items():
@@ -256,13 +256,13 @@ def living() -> list[dict[str, Any]]:
     return [node for node in answer_of_head(ray.nodes) if node["Alive"]]
 
 
-def nodes() -> dict[str, str]:
+def addresses() -> dict[str, str]:
     """Return id → IP address of each node that is alive. Raises what `answer_of_head` raises."""
     return {node["NodeID"]: node["NodeManagerAddress"] for node in living()}
 
 
 def named(node: str) -> str:
-    return f"{nodes().get(node, 'lost')} ({node[:8]})"
+    return f"{addresses().get(node, 'lost')} ({node[:8]})"
 
 
 def first_line(error: Exception) -> str:

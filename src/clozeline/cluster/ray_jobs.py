@@ -22,22 +22,7 @@ from ray.exceptions import LocalRayletDiedError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from clozeline.cluster.nodes import (
-    NodeFacts,
-    Token,
-    check_head,
-    check_nodes,
-    connection,
-    facts_of,
-    first_line,
-    gone,
-    living,
-    named,
-    nodes,
-    this_node,
-    token_in,
-    unchecked_connection,
-)
+from clozeline.cluster import nodes
 from clozeline.system import processes
 from clozeline.system.errors import ClusterError, TransientError
 from clozeline.system.machine import MOST, available_bytes, out_of_memory_kills
@@ -122,8 +107,8 @@ class Agent:
         if started:
             self.start(*started)
 
-    def facts(self, token: Token) -> NodeFacts:
-        return facts_of(named(this_node()), token)
+    def facts(self, token: nodes.Token) -> nodes.NodeFacts:
+        return nodes.facts_of(nodes.named(nodes.this_node()), token)
 
     def start(
         self, command: Sequence[str], folder: str, sent: Mapping[str, str], of_gang: Mapping[str, str] | None = None
@@ -136,7 +121,7 @@ class Agent:
         environment = {name: value for name, value in sent.items() if name not in _OF_THE_NODE}
         environment |= {name: os.environ[name] for name in kept if name in os.environ}
         if of_gang is not None:
-            environment |= {"PET_LOCAL_ADDR": nodes()[this_node()], **of_gang}
+            environment |= {"PET_LOCAL_ADDR": nodes.addresses()[nodes.this_node()], **of_gang}
         self._kills_before = out_of_memory_kills()
         self._output, given = os.pipe()
         self._process = processes.start(
@@ -149,7 +134,7 @@ class Agent:
         has_more = select.select([self._output], [], [], self._patience_seconds)[0]
         self._patience_seconds = _READ_SECONDS
         written = os.read(self._output, _READ_BYTES) if has_more else b""
-        return Heard(this_node(), written, self._ended() if has_more and not written else None)
+        return Heard(nodes.this_node(), written, self._ended() if has_more and not written else None)
 
     def end(self) -> None:
         processes.end(self._process)
@@ -157,7 +142,7 @@ class Agent:
     def _ended(self) -> JobEnded:
         exit_code, kills = self._process.wait(), out_of_memory_kills()
         meanwhile = None if kills is None or self._kills_before is None else kills - self._kills_before
-        return JobEnded(this_node(), exit_code, meanwhile, available_bytes())
+        return JobEnded(nodes.this_node(), exit_code, meanwhile, available_bytes())
 
 
 @contextmanager
@@ -195,7 +180,7 @@ class _Watch:
         if self._received:
             raise StoppedError(self._received[0])
         if time.monotonic() - self._looked_at > _LOOK_SECONDS:
-            check_head()
+            nodes.check_head()
             self._looked_at = time.monotonic()
         return bool(ray.wait([asked], timeout=_WAIT_SECONDS)[0])
 
@@ -232,9 +217,9 @@ class _Job:
             try:
                 return self.attempt()
             except LocalRayletDiedError as error:
-                raise gone(error) from error
+                raise nodes.gone(error) from error
             except RayError as error:
-                faults.append(first_line(error))
+                faults.append(nodes.first_line(error))
                 _LOG.warning("its node ended (attempt %d of %d): %s", len(faults), _MOST_ATTEMPTS, faults[-1])
         raise ClusterError(
             f"{len(faults)} nodes ended while they ran one command: {'; '.join(dict.fromkeys(faults))}",
@@ -256,7 +241,7 @@ class _Job:
                     if heard.output or heard.ended:
                         self.write(heard.output)
                     if heard.ended:
-                        return replace(heard.ended, node=named(heard.node))
+                        return replace(heard.ended, node=nodes.named(heard.node))
             finally:
                 with suppress(RayError):
                     ray.get(process.end.remote(), timeout=_END_SECONDS)
@@ -278,13 +263,13 @@ class _Job:
 
     def _is_placed(self, process: Any, room: _Room) -> bool:
         """Return whether the process has a node, which is then checked; False if its room is no longer right."""
-        with token_in(self.shared) as token:
+        with nodes.token_in(self.shared) as token:
             asked = process.facts.remote(token)
             while not self.watch.wait(asked):
                 if _room() != room:
                     return False
             facts = ray.get(asked)
-            check_nodes([facts], facts_of("here", token), self.shared)
+            nodes.check_nodes([facts], nodes.facts_of("here", token), self.shared)
         _LOG.info("runs on node %s", facts.node)
         return True
 
@@ -307,7 +292,7 @@ def run_jobs(
         TransientError: the cluster is gone, or none of its nodes runs commands.
         StoppedError: this process got SIGTERM or SIGINT.
     """
-    with unchecked_connection(address), _signals() as received, ThreadPoolExecutor(len(commands)) as threads:
+    with nodes.unchecked_connection(address), _signals() as received, ThreadPoolExecutor(len(commands)) as threads:
         watch = _Watch(received)
         jobs = [
             _Job(command, environment, shared, write if len(commands) == 1 else _Lines(write), watch)
@@ -330,7 +315,7 @@ def _room() -> _Room:
 
 def _workers() -> list[dict[str, Any]]:
     """Return the nodes that are alive and have cores for commands."""
-    alive = living()
+    alive = nodes.living()
     found = [node for node in alive if node["Resources"].get("CPU")]
     if not found:
         raise TransientError(
@@ -385,7 +370,7 @@ class Gang:
     @property
     def host(self) -> str:
         """Address of this machine, as the nodes know it."""
-        return nodes()[this_node()]
+        return nodes.addresses()[nodes.this_node()]
 
     def run(self, command: Sequence[str], environment: Mapping[str, str], hear: Callable[[bytes], object]) -> int:
         """Run `command` in this folder of each node until all have ended, and return the exit code; 128 + n if we get
@@ -443,11 +428,11 @@ class Gang:
         try:
             heard: Heard = ray.get(done)
         except LocalRayletDiedError as error:
-            raise gone(error) from error
+            raise nodes.gone(error) from error
         except RayError as error:
-            self._start_again(place, first_line(error))
+            self._start_again(place, nodes.first_line(error))
             return
-        place.node = place.node or named(heard.node)
+        place.node = place.node or nodes.named(heard.node)
         hear(heard.output)
         if heard.ended:
             self._exit_codes.append(heard.ended.exit_code)
@@ -474,7 +459,7 @@ class Gang:
         Raises:
             TransientError: the head is gone, or there are too few nodes, and no other could take a place.
         """
-        check_head()
+        nodes.check_head()
         silent = {reading: place for reading, place in self._reading.items() if not place.node}
         if not silent or self._exit_codes:
             return
@@ -506,8 +491,8 @@ def placed_gang(address: str, shared: Path, size: GangSize) -> Iterator[Gang]:
         ClusterError: a node has other versions, or does not see `shared`; or there are fewer than `size.least` nodes.
         TransientError: other work has the nodes.
     """
-    with connection(address, shared):
-        has_gpus = any(node["Resources"].get("GPU") for node in living())
+    with nodes.connection(address, shared):
+        has_gpus = any(node["Resources"].get("GPU") for node in nodes.living())
         bundle = {"CPU": float(size.processes)} | ({"GPU": float(size.processes)} if has_gpus else {})
         num_nodes = min(len(_fitting(bundle)), size.most)
         needed = f"{size}, each with a {'GPU and a ' if has_gpus else ''}CPU of its own"
@@ -530,7 +515,7 @@ def _fitting(bundle: Mapping[str, float]) -> list[str]:
     """Return the ids of the nodes that are alive and have the resources of `bundle`, free or not."""
     return [
         node["NodeID"]
-        for node in living()
+        for node in nodes.living()
         if all(node["Resources"].get(name, 0) >= number for name, number in bundle.items())
     ]
 
@@ -538,7 +523,7 @@ def _fitting(bundle: Mapping[str, float]) -> list[str]:
 def _in_words() -> str:
     """Return each node that is alive with its CPUs and GPUs."""
     told = []
-    for node in living():
+    for node in nodes.living():
         cpus, gpus = (int(node["Resources"].get(name, 0)) for name in ("CPU", "GPU"))
-        told.append(f"{named(node['NodeID'])}: {cpus} CPUs" + (f", {gpus} GPUs" if gpus else ""))
+        told.append(f"{nodes.named(node['NodeID'])}: {cpus} CPUs" + (f", {gpus} GPUs" if gpus else ""))
     return "; ".join(told)

@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import LocalRayletDiedError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from clozeline.cluster.nodes import connection, first_line, gone, living, named, nodes, this_node
+from clozeline.cluster.nodes import addresses, connection, first_line, gone, living, named, this_node
 from clozeline.cluster.store import NodeCache, SharedStore, StoreWorkers
 from clozeline.system.errors import ClozelineError, ClusterError, StorageError, TransientError
 from clozeline.system.workers import IN_FLIGHT_PER_WORKER, Item, Result, prepare_worker
@@ -178,7 +178,7 @@ def _clear(cache: NodeCache) -> None:
     """Remove the files that nodes have fetched. What a lost node keeps is removed later, by its next run."""
     with suppress(RayError, ClozelineError):
         clear = ray.remote(num_cpus=0, max_retries=0)(NodeCache.clear)
-        on_nodes = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes()]
+        on_nodes = [NodeAffinitySchedulingStrategy(node, soft=False) for node in addresses()]
         ends = [clear.options(scheduling_strategy=strategy).remote(cache) for strategy in on_nodes]
         ray.wait(ends, num_returns=len(ends), timeout=_CLEAR_SECONDS)
 

@@ -34,10 +34,8 @@ from clozeline.system.errors import DataError
 
 MASK_RATE = 0.15
 """Share of a text's tokens that are masked (Devlin et al. 2018, section 3.1)."""
-
 BEGINNINGS = 4
 """Most beginnings of a text after which a causal model predicts the next token; each is a text of the exam."""
-
 UNKNOWN = -1
 """Marks an answer without a label."""
 
@@ -47,7 +45,6 @@ Reader = Callable[[int, Rows], npt.NDArray[np.int64]]
 NORMAL_QUANTILE_95 = 1.959963984540054
 
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
-
 Places = npt.NDArray[np.int64]
 Holds = npt.NDArray[np.bool_]
 

@@ -136,7 +136,9 @@ class Ladder:
         self, proof: Proof, params: RungParams, dynamic: Passed, calibration: Sequence[str]
     ) -> Iterator[Passed]:
         """Yield each scheme with fixed scales that is tried; one that passes is the last."""
-        seen = self._seen(calibration) if self._params.static_ratios else {}
+        names = dict.fromkeys(node.input[0] for node in self._graph.graph.node if node.name in self._names)
+        given = self._graph, list(names), self._path, self._manifest
+        seen = measured(*given, calibration) if self._params.static_ratios else {}
         tried = [dynamic.quantized.static]
         for ratio in self._params.static_ratios:
             quantized = self._fixed(params, dynamic.quantized.exact, seen, ratio)
@@ -176,10 +178,6 @@ class Ladder:
         graph = smoothed(self._graph, {name: it.factor_K for name, it in enough.items()}, products)
         ranges |= {SMOOTHED.format(name): it.reach for name, it in enough.items()}
         return quantize(graph, scheme, exact=exact, ranges=ranges)
-
-    def _seen(self, calibration: Sequence[str]) -> dict[str, Seen]:
-        names = dict.fromkeys(node.input[0] for node in self._graph.graph.node if node.name in self._names)
-        return measured(self._graph, list(names), self._path, self._manifest, calibration)
 
     def _dynamic(self, params: RungParams, calibration: Sequence[str]) -> Quantized:
         num_exact = math.ceil(params.exact_share * len(self._names))

@@ -30,7 +30,10 @@ class _Package:
 
 def write_sbom(folder: Path, name: str, draft: Manifest) -> None:
     """Write the bill of materials of the package in `folder`, called `name`, whose other files are all there."""
-    files = [_file(path) for path in sorted(folder.iterdir())]
+    files = [
+        {"type": "file", "name": path.name, "hashes": [{"alg": "SHA-256", "content": record_of(path).sha256}]}
+        for path in sorted(folder.iterdir())
+    ]
     model = _model(name, draft, ModelCard.load(folder / CARD, ignore_metadata_errors=True).data.to_dict())
     packages = _installed_with(_OURS)
     described = {
@@ -63,10 +66,6 @@ def _model(name: str, draft: Manifest, stated: _Fields) -> _Fields:
         | ({"pedigree": {"ancestors": ancestors}} if ancestors else {})
         | {"modelCard": {"modelParameters": {"task": draft.task, "architectureFamily": draft.family}}}
     )
-
-
-def _file(path: Path) -> _Fields:
-    return {"type": "file", "name": path.name, "hashes": [{"alg": "SHA-256", "content": record_of(path).sha256}]}
 
 
 def _library(found: PackageMetadata) -> _Fields:

@@ -6,7 +6,7 @@ the graph, their dynamic axes, an example.
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -171,8 +171,8 @@ def head_products(trained: TrainedModel, graph: ModelProto) -> list[str]:
     if trained.kind.head == "feature-extraction":
         return []
     weights = weight_of(graph)
-    encoder = f"model.{_name_of(trained.model, trained.model.base_model)}."
-    of_head = [name for name, weight in weights.items() if not weight.startswith(encoder)]
+    encoder = next(name for name, module in trained.model.named_modules() if module is trained.model.base_model)
+    of_head = [name for name, weight in weights.items() if not weight.startswith(f"model.{encoder}.")]
     return of_head[:-1] if trained.kind.is_language_model else of_head
 
 
@@ -208,8 +208,3 @@ def _quiet() -> None:
     """Silence the exporter, which warns of each missing torchvision operator, and the optimizer's log."""
     for name in ("torch.onnx", "onnxscript", "onnx_ir"):
         logging.getLogger(name).setLevel(logging.ERROR)
-
-
-def _name_of(model: nn.Module, part: nn.Module) -> str:
-    names: Iterator[str] = (name for name, module in model.named_modules() if module is part)
-    return next(names)

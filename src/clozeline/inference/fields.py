@@ -18,7 +18,8 @@ MAX_TOP_K = 100
 MAX_NEW_TOKENS = 1024
 MAX_STOPS = 4
 MAX_STOP_CHARACTERS = 256
-_MAX_TOKENS = 100_000
+MAX_TOKENS = 100_000
+"""More than any model reads."""
 _COMPARED_CHARACTERS = 100
 """Part of an unknown key that is compared: a very long key would hold up other requests."""
 OUTSIDE = "O"
@@ -47,8 +48,8 @@ Text = Annotated[
     Field(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=r"^[^\u0000]*[^\u0000\s][^\u0000]*$"),
 ]
 TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K), WHOLE]
-NumTokens = Annotated[int, Field(ge=1, le=_MAX_TOKENS), WHOLE]
-TokenOverlap = Annotated[int, Field(ge=0, le=_MAX_TOKENS), WHOLE]
+NumTokens = Annotated[int, Field(ge=1, le=MAX_TOKENS), WHOLE]
+TokenOverlap = Annotated[int, Field(ge=0, le=MAX_TOKENS), WHOLE]
 ModelName = Annotated[str | None, Field(description="A name from /models; null: the default model of this route.")]
 Truncate = Annotated[
     bool, Field(description="Cut off the end of a text that is too long for the model, instead of refusing the text.")

@@ -22,6 +22,9 @@ from clozeline.inference.tokenization import TextTokenizer, is_panic
 from clozeline.records.package import FILES, GRAPHS, Manifest, Precision, data_file, read_manifest, verify
 from clozeline.system.errors import ArtifactError, ClozelineError
 
+_ANSWERS = "clozeline.serving.http.answers"
+"""No stage imports this module, because no output of a stage depends on it."""
+
 _RESTORE = "export the model again (`dvc repro export@NAME`), or download the model version again"
 
 
@@ -41,7 +44,7 @@ class ModelKind:
     """Class that answers with the graph."""
     answers: str
     """`module:name` of its answers in other protocols: records for MLflow, tensors for the Open Inference
-    Protocol. No stage imports that module, because no output of a stage depends on it."""
+    Protocol."""
     model_type: str = "embedding"
     """Name of the kind in text-embeddings-inference, where that has it."""
     says: str = ""
@@ -66,7 +69,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:MASKS",
         exam="clozeline.exporting.exams:masks_exam",
         model=OpenEncoder,
-        answers="clozeline.serving.http.kinds:MASKS",
+        answers=f"{_ANSWERS}:MASKS",
         says="a masked language model",
         is_language_model=True,
         fills_masks=True,
@@ -77,7 +80,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:NEXT_TOKENS",
         exam="clozeline.exporting.exams:next_tokens_exam",
         model=Completer,
-        answers="clozeline.serving.http.kinds:NEXT_TOKENS",
+        answers=f"{_ANSWERS}:NEXT_TOKENS",
         says="a causal language model",
         is_language_model=True,
     ),
@@ -87,7 +90,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:LABELS",
         exam="clozeline.exporting.task_exams:labels_exam",
         model=Classifier,
-        answers="clozeline.serving.http.kinds:LABELS",
+        answers=f"{_ANSWERS}:LABELS",
         model_type="classifier",
         labels="of a text",
     ),
@@ -97,7 +100,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:TAGS",
         exam="clozeline.exporting.task_exams:tags_exam",
         model=Tagger,
-        answers="clozeline.serving.http.kinds:ENTITIES",
+        answers=f"{_ANSWERS}:ENTITIES",
         model_type="token_classifier",
         labels="of each token",
     ),
@@ -107,7 +110,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:ENDS",
         exam="clozeline.exporting.task_exams:answers_exam",
         model=Answerer,
-        answers="clozeline.serving.http.kinds:ANSWERS",
+        answers=f"{_ANSWERS}:ANSWERS",
         model_type="question_answerer",
         says="the span of a context that answers a question",
         is_always_asked_in_pairs=True,
@@ -118,7 +121,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:EMBEDDINGS",
         exam="clozeline.exporting.task_exams:similarity_exam",
         model=Embedder,
-        answers="clozeline.serving.http.kinds:EMBEDDINGS",
+        answers=f"{_ANSWERS}:EMBEDDINGS",
         says="a vector for each text",
     ),
 }

@@ -30,8 +30,7 @@ from clozeline.registry.publishing import LOCK
 from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
 from clozeline.registry.trained import TrainedEncoder, check_still_registered, fetch_trained, locked_champion
 from clozeline.system.errors import DataError, ParamsError, StorageError, TransientError
-from clozeline.system.files import replacing_file
-from clozeline.system.sweep import files_in
+from clozeline.system.files import files_in, replacing_file
 from clozeline.system.workspace import Workspace
 from clozeline.tasks.formats import require_readable
 from clozeline.versions.graph import StageNode

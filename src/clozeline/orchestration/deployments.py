@@ -44,10 +44,8 @@ def read(file: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"work_queues": [], "receivers": [], "automations": []} | YAML(typ="safe").load(file)
     for deployment in found["deployments"]:
         if OWNED_TAG not in deployment.get("tags", []):
-            raise ParamsError(
-                f"{deployment['name']} in {file} has no tag `{OWNED_TAG}`: removing it there would delete nothing",
-                do=f"write `tags: [{OWNED_TAG}]` there",
-            )
+            problem = f"{deployment['name']} in {file} has no tag `{OWNED_TAG}`: removing it there would delete nothing"
+            raise ParamsError(problem, do=f"write `tags: [{OWNED_TAG}]` there")
     ids = {kind: {entry["name"]: uuid4() for entry in found[f"{kind}s"]} for kind in _FIELDS}
     for automation in found["automations"]:
         resolved(automation, ids)
@@ -72,10 +70,8 @@ def _resolved(action: Entry, ids: Ids) -> dict[str, Any] | None:
     for kind in _FIELDS.keys() & action.keys():
         name = resolved.pop(kind)
         if name not in ids[kind]:
-            raise ParamsError(
-                f"an automation names the {kind} `{name}`, but there are: {', '.join(ids[kind])}",
-                do="correct infra/prefect.yaml",
-            )
+            problem = f"an automation names the {kind} `{name}`, but there are: {', '.join(ids[kind])}"
+            raise ParamsError(problem, do="correct infra/prefect.yaml")
         resolved[_FIELDS[kind]] = ids[kind][name]
     return None if None in resolved.values() else resolved
 
@@ -126,10 +122,8 @@ def block_of(receiver: Entry, environment: Mapping[str, str]) -> NotificationBlo
         block = _webhook(receiver["name"], address, message) if address.startswith(("https://", "http://")) else None
     if block is None:
         kind = "mailtos://USER:PASSWORD@HOST?to=…" if message is None else "https://…"
-        raise ParamsError(
-            f"the value of {variable} (a secret, not shown) is no address for alerts such as {kind}",
-            do=f"correct {variable}, or unset it to keep what the server has",
-        )
+        problem = f"the value of {variable} (a secret, not shown) is no address for alerts such as {kind}"
+        raise ParamsError(problem, do=f"correct {variable}, or unset it to keep what the server has")
     return block
 
 

@@ -230,10 +230,8 @@ def urls_of(given: str) -> list[str]:
         ParamsError: it is the address of a registered model, which does not say who serves it.
     """
     if given.startswith(REGISTRY_SCHEME):
-        raise ParamsError(
-            f"the registry does not know which servers answer for {given}",
-            do="name the servers: CLOZELINE_SERVER=http://10.0.0.5:8000,http://10.0.0.6:8000",
-        )
+        problem = f"the registry does not know which servers answer for {given}"
+        raise ParamsError(problem, do="name the servers: CLOZELINE_SERVER=http://10.0.0.5:8000,http://10.0.0.6:8000")
     return [url.strip() for url in given.split(",") if url.strip()]
 
 
@@ -296,10 +294,8 @@ class Watch(BaseModel):
         try:
             return cls.model_validate_json(file.read_bytes())
         except ValidationError as error:
-            raise ArtifactError(
-                f"{file} cannot be used: {error.errors(include_url=False)[0]['msg']}",
-                do="remove it: the traffic from now on then becomes the reference",
-            ) from error
+            problem = f"{file} cannot be used: {error.errors(include_url=False)[0]['msg']}"
+            raise ArtifactError(problem, do="remove it: the traffic from now on then becomes the reference") from error
 
     def write(self, file: Path) -> None:
         with replacing_file(file) as beside:

@@ -30,8 +30,7 @@ from clozeline.registry.lineage import Ancestor, ancestry
 from clozeline.registry.models import MODEL_PREFIX, Registered
 from clozeline.registry.publishing import Publisher
 from clozeline.system.errors import ArtifactError, DataError
-from clozeline.system.files import remove_folder, replacing_file, replacing_folder
-from clozeline.system.sweep import Removal, SweptStore, files_in, sweep
+from clozeline.system.files import Removal, SweptStore, files_in, remove_folder, replacing_file, replacing_folder, sweep
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import database_of
 from clozeline.tracking.stored_files import search_files

@@ -15,7 +15,7 @@ from clozeline.registry.publishing import LOCK, Publisher
 from clozeline.registry.start_lock import START_LOCK, StartLock
 from clozeline.registry.versions import copy_name
 from clozeline.system.errors import ArtifactError, TransientError
-from clozeline.system.sweep import SweptStore, sweep
+from clozeline.system.files import SweptStore, sweep
 from clozeline.system.workspace import Workspace, run_lock, tracking_uri
 from clozeline.tracking.addresses import database_of
 from clozeline.tracking.runs import deliver_waiting

@@ -145,10 +145,8 @@ def items_of_records(
     items = _chosen(map(make, ours), MOST_ITEMS, path)
     given = sorted({label for item in items for label in item.right})
     if known and given and known.isdisjoint(given):
-        raise DataError(
-            f"{path} has labels such as {', '.join(given[:5])}, and the model {', '.join(sorted(known)[:5])}",
-            do="write the labels as the model has them, or give text instead: `--text FILE`",
-        )
+        problem = f"{path} has labels such as {', '.join(given[:5])}, and the model {', '.join(sorted(known)[:5])}"
+        raise DataError(problem, do="write the labels as the model has them, or give text instead: `--text FILE`")
     return items
 
 

@@ -108,18 +108,14 @@ def sentence_vectors(published: Published, hidden_size: int) -> SentenceVectors 
     listed = [_checked(published, MODULES, _Module, module) for module in _json(published, MODULES)]
     modules = [module.type.rpartition(".")[2] for module in listed]
     if unknown := [module for module in modules if module not in _KNOWN]:
-        raise ArtifactError(
-            f"{published.name} has the modules {', '.join(modules)} ({MODULES}), not {', '.join(_KNOWN)} alone",
-            do=f"import another model: {unknown[0]} is not exported",
-        )
+        problem = f"{published.name} has the modules {', '.join(modules)} ({MODULES}), not {', '.join(_KNOWN)} alone"
+        raise ArtifactError(problem, do=f"import another model: {unknown[0]} is not exported")
     prompted = _read(published, "config_sentence_transformers.json", _Prompted)
     pooling = _json(published, POOLING, {}) if "Pooling" in modules else {}
     prompts = {name: text for name, text in (prompted.prompts or {}).items() if text}
     if prompts and pooling.get("include_prompt") is False:
-        raise ArtifactError(
-            f"{published.name} was trained with `include_prompt: false` ({POOLING}), vectors of the text alone",
-            do="import another model: its vectors leave the prompt's tokens out",
-        )
+        problem = f"{published.name} was trained with `include_prompt: false` ({POOLING}), vectors of the text alone"
+        raise ArtifactError(problem, do="import another model: its vectors leave the prompt's tokens out")
     if prompted.similarity_fn_name == "dot" and "Normalize" not in modules:
         raise ArtifactError(
             f"{published.name} was trained for dot products of vectors (`similarity_fn_name: dot`) that the graph"
@@ -305,10 +301,8 @@ def _check_tokenizer(published: Published, config: Any) -> None:
     tokenizer = _tokenizer(published)
     largest = max(tokenizer.get_vocab().values(), default=0)
     if largest >= config.vocab_size:
-        raise ArtifactError(
-            f"{published.name}: the tokenizer has ids up to {largest:,}, the weights {config.vocab_size:,} tokens",
-            do="put the tokenizer.json that the model was trained with beside the weights",
-        )
+        problem = f"{published.name}: the tokenizer has ids up to {largest:,}, the weights {config.vocab_size:,} tokens"
+        raise ArtifactError(problem, do="put the tokenizer.json that the model was trained with beside the weights")
 
 
 def _tokenizer(published: Published) -> Tokenizer:

@@ -122,10 +122,8 @@ def require_locked(workspace: Workspace, package: str) -> None:
     with Objects.open(workspace.root) as objects:
         given = objects.md5_of(workspace.root / path)
     if given != locked:
-        raise ArtifactError(
-            f"{path} differs from its hash in {LOCK}: md5 {given}, not {locked or 'listed'}",
-            do="run `clozeline run` (or `dvc repro`), which updates both",
-        )
+        problem = f"{path} differs from its hash in {LOCK}: md5 {given}, not {locked or 'listed'}"
+        raise ArtifactError(problem, do="run `clozeline run` (or `dvc repro`), which updates both")
 
 
 def register(

@@ -101,10 +101,8 @@ def require_running(server: Server, process: subprocess.Popen[bytes], workspace:
     """Raise TransientError if the server ended by itself."""
     exit_code = process.poll()
     if exit_code is not None:
-        raise TransientError(
-            f"{server.name} ended with exit code {exit_code}",
-            do=f"read {_log_of(server, workspace)}, then start it again",
-        )
+        problem = f"{server.name} ended with exit code {exit_code}"
+        raise TransientError(problem, do=f"read {_log_of(server, workspace)}, then start it again")
 
 
 def _log_of(server: Server, workspace: Workspace) -> Path:
@@ -261,10 +259,8 @@ def answering_server() -> Iterator[SyncPrefectClient]:
         TransientError: the server does not answer.
     """
     if api_url() is None:
-        raise ParamsError(
-            "no Prefect server is known: PREFECT_API_URL is not set",
-            do="start one with `python infra/prefect/start_server.py`, then set PREFECT_API_URL",
-        )
+        problem = "no Prefect server is known: PREFECT_API_URL is not set"
+        raise ParamsError(problem, do="start one with `python infra/prefect/start_server.py`, then set PREFECT_API_URL")
     with get_client(sync_client=True) as client:
         if (failure := client.api_healthcheck()) is not None:
             raise TransientError(

@@ -245,19 +245,15 @@ def failure_of_killed(
     `memory_bytes`: memory of the machine that it ran on; None: this one.
     """
     if out_of_memory_kills == 0:
-        return ClozelineError(
-            f"stage `{name}` was killed (signal 9) by a person or a program: memory did not run out",
-            do=f"{_BY_HAND}; its output is in {log}",
-        )
+        problem = f"stage `{name}` was killed (signal 9) by a person or a program: memory did not run out"
+        return ClozelineError(problem, do=f"{_BY_HAND}; its output is in {log}")
     cause = "memory ran out" if out_of_memory_kills else "by hand, or because memory ran out"
     stage, _, task = name.partition("@")
     setting = _SETTINGS.get(stage)
     advice = _MORE_MEMORY if setting is None else f"{_MORE_MEMORY}; or {setting.format(task=task)}"
     gib = (memory_bytes or available_bytes()) / _GIB
-    return ClozelineError(
-        f"stage `{name}` was killed (signal 9): {cause}; all programs together may use {gib:.1f} GiB",
-        do=f"{advice}. The output of the stage is in {log}",
-    )
+    problem = f"stage `{name}` was killed (signal 9): {cause}; all programs together may use {gib:.1f} GiB"
+    return ClozelineError(problem, do=f"{advice}. The output of the stage is in {log}")
 
 
 def failure_of(ended: Ended) -> ClozelineError:
@@ -276,10 +272,8 @@ def failure_of(ended: Ended) -> ClozelineError:
     if is_killed(ended.exit_code):
         return failure_of_killed(ended.name, ended.exit_code, ended.log, ended.out_of_memory_kills)
     last_line = next((line for line in reversed(ended.text.splitlines()) if line.strip()), "(none)")
-    return _BY_EXIT_CODE.get(ended.exit_code, ClozelineError)(
-        f"stage `{ended.name}` failed with exit code {ended.exit_code}; its last line: {last_line}",
-        do=f"read {ended.log}",
-    )
+    problem = f"stage `{ended.name}` failed with exit code {ended.exit_code}; its last line: {last_line}"
+    return _BY_EXIT_CODE.get(ended.exit_code, ClozelineError)(problem, do=f"read {ended.log}")
 
 
 def stage_environment(workspace: Workspace, extra: Mapping[str, str]) -> dict[str, str]:

@@ -137,10 +137,8 @@ def of_published(name: str) -> LanguageModel:
     config = published_config(name)
     classes = {FAMILIES[family].forms["mlm"].config_class for family in served_families()}
     if type(config) not in classes:
-        raise ArtifactError(
-            f"{name} cannot be measured: {config.model_type} is not exported with a masked head",
-            do=f"name a model of one of the families {', '.join(served_families())}",
-        )
+        problem = f"{name} cannot be measured: {config.model_type} is not exported with a masked head"
+        raise ArtifactError(problem, do=f"name a model of one of the families {', '.join(served_families())}")
     config.pad_token_id = 0
     _check_memory(name, config)
     return _fresh(config)

@@ -61,16 +61,12 @@ def registry_errors(what: str, tracking_uri: str) -> Iterator[None]:
                 do="run `clozeline release` first, or name one that `clozeline ui` shows",
             ) from error
         mlflow.check_allowed(error, tracking_uri)
-        raise TransientError(
-            f"the model registry at {tracking_uri} does not answer: {' '.join(str(error).split())[:300]}",
-            do="start it, or correct MLFLOW_TRACKING_URI",
-        ) from error
+        problem = f"the model registry at {tracking_uri} does not answer: {' '.join(str(error).split())[:300]}"
+        raise TransientError(problem, do="start it, or correct MLFLOW_TRACKING_URI") from error
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
-        raise ArtifactError(
-            f"{what} cannot be reached at {tracking_uri}: a package is not installed: {error}",
-            do=f"install it: `pip install {_STORES.get(module, module)}`",
-        ) from error
+        problem = f"{what} cannot be reached at {tracking_uri}: a package is not installed: {error}"
+        raise ArtifactError(problem, do=f"install it: `pip install {_STORES.get(module, module)}`") from error
 
 
 @contextmanager

@@ -130,10 +130,8 @@ class Publisher:
         with registry_errors(str(version), self._tracking_uri):
             answers = model.predict(list(texts))
         if len(answers) != len(texts):
-            raise ArtifactError(
-                f"{version} gives {len(answers)} answers to {len(texts)} texts",
-                do="export the model again (`dvc repro`)",
-            )
+            problem = f"{version} gives {len(answers)} answers to {len(texts)} texts"
+            raise ArtifactError(problem, do="export the model again (`dvc repro`)")
 
     def record(self, version: Registered, decision: Decision, file_name: str) -> str:
         """Store a decision about `version` beside its evidence, and its outcome as a tag; return its address."""

@@ -112,7 +112,5 @@ def _ssh_keygen(*arguments: str, message: bytes = b"") -> subprocess.CompletedPr
         command = ["ssh-keygen", *arguments]
         return subprocess.run(command, input=message, env=environment, capture_output=True, check=False)
     except FileNotFoundError as error:
-        raise ParamsError(
-            "signatures need ssh-keygen of OpenSSH 8.9 or newer, which this machine lacks",
-            do="install it: Debian's package is called openssh-client",
-        ) from error
+        problem = "signatures need ssh-keygen of OpenSSH 8.9 or newer, which this machine lacks"
+        raise ParamsError(problem, do="install it: Debian's package is called openssh-client") from error

@@ -267,10 +267,8 @@ class Model:
         if isinstance(self.opened, kind):
             return self.opened
         able = [f"`{name}`" for name, one in _ASKED_BY.items() if isinstance(self.opened, one)]
-        raise ParamsError(
-            f"this model, of the task {self.manifest.task}, cannot `{asked}`",
-            do=f"ask it by {' or '.join(able)}, or load a model that can `{asked}`",
-        )
+        problem = f"this model, of the task {self.manifest.task}, cannot `{asked}`"
+        raise ParamsError(problem, do=f"ask it by {' or '.join(able)}, or load a model that can `{asked}`")
 
 
 def load(place: str | PathLike[str], *, precision: Precision | None = None) -> Model:

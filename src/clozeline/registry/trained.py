@@ -97,10 +97,8 @@ def _stored(version: Registered, tracking_uri: str) -> StoredEncoder:
         content = _downloaded(version, _LIST, Path(folder), tracking_uri).read_bytes()
     given = hashlib.sha256(content).hexdigest()
     if given != version.trained_sha256:
-        raise ArtifactError(
-            f"{_LIST} of {version} was changed: sha256 {given}, registered as {version.trained_sha256}",
-            do="restore it, or release the encoder again as a new version",
-        )
+        problem = f"{_LIST} of {version} was changed: sha256 {given}, registered as {version.trained_sha256}"
+        raise ArtifactError(problem, do="restore it, or release the encoder again as a new version")
     return StoredEncoder.model_validate_json(content)
 
 
@@ -118,10 +116,8 @@ def document_keys_of(version: Registered, split: str, tracking_uri: str) -> NDAr
         if given == expected:
             keys: NDArray[np.uint64] = np.load(file, allow_pickle=False)
             return keys
-    raise ArtifactError(
-        f"{path} of {version} was changed: sha256 {given}, registered as {expected}",
-        do="restore it, or release the encoder again as a new version",
-    )
+    problem = f"{path} of {version} was changed: sha256 {given}, registered as {expected}"
+    raise ArtifactError(problem, do="restore it, or release the encoder again as a new version")
 
 
 def check_still_registered(lock: StartLock, workspace: Workspace) -> None:
@@ -169,10 +165,8 @@ def _version(lock: StartLock, workspace: Workspace) -> Registered:
     try:
         return registry.version(lock.model, lock.version)
     except ArtifactError as error:
-        raise ArtifactError(
-            f"{START_LOCK} names a version that the registry does not have: {lock}; {error.cause}",
-            do=f"restore it; or {RENEW}",
-        ) from error
+        problem = f"{START_LOCK} names a version that the registry does not have: {lock}; {error.cause}"
+        raise ArtifactError(problem, do=f"restore it; or {RENEW}") from error
 
 
 def _downloaded(version: Registered, what: str, into: Path, address: str) -> Path:
@@ -189,7 +183,5 @@ def _differing(folder: Path, lock: StartLock) -> str | None:
 
 
 def _other_bytes(lock: StartLock, path: str, given: str, expected: str | None) -> ArtifactError:
-    return ArtifactError(
-        f"{path} of {lock} is not the file in {START_LOCK}: {given}, not sha256 {expected}",
-        do=f"restore the file; or {RENEW}",
-    )
+    problem = f"{path} of {lock} is not the file in {START_LOCK}: {given}, not sha256 {expected}"
+    return ArtifactError(problem, do=f"restore the file; or {RENEW}")

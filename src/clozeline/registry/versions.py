@@ -291,10 +291,8 @@ def find_version(registry: Registry, uri: str) -> Registered:
     """
     named = models.MODEL_URI.fullmatch(uri)
     if named is None:
-        raise ParamsError(
-            f"{uri} is not the URI of a registered model, models:/NAME@ALIAS or models:/NAME/VERSION",
-            do="for example: models:/clozeline-encoder@champion",
-        )
+        problem = f"{uri} is not the URI of a registered model, models:/NAME@ALIAS or models:/NAME/VERSION"
+        raise ParamsError(problem, do="for example: models:/clozeline-encoder@champion")
     if named["version"]:
         return registry.version(named["name"], named["version"])
     found = registry.at(named["name"], named["alias"])
@@ -364,8 +362,6 @@ def _forget(copies: Path, fetched: Registered, named: Collection[str]) -> None:
 def _package_in(model: Path, version: Registered) -> Path:
     folder = models.package_in(model)
     if folder is None:
-        raise ArtifactError(
-            f"the files of {version} are gone: no {FILES.manifest} under {model}",
-            do="restore that folder, or release the model again as a new version",
-        )
+        problem = f"the files of {version} are gone: no {FILES.manifest} under {model}"
+        raise ArtifactError(problem, do="restore that folder, or release the model again as a new version")
     return folder

@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from clozeline.records.evaluation import CalibrationRow, EncoderMetrics, FrequencyRow, PlaceRow, WordClassRow
+from clozeline.records.finetune.task_metrics import Headline
 from clozeline.reporting import formats
 from clozeline.reporting.charts import Bar, Series, bars, lines
 from clozeline.reporting.run import Fold, Part, ReportedRun, comparison, facts
@@ -47,6 +48,21 @@ def evaluation_parts(run: ReportedRun) -> Iterable[Part | Fold]:
 
 def metrics(run: ReportedRun) -> EncoderMetrics:
     return run.files.json(_METRICS, EncoderMetrics, stage=_EVALUATE)
+
+
+def headline(run: ReportedRun) -> Headline:
+    """Return the figure that the encoder is compared by, beside that of the unigram baseline."""
+    figures, beside = metrics(run), "unigram baseline"
+    return Headline(
+        metric="top1",
+        value=figures.top1,
+        low=figures.top1_low,
+        high=figures.top1_high,
+        baseline=beside,
+        baseline_value=figures.unigram_top1,
+        trivial=beside,
+        trivial_value=figures.unigram_top1,
+    )
 
 
 def _encoder_figures(run: ReportedRun) -> Markup | None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from markupsafe import Markup
 
+from clozeline.records.finetune.task_metrics import Headline
 from clozeline.records.package import ExportMetrics
 from clozeline.registry.decisions import Released
 from clozeline.reporting import encoder, formats, packages, tasks
@@ -25,32 +26,30 @@ _NOTHING_EARLIER = "MLflow has no earlier run with other results, so there is no
 
 @dataclass(frozen=True)
 class JudgedModel:
-    """Headline figure of one model; higher is better."""
+    """A model with its headline figure.
+
+    `model` is its folder under `models/`, `tracked_as` the name of the figure in an MLflow flow run.
+    """
 
     model: str
-    """Folder under `models/`."""
     name: str
-    metric: str
     tracked_as: str
-    """Name of the figure in an MLflow flow run."""
-    value: float
-    low: float
-    high: float
-    """`low` and `high` are the ends of the 95 % interval."""
-    baseline: str
-    baseline_value: float
-    form: formats.Format
+    top: Headline
     faults: tuple[str, ...] = ()
+
+    @property
+    def form(self) -> formats.Format:
+        return tasks.form(self.top)
 
     @property
     def interval(self) -> str:
         """Return the 95 % interval in words."""
-        return f"{self.form(self.low)}{_RANGE}{self.form(self.high)}"
+        return f"{self.form(self.top.low)}{_RANGE}{self.form(self.top.high)}"
 
     def change_from(self, before: float) -> tuple[str, str]:
         """Return the difference in words and its kind: `good`, `bad`, or `note` if it is within the interval."""
-        change = self.value - before
-        is_chance = self.low <= before <= self.high
+        change = self.top.value - before
+        is_chance = self.top.low <= before <= self.top.high
         kind = "note" if is_chance or change == 0 else "good" if change > 0 else "bad"
         return f"{formats.difference(change, self.form)}{', within the interval' if is_chance and change else ''}", kind
 
@@ -58,35 +57,13 @@ class JudgedModel:
 def judged(run: ReportedRun) -> list[JudgedModel]:
     """Return the encoder and the tasks that have figures. The chapters name the missing files of the others."""
     made: list[JudgedModel] = []
-    for read in (_encoder, *(lambda run, task=task: _task(run, task) for task in run.tasks)):
-        try:
-            made.append(read(run))
-        except ClozelineError:
-            continue
+    with suppress(ClozelineError):
+        made.append(JudgedModel("encoder", "encoder", "evaluate.top1", encoder.headline(run)))
+    for task in run.tasks:
+        with suppress(ClozelineError):
+            tracked_as, top = f"finetune/{task}.headline.value", tasks.headline(run, task)
+            made.append(JudgedModel(f"finetuned/{task}", task, tracked_as, top, tasks.faults(run, task)))
     return made
-
-
-def _encoder(run: ReportedRun) -> JudgedModel:
-    figures = encoder.metrics(run)
-    fields = ("encoder", "encoder", "top1", "evaluate.top1", figures.top1, figures.top1_low, figures.top1_high)
-    return JudgedModel(*fields, "unigram baseline", figures.unigram_top1, formats.share)
-
-
-def _task(run: ReportedRun, task: str) -> JudgedModel:
-    given = tasks.headline(run, task)
-    return JudgedModel(
-        model=f"finetuned/{task}",
-        name=task,
-        metric=given.metric,
-        tracked_as=f"finetune/{task}.headline.value",
-        value=given.value,
-        low=given.low,
-        high=given.high,
-        baseline=given.baseline,
-        baseline_value=given.baseline_value,
-        form=tasks.form(given),
-        faults=tasks.faults(run, task),
-    )
 
 
 def parts(run: ReportedRun) -> Iterable[Part]:
@@ -104,8 +81,8 @@ def _headline(run: ReportedRun) -> Markup | None:
         "headline",
         given=first,
         words=_NAMED_FIRST.format("next" if run.is_causal else "hidden")
-        if first.metric == "top1"
-        else f"{formats.in_words(first.metric)} of {first.name}",
+        if first.top.metric == "top1"
+        else f"{formats.in_words(first.top.metric)} of {first.name}",
         then=_then(first, earlier),
         earlier=earlier,
         releases=[(name, packages.badge(it), packages.state(it)) if it else (name, None, "") for name, it in releases],
@@ -119,10 +96,10 @@ def _models(run: ReportedRun) -> Markup | None:
     rows = [
         (
             code(one.name),
-            _cell(formats.in_words(one.metric), *one.faults),
-            _cell(one.form(one.value), one.interval),
+            _cell(formats.in_words(one.top.metric), *one.faults),
+            _cell(one.form(one.top.value), one.interval),
             *([_then(one, earlier) or "–"] if earlier else []),
-            _cell(one.form(one.baseline_value), one.baseline),
+            _cell(one.form(one.top.baseline_value), one.top.baseline),
             *_package(run, next((name for name, model in run.packages.items() if model == one.model), None)),
         )
         for one in models

@@ -1,10 +1,9 @@
-"""Inputs of a report, the files of a project and what MLflow knows about them, and how their figures are shown.
+"""Inputs of a report, the files of a project and what MLflow knows about them; and the pieces that its page has.
 
 The Jinja2 templates of the page escape everything but `Markup`, because texts of users may hold HTML.
 
-A metric file becomes a table: each figure with its interval, beside the same figure of other methods. Figures are
-paired by name: `X_low` and `X_high` are the ends of X's interval, and `unigram_X` or `baseline_tfidf_X` is X of another
-method. Therefore a new figure of a stage is shown without a change here.
+A metric file becomes a table: each figure with its interval, beside the same figure of other methods: `unigram_X` or
+`baseline_tfidf_X` is X of another method.
 """
 
 import csv

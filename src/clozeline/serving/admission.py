@@ -16,6 +16,7 @@ from typing import Literal
 from weakref import WeakKeyDictionary
 
 from clozeline.serving.queue import Runnable
+from clozeline.system.errors import PortableError
 
 MAX_WAITING_TOKENS = 65_536
 MAX_WAIT_SECONDS = 10.0
@@ -29,7 +30,7 @@ _MAX_SPREAD_SECONDS = 600.0
 Reason = Literal["crowded", "queue_full", "queue_slow", "tokenizer_full", "never_in_time"]
 
 
-class OverloadedError(Exception):
+class OverloadedError(PortableError):
     """A request was not admitted; none of its texts runs."""
 
     def __init__(self, reason: Reason, *, given: str, expected: str, retry_seconds: float | None) -> None:

@@ -62,26 +62,23 @@ def run(
     models.check_vocabulary(model, shards.vocab_size, tokens)
     split = Split.open(shards, params.max_length)
     train_V = token_counts(TokenShards.open(tokens, "train"), split.vocabulary)
-    by_document = groups.ByDocument(min(shards.num_documents, measuring.MOST_BLOCKS))
     by_frequency, by_place = groups.ByFrequency.of(train_V, split), groups.ByPlace.of(params.max_length)
     by_word_class = groups.ByWordClass(Spelling.open(tokenizer))
     groupings: dict[str, groups.Grouping] = {
-        "document": by_document,
+        "document": groups.ByDocument(min(shards.num_documents, measuring.MOST_BLOCKS)),
         "confidence": groups.ByConfidence(),
         "frequency": by_frequency,
         "place": by_place,
         "word_class": by_word_class,
     }
     sums = _measured(model, split, how, groupings)
-    documents = measuring.DocumentSums.of(shards, sums["document"])
-    figures = measuring.EncoderFigures.of(
-        documents, shards.num_documents, seed=seed, num_samples=params.num_bootstrap_samples
-    )
+    documents, num_samples = measuring.DocumentSums.of(shards, sums["document"]), params.num_bootstrap_samples
+    figures = measuring.EncoderFigures.of(documents, shards.num_documents, seed=seed, num_samples=num_samples)
     pseudo_figures = _pseudo_likelihood(model, split, how)
     detection_figures = _detection(model, split, how) if isinstance(model, ReplacedTokenPair) else {}
     if not how.group.is_first:
         return
-    _write_plots(plots, sums, by_frequency, by_place, by_word_class)
+    _write_plots(plots, sums, by_frequency, by_place, by_word_class.spelling.marks_words)
     _write_examples(model.cpu(), split, tokenizer, seed, examples)
     baseline = measuring.measure_unigram(train_V, shards, split.vocabulary)
     report = {
@@ -96,16 +93,11 @@ def run(
 
 
 def _write_plots(
-    plots: Path,
-    sums: dict[str, groups.Sums],
-    by_frequency: groups.ByFrequency,
-    by_place: groups.ByPlace,
-    by_word_class: groups.ByWordClass,
+    plots: Path, sums: dict[str, groups.Sums], frequency: groups.ByFrequency, place: groups.ByPlace, marks_words: bool
 ) -> None:
     groups.write_calibration(plots / "calibration.csv", sums["confidence"])
-    groups.write_frequency(plots / "frequency.csv", sums["frequency"], by_frequency)
-    groups.write_place(plots / "place.csv", sums["place"], by_place)
-    marks_words = by_word_class.spelling.marks_words
+    groups.write_frequency(plots / "frequency.csv", sums["frequency"], frequency)
+    groups.write_place(plots / "place.csv", sums["place"], place)
     groups.write_word_class(plots / "word_class.csv", sums["word_class"], marks_words=marks_words)
 
 

@@ -49,15 +49,16 @@ def run(
     files = {split: clean_text.file_of(clean, split) for split in ("train", "validation")}
     parts = {split: (path, partitions_of(path)) for split, path in files.items()}  # refuses a damaged file at once
     _, training = parts["train"]
+    text_bytes = sum(partition.text_bytes for partition in training)
     share_one_heap()
     with (
-        open_workers(work, None if _size(training) >= _WORTH_PROCESSES else 1) as workers,
+        open_workers(work, None if text_bytes >= _WORTH_PROCESSES else 1) as workers,
         replacing_folder(tokenizer) as tokenizer_beside,
         replacing_folder(out) as out_beside,
     ):
         ledger = Ledger(work, code_of_tasks(), workers)
-        chosen = params if start is None else _kept(params, start)
-        _make_tokenizer(chosen, training, tokenizer_beside, ledger)
+        kept = {} if start is None else {"algorithm": "existing", "existing": str(start)}
+        _make_tokenizer(params.model_copy(update=kept), training, tokenizer_beside, ledger)
         give_back_freed()  # packing does not need the training's memory
         opened = OpenTokenizer.open(tokenizer_beside)
         earlier = EarlierIds.open(ledger, opened.sha256)
@@ -65,14 +66,6 @@ def run(
     train, validation = (_figures(packed[split].count, opened) for split in parts)
     TokenMetrics(vocab_size=opened.vocab_size, train=train, validation=validation).write(metrics)
     earlier.keep([one for split in parts for one in packed[split].encoded])
-
-
-def _kept(params: TokenizeParams, start: Path) -> TokenizeParams:
-    return params.model_copy(update={"algorithm": "existing", "existing": str(start)})
-
-
-def _size(partitions: Sequence[Partition]) -> int:
-    return sum(partition.text_bytes for partition in partitions)
 
 
 def _make_tokenizer(params: TokenizeParams, train: Sequence[Partition], folder: Path, ledger: Ledger) -> None:

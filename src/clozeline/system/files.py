@@ -1,4 +1,4 @@
-"""Files and folders: atomic writes, temporary folders, locks between processes, links, and CSV tables.
+"""Files and folders: atomic writes, temporary folders, locks between processes, links, CSV tables, and sweeping.
 
 A write goes to a file or folder beside the target, which is then renamed: a reader sees the old content or the new,
 never a part. A temporary folder is locked while it is written; an unlocked one is debris of a killed writer.
@@ -15,13 +15,15 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import Field, astuple, fields
+from dataclasses import Field, astuple, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from clozeline.system.errors import StorageError
+from clozeline.system.progress import ProgressBar
 
 _NAME: Final = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.partial")
 _LOCK: Final = ".held"
@@ -176,24 +178,15 @@ def storage_faults_named(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.EROFS:
-            raise StorageError(
-                f"{path} cannot be written",
-                given="a file system that is mounted read-only",
-                expected="a writable folder",
-                do="remount the file system read-write, or choose another folder",
-            ) from error
+            do = "remount the file system read-write, or choose another folder"
+            raise StorageError(f"{path} cannot be written: its file system is mounted read-only", do=do) from error
         if error.errno not in _NO_SPACE:
             raise
+        disk = next(parent for parent in path.resolve().parents if parent.exists())
         raise StorageError(
-            f"no space left while writing {path}",
-            given=f"{shutil.disk_usage(_existing_parent(path)).free:,} bytes free",
-            expected="room for the whole file; the previous content is untouched",
+            f"no space left while writing {path}: {shutil.disk_usage(disk).free:,} bytes free; the old content stays",
             do="free space on that disk, then run again (`du -sh work/*` shows what this project keeps)",
         ) from error
-
-
-def _existing_parent(path: Path) -> Path:
-    return next(parent for parent in path.resolve().parents if parent.exists())
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -232,3 +225,66 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]
 def write_records(path: Path, kind: type[RowRecord], rows: Iterable[RowRecord]) -> None:
     """Write one column for each field of the dataclass `kind`."""
     write_csv(path, [field.name for field in fields(kind)], (astuple(row) for row in rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """One step of a sweep. After each step the store is consistent, so a sweep may be killed between any two."""
+
+    num_bytes: int
+    remove: Callable[[], None]
+    num_items: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SweptStore:
+    """A place that is swept."""
+
+    name: str
+    num_kept: int
+    removals: tuple[Removal, ...] = ()
+    """In the order in which they have to be done."""
+
+    @classmethod
+    def of_paths(cls, name: str, paths: Iterable[Path], is_gone: Callable[[Path], bool]) -> "SweptStore":
+        """Return the store of these files and folders, of which those that `is_gone` is true for can be removed."""
+        found = sorted(set(paths))
+        gone = [path for path in found if is_gone(path)]
+        return cls(
+            name, len(found) - len(gone), tuple(Removal(_num_bytes(path), partial(remove, path)) for path in gone)
+        )
+
+    @property
+    def num_removable(self) -> int:
+        return sum(removal.num_items for removal in self.removals)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the files that can be removed."""
+        return sum(removal.num_bytes for removal in self.removals)
+
+
+def sweep(stores: Iterable[SweptStore]) -> None:
+    """Do every removal, store by store."""
+    for store in stores:
+        with ProgressBar(f"sweep {store.name}", store.num_removable) as progress:
+            for removal in store.removals:
+                removal.remove()
+                progress.advance(removal.num_items)
+
+
+def files_in(path: Path) -> list[Path]:
+    """Return `path` if it is a file, or the files in the folder, in order; none if there is nothing."""
+    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def _num_bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in files_in(path) if not file.is_symlink())
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder."""
+    if path.is_dir():
+        remove_folder(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -138,7 +138,6 @@ def check_versions(group: Group) -> None:
     _check_alike(
         group.of_each((group.name, own)),
         "machines that work together have different programs",
-        expected="the same versions on each",
         do="install the same requirements.lock on every machine (`make run`, or the same image)",
     )
 
@@ -163,8 +162,8 @@ def check_inputs(group: Group, fingerprint: str) -> None:
     _check_alike(
         group.of_each((group.name, f"fingerprint {fingerprint}")),
         "machines would train different things together",
-        expected="the same params.yaml, inputs, code, kind of device and, on CPUs, number of threads",
-        do="share the project's folder among them; set `num_threads` if their CPUs have different numbers of cores",
+        do="give them the same params.yaml, inputs, code and kind of device, by sharing the project's folder; set "
+        "`num_threads` if their CPUs have different numbers of cores",
     )
 
 
@@ -191,11 +190,11 @@ def check_shared(group: Group, folder: Path) -> None:
         )
 
 
-def _check_alike(found: Sequence[tuple[str, str]], problem: str, *, expected: str, do: str) -> None:
+def _check_alike(found: Sequence[tuple[str, str]], problem: str, *, do: str) -> None:
     """Raise if the second values of `found`, a pair for each process, differ."""
     names_of: dict[str, list[str]] = defaultdict(list)
     for name, value in found:
         names_of[value].append(name)
     if len(names_of) > 1:
-        given = "; ".join(f"{value}: {', '.join(names)}" for value, names in names_of.items())
-        raise ArtifactError(f"{problem}; all need {expected}", given=given, do=do)
+        differing = "; ".join(f"{value}: {', '.join(names)}" for value, names in names_of.items())
+        raise ArtifactError(f"{problem}: {differing}", do=do)

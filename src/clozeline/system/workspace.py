@@ -170,10 +170,9 @@ def _acquire(descriptor: int, path: Path, wait_seconds: float) -> None:
             return
         except BlockingIOError as error:
             if time.monotonic() >= deadline:
+                holder = path.read_text(encoding="utf-8").strip() or "another process"
                 raise TransientError(
-                    "another run is active in this folder",
-                    given=f"{path} is held by {path.read_text(encoding='utf-8').strip() or 'another process'}",
-                    expected="one run at a time, because two would write the same files",
-                    do="wait until it ends, or stop it (Ctrl-C in its terminal)",
+                    f"another run is active in this folder: {path} is held by {holder}",
+                    do="wait until it ends, or stop it (Ctrl-C in its terminal): two would write the same files",
                 ) from error
             time.sleep(0.2)

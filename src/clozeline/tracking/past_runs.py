@@ -169,7 +169,7 @@ def compared_runs(tracking_uri: str, wanted: Sequence[str]) -> list[ComparedRun]
             )
         if not 2 <= len(ids) <= MOST:
             raise ArtifactError(
-                f"{len(ids)} different runs cannot be compared: {', '.join(wanted)}",
+                f"this number of runs cannot be compared: {len(ids)} different of {', '.join(wanted)}",
                 do=f"name 2 to {MOST} of: {newest}",
             )
         executed = executed_by_hash(client)
@@ -184,7 +184,9 @@ def _named(client: MlflowClient, text: str) -> Run:
     if len(found) != 1:
         others = ", ".join(map(_called, found or _newest(client)))
         raise ArtifactError(
-            f"{len(found) or 'no'} runs in MLflow have {text} as their name, or as the beginning of their id",
+            f"{len(found)} runs have this name or id: {text}"
+            if found
+            else f"MLflow has no run with this name or id: {text}",
             do=f"name one of: {others}" if others else "run `clozeline run` first",
         )
     return found[0]

@@ -75,7 +75,7 @@ def require_tensorboard() -> None:
     folder = os.environ.get(TENSORBOARD)
     if folder and find_spec("tensorboard") is None:
         raise ClozelineError(
-            f"TensorBoard, which writes the events of {TENSORBOARD}={folder}, is not installed",
+            f"TensorBoard is not installed, but {TENSORBOARD}={folder} asks for its events",
             do=f"run `pip install 'clozeline[tensorboard]'`, or `unset {TENSORBOARD}`",
         )
 

@@ -18,8 +18,8 @@ from mlflow.entities import Run, ViewType
 
 from clozeline.records.record import Lock
 from clozeline.system.errors import ArtifactError, TransientError
+from clozeline.system.files import Removal, SweptStore
 from clozeline.system.progress import track
-from clozeline.system.sweep import Removal, SweptStore
 from clozeline.tracking import mlflow
 from clozeline.tracking.addresses import database_of, files_beside, local_path, present
 from clozeline.tracking.delivery import OUTBOX_RUN, WORKSPACE

@@ -1,8 +1,8 @@
 """Adopts the outputs of an earlier Clozeline: a stage whose code only moved need not run again.
 
-Proven is a stage whose code has the same definitions as before, in whatever files: imports, comments and docstrings do
-not count, and every other difference does. Its command, params, other inputs and outputs have to be those in dvc.lock,
-which then gets the hashes of the new code. All other stages run again.
+Proven is a stage whose code has the same definitions as before, and imports the same from libraries, in whatever files:
+imports of Clozeline's own files, comments and docstrings do not count. Its command, params, other inputs and outputs
+have to be those in dvc.lock, which then gets the hashes of the new code. All other stages run again.
 """
 
 import ast
@@ -131,10 +131,18 @@ def _definitions(code: Mapping[str, Mapping[str, bytes]]) -> Counter[str]:
     found: Counter[str] = Counter()
     for path, content in files:
         if path.endswith(".py"):
+            found |= Counter(_libraries_of(ast.parse(content)))
             found.update(ast.dump(node) for node in _Meaning().visit(ast.parse(content)).body)
         else:
             found[content.decode("utf-8", "replace")] += 1
     return found
+
+
+def _libraries_of(module: ast.Module) -> set[str]:
+    """Return what a module imports from elsewhere, under which name."""
+    imports = [node for node in ast.walk(module) if isinstance(node, ast.Import | ast.ImportFrom)]
+    named = {(getattr(node, "module", None), one.name, one.asname) for node in imports for one in node.names}
+    return {f"{source} {name} {alias}" for source, name, alias in named if not (source or name).startswith("clozeline")}
 
 
 class _Meaning(ast.NodeTransformer):

@@ -24,9 +24,8 @@ from ruamel.yaml.error import YAMLError
 from clozeline.records.record import Lock, LockedStage
 from clozeline.system.content import md5_of
 from clozeline.system.errors import ArtifactError, ParamsError
-from clozeline.system.files import held_beside
+from clozeline.system.files import Removal, SweptStore, held_beside
 from clozeline.system.progress import track
-from clozeline.system.sweep import Removal, SweptStore
 from clozeline.versions import remote
 from clozeline.versions.project import Repo, open_project
 from clozeline.versions.remote import content_hash, is_folder, listed_files, remote_errors

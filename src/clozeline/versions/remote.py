@@ -310,7 +310,7 @@ def _checked_settings(url: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ParamsError(
-            f"DVC knows no remote such as {url}: {error}",
+            f"DVC knows no such remote: {url}: {error}",
             do="name s3://BUCKET/FOLDER, gs://…, azure://…, ssh://…, or a folder that all machines see",
         ) from error
 

@@ -1,3 +1,6 @@
+"""Every text is kept or has a reason; splits share no similar texts, keep their texts when a corpus grows, and have the
+same bytes for any number of workers, size of portions, and work kept by earlier runs."""
+
 import hashlib
 import itertools
 import json

@@ -1,3 +1,5 @@
+"""Each format of text is recognized and read into the same documents; an error names the file and the line."""
+
 import gzip
 import json
 import re
@@ -62,22 +64,6 @@ def test_every_format_reports_a_missing_field_and_the_existing_ones(tmp_path, pa
     assert "to text" in caught.value.do
 
 
-@pytest.mark.parametrize(
-    ("unit", "expected"),
-    [
-        ("paragraph", ["a\nb\n", "c\n"]),
-        ("line", ["a\n", "b\n", "c\n"]),
-        ("file", ["\na\nb\n\n \n\nc\n"]),
-    ],
-)
-def test_plain_text_is_divided_into_documents_as_configured(
-    tmp_path, params_of, unit: str, expected: list[str]
-) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("\na\nb\n\n \n\nc\n")
-    assert texts(path, params_of(one_document_per=unit)) == expected
-
-
 SENTENCES = [f"{'word ' * (number % 9 + 1)}in sentence {number}\n" for number in range(30)]
 
 
@@ -104,10 +90,23 @@ def test_other_plain_text_is_divided_at_blank_lines_only(tmp_path, params_of, li
     assert len(texts(path, params_of())) == 1 + ("\n" in lines), reason
 
 
-def test_plain_text_that_begins_like_json_stays_text(tmp_path, params_of) -> None:
-    path = tmp_path / "code.txt"
-    path.write_text("{ this is C }\n")
-    assert texts(path, params_of()) == ["{ this is C }\n"]
+@pytest.mark.parametrize(
+    ("name", "content", "params", "expected"),
+    [
+        ("notes.txt", "\na\nb\n\n \n\nc\n", {"one_document_per": "paragraph"}, ["a\nb\n", "c\n"]),
+        ("notes.txt", "\na\nb\n\n \n\nc\n", {"one_document_per": "line"}, ["a\n", "b\n", "c\n"]),
+        ("notes.txt", "\na\nb\n\n \n\nc\n", {"one_document_per": "file"}, ["\na\nb\n\n \n\nc\n"]),
+        ("code.txt", "{ this is C }\n", {}, ["{ this is C }\n"]),
+        ("x.csv", 'text\n"' + "long " * 50_000 + '"\n', {}, ["long " * 50_000]),
+        ("x.jsonl", '{"text": null}\n', {}, [""]),
+    ],
+    ids=["paragraphs", "lines", "a file", "text like JSON", "a field longer than csv's limit", "null is empty"],
+)
+def test_a_file_is_divided_into_documents(
+    tmp_path, params_of, name: str, content: str, params: dict[str, str], expected: list[str]
+) -> None:
+    (tmp_path / name).write_text(content)
+    assert texts(tmp_path / name, params_of(**params)) == expected
 
 
 def test_output_of_wikiextractor_is_recognized_by_its_first_line(tmp_path, params_of) -> None:
@@ -120,13 +119,6 @@ def test_output_of_wikiextractor_is_recognized_by_its_first_line(tmp_path, param
         Document("\n\nBody of it.", "wiki_00", "A & B"),
         Document("", "wiki_00", "C"),
     ]
-
-
-def test_an_unclosed_doc_element_is_refused_with_its_line(tmp_path, params_of) -> None:
-    path = tmp_path / "wiki_00"
-    path.write_text('<doc id="1" url="u" title="A">\nA\n\nBody\n')
-    with pytest.raises(DataError, match="wiki_00, line 1: the <doc>"):
-        read(path, params_of())
 
 
 def test_a_folder_is_read_in_the_order_of_names_without_hidden_files(tmp_path, params_of) -> None:
@@ -145,15 +137,35 @@ def test_a_pattern_without_a_match_is_reported_with_the_existing_files(tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("line", "given"),
-    [("[1, 2]", "list"), ('"text"', "str"), ("3", "int"), ("{broken", "{broken"), ("null", "null")],
+    ("name", "content", "message"),
+    [
+        ("wiki_00", '<doc id="1" url="u" title="A">\nA\n\nBody\n', "wiki_00, line 1: the <doc>"),
+        *(
+            ("x.jsonl", f'{{"text": "fine"}}\n\n{line}\n', rf"(?s)x\.jsonl, line 3: not a JSON object.*{told}")
+            for line, told in [
+                ("[1, 2]", "list"),
+                ('"text"', "str"),
+                ("3", "int"),
+                ("{broken", "{bro"),
+                ("null", "null"),
+            ]
+        ),
+        ("x.jsonl", '{"text": "fine"}\n{"text": 12}\n', "line 2: field `text` is not text"),
+        ("x.csv", 'kind,text\na,"never closed\nb,x\n', "not CSV"),
+        ("x.csv", "kind,text\na,one,two\n", "line 2: 3 columns, but the header has 2"),
+        ("x.csv", 'kind,text\na,"quoted" then not\n', "line 2: not CSV"),
+        ("x.csv", "id;text\n", "separated by a semicolon"),
+        ("x.csv", "id\ttext\n", "separated by a tab"),
+        ("x.tsv", "id,text\n", "separated by a comma"),
+    ],
 )
-def test_a_line_without_a_json_object_is_named(tmp_path, params_of, line: str, given: str) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"text": "fine"}\n\n' + line + "\n")
-    with pytest.raises(DataError, match=r"x\.jsonl, line 3: not a JSON object") as caught:
-        read(path, params_of())
-    assert given in str(caught.value)
+def test_what_is_not_of_the_format_is_named_with_its_line(
+    tmp_path, params_of, name: str, content: str, message: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=message) as caught:
+        read(tmp_path / name, params_of())
+    assert "separated" not in message or "text_field" not in caught.value.do
 
 
 def test_json_that_only_lenient_readers_accept_is_accepted(tmp_path, params_of) -> None:
@@ -197,52 +209,6 @@ def test_a_number_in_place_of_a_text_is_set_aside_in_parquet_too(tmp_path, param
     pq.write_table(pa.table({"text": [1, 2]}), path)
     source = read_files([RawFile(path, "x.parquet", "x", quarantines=True)], FileReading.of(params_of().source))
     assert [document.bad.place.rpartition(", ")[2] for document in source.units] == ["row 1", "row 2"]
-
-
-def test_a_null_text_is_empty_and_a_number_is_refused(tmp_path, params_of) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"text": null}\n{"text": 12}\n')
-    documents = (document for unit in open_files(path, params_of().source).units for document in unit.documents())
-    assert next(documents).text == ""
-    with pytest.raises(DataError, match="line 2: field `text` is not text"):
-        next(documents)
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ('a,"never closed\r\nb,x\r\n', "not CSV"),
-        ("a,one,two\r\n", "line 2: 3 columns, but the header has 2"),
-        ('a,"quoted" then not\r\n', "line 2: not CSV"),
-    ],
-)
-def test_a_broken_csv_is_named_with_its_line(tmp_path, params_of, body: str, message: str) -> None:
-    path = tmp_path / "x.csv"
-    path.write_bytes(b"kind,text\r\n" + body.encode())
-    with pytest.raises(DataError, match=message):
-        read(path, params_of())
-
-
-@pytest.mark.parametrize(
-    ("name", "header", "message"),
-    [
-        ("x.csv", "id;text", "separated by a semicolon"),
-        ("x.csv", "id\ttext", "separated by a tab"),
-        ("x.tsv", "id,text", "separated by a comma"),
-    ],
-)
-def test_a_wrong_separator_is_reported_by_name(tmp_path, params_of, name: str, header: str, message: str) -> None:
-    path = tmp_path / name
-    path.write_text(f"{header}\n")
-    with pytest.raises(DataError, match=message) as caught:
-        read(path, params_of())
-    assert "text_field" not in caught.value.do
-
-
-def test_a_csv_field_may_be_longer_than_the_readers_default(tmp_path, params_of) -> None:
-    path = tmp_path / "x.csv"
-    path.write_text('text\n"' + "long " * 50_000 + '"\n')
-    assert len(texts(path, params_of())[0]) == 250_000
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xef\xbb\xbf"])

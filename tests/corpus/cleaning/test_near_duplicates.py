@@ -1,3 +1,5 @@
+"""The pairs that are found are those that comparing every text with every other one finds."""
+
 import itertools
 import random
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""A text goes where the earlier texts that it resembles are; content draws the split of the others."""
+
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""A dump gives the running text of its articles, without markup, and names what is no dump."""
+
 import bz2
 import tracemalloc
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""The docstrings of the packages that a lock pins are read, without importing them, wherever they are installed."""
+
 import shutil
 import sys
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Rows of a database, objects of a bucket and web files become files of a snapshot; what cannot be read is named."""
+
 import sqlite3
 import threading
 import zlib
@@ -12,7 +14,6 @@ from moto.server import ThreadedMotoServer
 
 from clozeline.corpus.cleaning.portions import open_snapshot, opened
 from clozeline.corpus.sources import remote
-from clozeline.corpus.sources import remote as remote_files
 from clozeline.params.text import SourceParams
 from clozeline.system.errors import DataError, TransientError
 from tests.corpus.conftest import params_of
@@ -97,36 +98,35 @@ def test_new_rows_come_after_those_of_the_last_snapshot(tmp_path: Path, sqlite: 
     ]
 
 
+CHANGING = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)"
+
+
 @pytest.mark.parametrize(
-    ("query", "message"),
+    ("url", "query", "kind", "message"),
     [
-        ("SELECT body, topic FROM tickets WHERE id > 99", "the query returns no rows"),
-        ("SELECT topic FROM tickets", "the query: no field `body`"),
-        ("SELECT body, topic FROM nowhere", "refuses"),
-        ("SELEKT", "refuses"),
+        ("sqlite:///{db}", "SELECT body, topic FROM tickets WHERE id > 99", DataError, "the query returns no rows"),
+        ("sqlite:///{db}", "SELECT topic FROM tickets", DataError, "the query: no field `body`"),
+        ("sqlite:///{db}", "SELECT body, topic FROM nowhere", DataError, "refuses"),
+        ("sqlite:///{db}", "SELEKT", DataError, "refuses"),
+        (
+            "sqlite:///{db}",
+            f"SELECT 'text' AS body, 'x' AS topic FROM ({CHANGING} SELECT i FROM n) WHERE random() > 0",
+            DataError,
+            r"counts [\d,]+ rows",
+        ),
+        ("sqlite:///{folder}/none.db", SELECT, DataError, r"none\.db"),
+        ("nosuchdb://host/name", SELECT, DataError, "its driver"),
+        ("postgresql+psycopg://reader@127.0.0.1:{port}/postgres", SELECT, TransientError, "did not answer"),
     ],
+    ids=["no rows", "no field", "no table", "no SQL", "changing rows", "no file", "no driver", "no server"],
 )
-def test_an_unusable_query_is_refused(tmp_path: Path, sqlite: Path, asked, query: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        take_snapshot(asked(f"sqlite:///{sqlite}", query), Path("unread"), tmp_path / "raw")
-
-
-def test_a_query_with_changing_results_is_refused(tmp_path: Path, sqlite: Path, asked) -> None:
-    query = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)"
-    query = f"SELECT 'text' AS body, 'x' AS topic FROM ({query} SELECT i FROM n) WHERE random() > 0"
-    with pytest.raises(DataError, match=r"counts [\d,]+ rows"):
-        take_snapshot(asked(f"sqlite:///{sqlite}", query), Path("unread"), tmp_path / "raw")
-
-
-def test_a_missing_file_of_sqlite_is_named_and_not_created(tmp_path: Path, asked) -> None:
-    with pytest.raises(DataError, match=r"none\.db"):
-        take_snapshot(asked(f"sqlite:///{tmp_path}/none.db"), Path("unread"), tmp_path / "raw")
-    assert not (tmp_path / "none.db").exists()
-
-
-def test_a_missing_driver_is_named(tmp_path: Path, asked) -> None:
-    with pytest.raises(DataError, match="its driver"):
-        take_snapshot(asked("nosuchdb://host/name"), Path("unread"), tmp_path / "raw")
+def test_a_database_that_cannot_be_read_is_named(
+    tmp_path: Path, sqlite: Path, asked, free_port, url: str, query: str, kind: type[Exception], message: str
+) -> None:
+    params = asked(url.format(db=sqlite, folder=tmp_path, port=free_port()), query)
+    with pytest.raises(kind, match=message):
+        take_snapshot(params, Path("unread"), tmp_path / "raw")
+    assert not (tmp_path / "none.db").exists(), "SQLite would create it"
 
 
 def test_postgresql_shows_one_state_while_others_write(
@@ -150,27 +150,18 @@ def test_postgresql_shows_one_state_while_others_write(
     assert PASSWORD not in (tmp_path / "raw" / "manifest.json").read_text()
 
 
-def test_a_wrong_password_is_not_a_transient_error(
-    tmp_path: Path, postgres: Postgres, asked, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("password", "query", "message"),
+    [("wrong", SELECT, "refuses this user"), (PASSWORD, "SELECT * FROM secrets", "refuses the query")],
+    ids=["password", "table"],
+)
+def test_what_a_user_may_not_read_is_named(
+    tmp_path: Path, postgres: Postgres, asked, monkeypatch: pytest.MonkeyPatch, password: str, query: str, message: str
 ) -> None:
-    monkeypatch.setenv(remote.PASSWORD, "wrong")
-    with pytest.raises(DataError, match="refuses this user") as caught:
-        take_snapshot(asked(url_of(postgres)), Path("unread"), tmp_path / "raw")
-    assert remote.PASSWORD in caught.value.do
-
-
-def test_an_unreadable_table_is_named(
-    tmp_path: Path, postgres: Postgres, asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(remote.PASSWORD, PASSWORD)
-    with pytest.raises(DataError, match="refuses the query"):
-        take_snapshot(asked(url_of(postgres), "SELECT * FROM secrets"), Path("unread"), tmp_path / "raw")
-
-
-def test_a_server_that_is_down_is_a_transient_error(tmp_path: Path, asked, free_port) -> None:
-    url = f"postgresql+psycopg://reader@127.0.0.1:{free_port()}/postgres"
-    with pytest.raises(TransientError, match="did not answer"):
-        take_snapshot(asked(url), Path("unread"), tmp_path / "raw")
+    monkeypatch.setenv(remote.PASSWORD, password)
+    with pytest.raises(DataError, match=message) as caught:
+        take_snapshot(asked(url_of(postgres), query), Path("unread"), tmp_path / "raw")
+    assert password == PASSWORD or remote.PASSWORD in caught.value.do
 
 
 @pytest.fixture(scope="module")
@@ -315,29 +306,25 @@ def test_the_key_for_a_web_server_comes_from_the_environment(
     params = params_of(url=f"{site}/private.txt").source
     with pytest.raises(DataError, match="refuses access") as caught:
         take_snapshot(params, Path("unread"), tmp_path / "raw")
-    assert remote_files.AUTHORIZATION in caught.value.do
-    monkeypatch.setenv(remote_files.AUTHORIZATION, "Bearer key")
+    assert remote.AUTHORIZATION in caught.value.do
+    monkeypatch.setenv(remote.AUTHORIZATION, "Bearer key")
     take_snapshot(params, Path("unread"), tmp_path / "allowed")
     assert "Bearer" not in (tmp_path / "allowed" / "manifest.json").read_text()
 
 
 @pytest.mark.parametrize(
-    ("status", "kind", "message"),
-    [(404, DataError, "no such file"), (403, DataError, "refuses access"), (503, TransientError, "did not answer")],
+    ("url", "kind", "message"),
+    [
+        ("{site}/404.txt", DataError, "no such file"),
+        ("{site}/403.txt", DataError, "refuses access"),
+        ("{site}/503.txt", TransientError, "did not answer"),
+        ("http://127.0.0.1:{port}/x", TransientError, "did not answer"),
+        ("nosuch://place", DataError, "nosuch://place"),
+    ],
 )
-def test_an_http_error_of_a_web_server_becomes_one_of_our_errors(
-    tmp_path: Path, site: str, params_of, status: int, kind: type[Exception], message: str
+def test_a_url_that_cannot_be_read_is_named(
+    tmp_path: Path, site: str, params_of, free_port, url: str, kind: type[Exception], message: str
 ) -> None:
-    Site.pages = {"/all.txt": (status, b"", "")}
+    Site.pages = {f"/{status}.txt": (status, b"", "") for status in (404, 403, 503)}
     with pytest.raises(kind, match=message):
-        take_snapshot(params_of(url=f"{site}/all.txt").source, Path("unread"), tmp_path / "raw")
-
-
-def test_an_unreachable_server_is_a_transient_error(tmp_path: Path, params_of, free_port) -> None:
-    with pytest.raises(TransientError, match="did not answer"):
-        take_snapshot(params_of(url=f"http://127.0.0.1:{free_port()}/x").source, Path("unread"), tmp_path / "raw")
-
-
-def test_an_unknown_protocol_is_named(tmp_path: Path, params_of) -> None:
-    with pytest.raises(DataError, match="nosuch://place"):
-        take_snapshot(params_of(url="nosuch://place").source, Path("unread"), tmp_path / "raw")
+        take_snapshot(params_of(url=url.format(site=site, port=free_port())).source, Path("unread"), tmp_path / "raw")

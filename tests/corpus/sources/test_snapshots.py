@@ -1,3 +1,5 @@
+"""A snapshot holds the source as it was read; texts that it had before come first, in the order they had."""
+
 import json
 import logging
 import os

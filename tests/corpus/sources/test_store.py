@@ -1,3 +1,5 @@
+"""Records that were there stay in their shards; new ones go into new shards, whatever order the source has."""
+
 import json
 from pathlib import Path
 

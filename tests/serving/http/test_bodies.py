@@ -261,6 +261,7 @@ def assert_answer_or_envelope(path: str, answer: httpx.Response) -> None:
         assert envelope.model_dump() == answer.json()
 
 
+@pytest.mark.slow  # 300 examples
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=paths, body=bodies)
 def test_no_json_makes_the_server_fail(client: httpx.Client, path: str, body: object) -> None:

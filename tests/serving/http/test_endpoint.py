@@ -149,12 +149,6 @@ def test_the_client_classifies_with_every_score_function(asking: Asking) -> None
     assert len(client.text_classification("open the file", top_k=2)) == 2
 
 
-def test_a_client_selects_a_second_model_of_a_kind_by_base_url(client: httpx.Client) -> None:
-    asked = InferenceClient(model=str(client.base_url.join("/models/topics/pipeline/text-classification")))
-    labels = asked.text_classification("open the file")
-    assert {label.label for label in labels} == {"sport", "money", "health", "travel"}
-
-
 def test_the_client_compares_sentences(asking: Asking) -> None:
     cosines = asking("sentence-similarity").sentence_similarity("the list", other_sentences=["the list", "a"])
     assert cosines[0] == pytest.approx(1)

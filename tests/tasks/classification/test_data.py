@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,33 +61,33 @@ def test_the_order_of_records_changes_nothing() -> None:
     assert select(given, params(max_per_class=40)) == select(given[::-1], params(max_per_class=40))
 
 
-def test_copies_that_differ_only_in_case_and_space_count_as_one_text() -> None:
-    copies = [Labelled((f"  {record.texts[0].upper()}\n",), record.labels) for record in records(a=40, b=40)]
-    selection = select(records(a=40, b=40) + copies, params())
-    assert selection.count["duplicates"] == 80
-    assert selection.count.num_used == 80
-    assert_adds_up(selection)
+COPIES = [Labelled((f"  {record.texts[0].upper()}\n",), record.labels) for record in records(a=40, b=40)]
+CONTRADICTION = [labelled("either", "a"), labelled("Either", "b"), labelled("either", "b")]
+UNUSABLE = [labelled(" \n", "a"), labelled("x", " "), labelled("", "")]
 
 
-def test_a_text_with_contradicting_labels_is_dropped() -> None:
-    contradiction = [labelled("either", "a"), labelled("Either", "b"), labelled("either", "b")]
-    selection = select(records(a=40, b=40) + contradiction, params())
-    assert selection.count["contradictions"] == 3
+@pytest.mark.parametrize(
+    ("added", "changes", "counts"),
+    [
+        (COPIES, {}, {"duplicates": 80}),
+        (CONTRADICTION, {}, {"contradictions": 3}),
+        (UNUSABLE, {}, {"without_text": 2, "without_label": 1}),
+        (records(c=40, d=60), {"max_classes": 2}, {"of_rarer_classes": 80}),
+        (records(b=41)[40:], {"max_per_class": 40}, {"above_max_per_class": 1}),
+    ],
+    ids=["copies", "contradictions", "no text or label", "rarer classes", "large classes"],
+)
+def test_records_that_are_not_used_are_counted(
+    added: list[Labelled], changes: dict[str, Any], counts: dict[str, int]
+) -> None:
+    selection = select(records(a=40, b=40) + added, params(**changes))
+    assert {reason: num for reason, num in selection.count.by_reason.items() if num and reason in counts} == counts
     assert "either" not in {text.lower() for text in part_of_each(selection)}
     assert_adds_up(selection)
 
 
-def test_records_without_text_or_label_are_counted() -> None:
-    selection = select([*records(a=40, b=40), labelled(" \n", "a"), labelled("x", " "), labelled("", "")], params())
-    assert (selection.count["without_text"], selection.count["without_label"]) == (2, 1)
-    assert_adds_up(selection)
-
-
 def test_the_most_frequent_classes_are_kept_and_ties_go_by_name() -> None:
-    selection = select(records(d=40, c=40, b=60, a=40), params(max_classes=2))
-    assert selection.labels == ("a", "b")
-    assert selection.count["of_rarer_classes"] == 80
-    assert_adds_up(selection)
+    assert select(records(d=40, c=40, b=60, a=40), params(max_classes=2)).labels == ("a", "b")
 
 
 def test_large_classes_are_sampled_down_to_the_limit() -> None:

@@ -56,13 +56,9 @@ def test_an_answer_with_a_wrong_offset_is_moved_to_the_nearest_occurrence() -> N
     assert found.answers["num_moved"] == 2
 
 
-def test_a_question_without_a_findable_answer_is_skipped_and_counted() -> None:
-    found = chosen(record("train", "Which?", "red or blue", ("green", 0)))
+def test_a_question_without_a_findable_answer_is_skipped_and_an_unanswerable_one_kept() -> None:
+    found = chosen(record("train", "Which?", "red or blue", ("green", 0)), record("train", "Why?", "No reason."))
     assert (found.count["without_findable_answer"], found.answers["num_not_found"]) == (1, 1)
-
-
-def test_an_unanswerable_question_is_kept() -> None:
-    found = chosen(record("train", "Why?", "No reason."))
     assert [it.is_answerable for it in found.train].count(False) == 1
 
 
@@ -96,8 +92,5 @@ def test_a_file_given_for_training_and_for_test_is_refused() -> None:
     records = [(part, it) for part in given for _, it in FEW]
     with pytest.raises(DataError, match=r"3 of the records also occur in the test .* `splits` names one file twice"):
         select(records, params_of("question_answering", splits={"train": "a", "test": "a"}))
-
-
-def test_a_split_without_questions_is_refused() -> None:
     with pytest.raises(DataError, match="too few questions"):
         select(FEW[:2], GIVEN)

@@ -29,17 +29,25 @@ def test_a_docstring_is_divided_into_first_sentence_and_rest(text: str) -> None:
     assert parted(text) == Docstring(*CASES[text])
 
 
-def test_the_name_of_a_function_is_replaced_in_its_docstring() -> None:
-    assert without_name("Call `fit_transform`, or Scaler.fit_transform(x).", "a.Scaler.fit_transform") == (
-        "Call `this`, or this(x)."
-    )
-    assert without_name("A Scaler scales.", "a.Scaler") == "A this scales."
-
-
-def test_a_name_is_replaced_in_calls_but_not_as_a_plain_word() -> None:
-    text = "Sort what a.sort(x), sort (x) and `sort` sort; resort() does not."
-    assert without_name(text, "a.sort") == "Sort what this(x), this (x) and `this` sort; resort() does not."
-    assert without_name("Any text.", "") == "Any text."
+@pytest.mark.parametrize(
+    ("text", "name", "expected"),
+    [
+        ("`fit_transform`, or Scaler.fit_transform(x).", "a.Scaler.fit_transform", "`this`, or this(x)."),
+        ("A Scaler scales.", "a.Scaler", "A this scales."),
+        (
+            "Sort a.sort(x), sort (x), `sort` sort; resort().",
+            "a.sort",
+            "Sort this(x), this (x), `this` sort; resort().",
+        ),
+        ("Any text.", "", "Any text."),
+        ("\ua500: call a.sort(x).", "a.sort", "\ua500: call a.sort(x)."),
+    ],
+)
+def test_the_name_of_a_function_is_replaced_in_calls_but_not_as_a_plain_word(
+    text: str, name: str, expected: str
+) -> None:
+    """A text with the placeholder of the search stays as it is."""
+    assert without_name(text, name) == expected
 
 
 def by_a_pattern_of_its_own(text: str, name: str) -> str:
@@ -60,10 +68,6 @@ def test_replacing_a_name_gives_the_result_of_a_regular_expression(name: str) ->
         assert without_name(text, f"module.{name}") == expected, text
         num_changed += expected != text
     assert num_changed > 100
-
-
-def test_a_text_with_the_placeholder_character_stays_unchanged() -> None:
-    assert without_name("\ua500: call a.sort(x).", "a.sort") == "\ua500: call a.sort(x)."
 
 
 FIELDS = {"first_field": "sentence1", "second_field": "sentence2", "score_field": "score"}
@@ -117,8 +121,10 @@ def test_no_text_is_in_two_splits() -> None:
     assert adds_up(found)
 
 
-def test_the_order_of_the_records_changes_nothing() -> None:
+def test_the_order_of_the_records_changes_nothing_and_too_few_are_refused() -> None:
     assert chosen(pairs(80)) == chosen(reversed(pairs(80)))
+    with pytest.raises(DataError, match="1 records, 1 of use"):
+        chosen(pairs(1))
 
 
 def test_docstrings_give_pairs_and_trivial_ones_are_dropped_and_counted() -> None:
@@ -147,11 +153,6 @@ def test_a_limit_on_training_pairs_counts_the_rest_and_keeps_the_other_splits() 
     assert [pair for pair in whole.train if pair in few.train] == few.train
     more = chosen(pairs(230), max_train=30)
     assert len(set(more.train) & set(few.train)) > 20, "adding pairs keeps this one"
-
-
-def test_too_few_pairs_are_refused_with_their_counts() -> None:
-    with pytest.raises(DataError, match="1 records, 1 of use"):
-        chosen(pairs(1))
 
 
 def test_the_first_duplicated_or_leaking_pair_is_reported_with_its_place() -> None:

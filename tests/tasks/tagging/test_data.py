@@ -62,13 +62,9 @@ def test_an_invalid_tag_is_refused() -> None:
     assert is_tag("O")
     assert is_tag("B-creative-work")
     assert not any(is_tag(text) for text in ("", "PER", "X-PER", "B-", "o", "IN"))
+    assert [type_of(tag) for tag in ("I-creative-work", "O")] == ["creative-work", "O"]
     with pytest.raises(ValueError, match="PER"):
         to_iob2(["O", "PER"])
-
-
-def test_an_entity_type_may_contain_a_dash() -> None:
-    assert type_of("I-creative-work") == "creative-work"
-    assert type_of("O") == "O"
 
 
 Given = tuple[Part, str, str]
@@ -108,15 +104,9 @@ def test_test_sentences_are_removed_from_training() -> None:
     found = chosen(*FEW, ("train", "BY ada", "O O"))
     assert found.count["in_several_parts"] == 1
     assert [sentence.words for sentence in found.train] == [("in", "Paris")]
-
-
-def test_the_first_sentence_in_several_splits_is_reported_with_its_place() -> None:
     leaks: list[Given] = [("train", words, "O O") for words in ("TO rome", "BY ada", "By Ada")]
     assert chosen(*FEW, *leaks).count.first_places == {"in_several_parts": "line 3"}
-
-
-def test_copies_within_a_split_are_kept() -> None:
-    assert len(chosen(*FEW, FEW[0]).train) == 2
+    assert len(chosen(*FEW, FEW[0]).train) == 2, "copies within a split stay"
 
 
 def test_the_counts_add_up() -> None:

@@ -24,14 +24,7 @@ import pyarrow.compute as pc
 from numpy.typing import DTypeLike, NDArray
 
 from clozeline.cluster.ledger import Done, FinishedTask, Item
-from clozeline.corpus.cleaning.preparation import (
-    PREPARED,
-    BatchRecord,
-    read_texts,
-    sketches_of,
-    without_sketches,
-    write_texts,
-)
+from clozeline.corpus.cleaning import preparation
 from clozeline.records.words.shingles import ShingleSets
 
 _BUCKET_BYTES = 1_500_000
@@ -79,7 +72,7 @@ def bucket_starts(sorted_keys: Sequence[bytes], num_buckets: int) -> list[int]:
     return [0, *inner, len(sorted_keys)]
 
 
-def spread_items(batches: Sequence[BatchRecord], num_buckets: int) -> list[Item]:
+def spread_items(batches: Sequence[preparation.BatchRecord], num_buckets: int) -> list[Item]:
     """Return tasks that spread consecutive batches, grouped by the size of their texts."""
     first_ordinals = accumulate((batch.counts.num_ordinals for batch in batches), initial=0)
     sizes = accumulate(batch.text_bytes for batch in batches)
@@ -112,15 +105,15 @@ def spread(batches: Sequence[tuple[Path, int]], num_buckets: int, folder: Path) 
             found.append(bucket)
             tables.append(pa.concat_tables(parts))
     if tables:
-        write_texts(folder / SPREAD, tables)
+        preparation.write_texts(folder / SPREAD, tables)
     return Done(found)
 
 
 def _numbered(path: Path, first_ordinal: int) -> pa.Table:
-    texts = read_texts(path)
+    texts = preparation.read_texts(path)
     for name in ("ordinal", "parent"):
         place = texts.schema.get_field_index(name)
-        texts = texts.set_column(place, PREPARED.field(name), pc.add(texts.column(place), first_ordinal))
+        texts = texts.set_column(place, preparation.PREPARED.field(name), pc.add(texts.column(place), first_ordinal))
     return texts
 
 
@@ -185,13 +178,13 @@ def sort_bucket(files: Sequence[tuple[Path, int]], seed: int, folder: Path) -> D
 
     The facts are the number of texts and of exact duplicates.
     """
-    texts = pa.concat_tables(read_texts(path, [part]) for path, part in files)
+    texts = pa.concat_tables(preparation.read_texts(path, [part]) for path, part in files)
     texts = texts.sort_by([("key", "ascending"), ("ordinal", "ascending")]).combine_chunks()
     kept = texts.filter(pa.array(_first_of_equal(texts["key"])))
-    write_texts(folder / SORTED, [without_sketches(kept)])
+    preparation.write_texts(folder / SORTED, [preparation.without_sketches(kept)])
     draws_N = np.array([draw(seed, key) for key in kept["key"].to_pylist()])
     ordinals_N, parents_N = (kept[name].to_numpy() for name in ("ordinal", "parent"))
-    write_bucket_sketches(folder, ordinals_N, parents_N, draws_N, sketches_of(kept))
+    write_bucket_sketches(folder, ordinals_N, parents_N, draws_N, preparation.sketches_of(kept))
     return Done([len(kept), len(texts) - len(kept)])
 
 

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from clozeline.cluster.ledger import Done, FinishedTask, Item, Ledger
+from clozeline.corpus.cleaning import preparation
 from clozeline.corpus.cleaning.buckets import (
     FILES_OF_COLUMNS,
     SORTED,
@@ -36,29 +37,9 @@ from clozeline.corpus.cleaning.buckets import (
 )
 from clozeline.corpus.cleaning.documents import BAD_RECORDS, BadRecordWriter, DropReason, RawText
 from clozeline.corpus.cleaning.near_duplicates import Edges, Sketches, similar_pairs
-from clozeline.corpus.cleaning.preparation import (
-    ALTERATIONS,
-    BatchRecord,
-    PreparationSettings,
-    ReadText,
-    code_of_batches,
-    prepared,
-    read_texts,
-    versions_used,
-)
 from clozeline.corpus.cleaning.splits import KEPT, SplitDecision, SplitShares, check_sides, decide
 from clozeline.params.text import PreprocessParams
-from clozeline.records.clean_text import (
-    SCHEMA,
-    SOURCE,
-    SPLITS,
-    TEXT,
-    CorpusMetrics,
-    SimilarityMetrics,
-    SplitMetrics,
-    dropped_in_words,
-    file_of,
-)
+from clozeline.records import clean_text
 from clozeline.records.snapshot import NOTHING, Forgotten
 from clozeline.records.words.shingles import Banding
 from clozeline.system.arrays import DiskArrays, chunks
@@ -92,8 +73,8 @@ class TextSize:
         self.bytes += num_bytes
         self.sources.update(sources)
 
-    def metrics(self) -> SplitMetrics:
-        return SplitMetrics(
+    def metrics(self) -> clean_text.SplitMetrics:
+        return clean_text.SplitMetrics(
             documents=self.documents, characters=self.characters, bytes=self.bytes, sources=len(self.sources)
         )
 
@@ -110,9 +91,9 @@ class _Part:
     def append(self, texts: pa.Table) -> None:
         if not len(texts):
             return
-        num_characters = pc.sum(pc.utf8_length(texts[TEXT])).as_py()
-        num_bytes = pc.sum(pc.binary_length(texts[TEXT])).as_py()
-        self.size.add(len(texts), num_characters, num_bytes, texts[SOURCE].unique().to_pylist())
+        num_characters = pc.sum(pc.utf8_length(texts[clean_text.TEXT])).as_py()
+        num_bytes = pc.sum(pc.binary_length(texts[clean_text.TEXT])).as_py()
+        self.size.add(len(texts), num_characters, num_bytes, texts[clean_text.SOURCE].unique().to_pylist())
         self.waiting.append(texts)
         self.waiting_bytes += num_bytes
         if self.waiting_bytes >= _ROW_GROUP_BYTES:
@@ -133,10 +114,15 @@ class CleanWriter:
         self.parts = {
             name: _Part(
                 self._open.enter_context(
-                    pq.ParquetWriter(file_of(folder, name), SCHEMA, compression="zstd", use_dictionary=[SOURCE])
+                    pq.ParquetWriter(
+                        clean_text.file_of(folder, name),
+                        clean_text.SCHEMA,
+                        compression="zstd",
+                        use_dictionary=[clean_text.SOURCE],
+                    )
                 )
             )
-            for name in SPLITS
+            for name in clean_text.SPLITS
         }
 
     def __enter__(self) -> Self:
@@ -156,7 +142,7 @@ class CleanWriter:
         step_N = np.array([key[0] >> 8 - _KEYS_A_STEP_BITS for key in keys], dtype=np.int64)
         bounds = [0, *(np.flatnonzero(np.diff(step_N)) + 1).tolist(), len(keys)]
         doc_ids = pa.array([key.hex() for key in keys], pa.string())
-        clean = pa.table([doc_ids, *(texts[name] for name in SCHEMA.names[1:])], SCHEMA)
+        clean = pa.table([doc_ids, *(texts[name] for name in clean_text.SCHEMA.names[1:])], clean_text.SCHEMA)
         for start, end in pairwise(bounds):
             for side, part in enumerate(self.parts.values()):
                 part.append(clean.slice(start, end - start).filter(pa.array(sides[start:end] == side)))
@@ -192,7 +178,7 @@ def write_range(buckets: Sequence[Path], kept_N: NDArray[np.bool_], sides_N: NDA
     done = 0
     with CleanWriter(folder) as clean:
         for bucket in buckets:
-            texts = read_texts(bucket)
+            texts = preparation.read_texts(bucket)
             chosen = slice(done, done + len(texts))
             clean.append(texts.filter(kept_N[chosen]), sides_N[chosen][kept_N[chosen]])
             done += len(texts)
@@ -207,10 +193,10 @@ class _Counts:
     read: int = 0
     split: int = 0
     ordinals: int = 0
-    batches: list[BatchRecord] = field(default_factory=list)
+    batches: list[preparation.BatchRecord] = field(default_factory=list)
     dropped: Counter[DropReason] = field(default_factory=Counter)
     altered: Counter[str] = field(default_factory=Counter)
-    raw: ReadText = field(default_factory=ReadText)
+    raw: preparation.ReadText = field(default_factory=preparation.ReadText)
 
     def dropped_by_reason(self) -> dict[str, int]:
         return {reason.value: self.dropped[reason] for reason in DropReason}
@@ -223,7 +209,7 @@ class _Placed:
     kept_N: NDArray[np.bool_]
     sides_N: NDArray[np.uint8]
     num_kept: int
-    similarity: SimilarityMetrics
+    similarity: clean_text.SimilarityMetrics
 
 
 def build_corpus(
@@ -236,7 +222,7 @@ def build_corpus(
     workers: Workers,
     forgotten: Forgotten = NOTHING,
     named: Callable[[str], str] = str,
-) -> CorpusMetrics:
+) -> clean_text.CorpusMetrics:
     """Clean, deduplicate and split all texts of `raw` into the empty folder `out`.
 
     The files of the tasks wait in `work` until the end, arrays in a spool inside `out`, which is removed then. The
@@ -248,8 +234,8 @@ def build_corpus(
     """
     spool = out / "spool"
     spool.mkdir()
-    settings = PreparationSettings.of(params, forgotten, decode_entities=raw.decode_entities)
-    ledger = Ledger(work, code_of_batches(settings), workers)
+    settings = preparation.PreparationSettings.of(params, forgotten, decode_entities=raw.decode_entities)
+    ledger = Ledger(work, preparation.code_of_batches(settings), workers)
     with BadRecordWriter(out / BAD_RECORDS, named) as bad:
         counts = _read(raw, settings, ledger, bad)
     buckets = _buckets(raw, seed, counts, ledger)
@@ -263,25 +249,25 @@ def build_corpus(
     _LOG.info("%d of %d batches of text kept from earlier runs", num_found, len(counts.batches))
     _tell_shape(counts.raw.shapes)
     ledger.keep_only(counts.raw.portions | {batch.key for batch in counts.batches})
-    return CorpusMetrics(
+    return clean_text.CorpusMetrics(
         documents_read=counts.read,
         documents_split=counts.split,
         added_by_splitting=counts.ordinals - counts.read,
         documents_in=counts.ordinals,
         kept=decision.num_kept,
         dropped=counts.dropped_by_reason(),
-        altered={kind: counts.altered[kind] for kind in ALTERATIONS},
+        altered={kind: counts.altered[kind] for kind in preparation.ALTERATIONS},
         splits=splits,
         similarity=decision.similarity,
-        versions=versions_used(),
+        versions=preparation.versions_used(),
     )
 
 
-def _read(raw: RawText, settings: PreparationSettings, ledger: Ledger, bad: BadRecordWriter) -> _Counts:
+def _read(raw: RawText, settings: preparation.PreparationSettings, ledger: Ledger, bad: BadRecordWriter) -> _Counts:
     counts = _Counts()
     with ProgressBar("Reading (kB)", raw.total_bytes // 1000) as bar:
         stored_bytes = 0
-        for batch in prepared(raw, settings, ledger, counts.raw):
+        for batch in preparation.prepared(raw, settings, ledger, counts.raw):
             counts.batches.append(batch)
             counts.read += batch.counts.num_read
             counts.split += batch.counts.num_split
@@ -307,8 +293,9 @@ def _check_any(buckets: list[SketchedBucket], counts: _Counts, raw: RawText, par
             f"{params.source.place}: no text in {raw.total_bytes:,} bytes", do="add text, or correct `source`"
         )
     if not buckets:
+        reasons = clean_text.dropped_in_words(counts.dropped_by_reason())
         raise DataError(
-            f"{params.source.place}: no text is left of {counts.read}: {dropped_in_words(counts.dropped_by_reason())}",
+            f"{params.source.place}: no text is left of {counts.read}: {reasons}",
             do=f"check `source`, or lower `min_characters` ({params.min_characters})",
         )
 
@@ -344,12 +331,12 @@ def _decide(sketches: Sketches, params: PreprocessParams, counts: _Counts, ledge
     return _Placed(kept_N, sides_by_place_N, sum(decision.kept_by_side()), _similarity_metrics(edges, decision))
 
 
-def _similarity_metrics(edges: Edges, decision: SplitDecision) -> SimilarityMetrics:
+def _similarity_metrics(edges: Edges, decision: SplitDecision) -> clean_text.SimilarityMetrics:
     num_of_size: Counter[int] = Counter()
     for sizes in decision.sizes():
         num_of_size.update(sizes.tolist())
     several = {size: number for size, number in num_of_size.items() if size > 1}
-    return SimilarityMetrics(
+    return clean_text.SimilarityMetrics(
         compared_pairs=edges.num_candidates,
         similar_pairs=len(edges.similarity_E),
         groups=sum(several.values()),
@@ -361,19 +348,19 @@ def _similarity_metrics(edges: Edges, decision: SplitDecision) -> SimilarityMetr
 
 def _write(
     buckets: Sequence[SketchedBucket], placed: _Placed, out: Path, ledger: Ledger, raw_bytes: int
-) -> dict[str, SplitMetrics]:
+) -> dict[str, clean_text.SplitMetrics]:
     """Write each split: a file, or a folder with a file for each of several ranges of keys."""
     num_ranges = num_ranges_for(raw_bytes)
     items = range_items(buckets, placed.kept_N, placed.sides_N, num_buckets_for(raw_bytes) // num_ranges)
-    sizes = {split: TextSize() for split in SPLITS}
+    sizes = {split: TextSize() for split in clean_text.SPLITS}
     for number, record in zip(items, ledger.run_all([*items.values()], "Writing"), strict=True):
         sources = json.loads((record.folder / _SOURCES).read_bytes())
         for split, size in sizes.items():
             documents, characters, num_bytes = record.facts[split]
             size.add(documents, characters, num_bytes, sources[split])
-            target = file_of(out, split)
+            target = clean_text.file_of(out, split)
             if num_ranges > 1:
                 target.mkdir(exist_ok=True)
                 target /= f"{number:05d}.parquet"
-            link_or_copy(file_of(record.folder, split), target)
+            link_or_copy(clean_text.file_of(record.folder, split), target)
     return {split: size.metrics() for split, size in sizes.items()}

@@ -21,18 +21,7 @@ from types import MappingProxyType
 from typing import Final, Self, TypeVar
 
 from clozeline.cluster.ledger import Done, FinishedTask, Item, Ledger
-from clozeline.corpus.cleaning.documents import (
-    Document,
-    FileReading,
-    RawFile,
-    RawText,
-    RawUnit,
-    Source,
-    TextFields,
-    documents_of,
-    read_docstrings,
-    total_bytes_of,
-)
+from clozeline.corpus.cleaning import documents
 from clozeline.corpus.cleaning.line_formats import JsonBlock, LineReader, LineSettings, read_separated, sniff
 from clozeline.corpus.cleaning.wikipedia import has_ranges as dump_has_ranges
 from clozeline.corpus.cleaning.wikipedia import read_dumps
@@ -71,14 +60,14 @@ def groups(members: Iterable[tuple[Member, bytes, float]]) -> Iterator[list[tupl
         yield waiting
 
 
-def open_files(path: Path, params: "SourceParams") -> Source:
+def open_files(path: Path, params: "SourceParams") -> documents.Source:
     """Open one file, or every file below a folder that matches `params.pattern` and is not hidden.
 
     Raises:
         DataError: no file matches.
     """
     named = [(file, label_of(file, path)) for file in matching_files(path, params.pattern)]
-    return read_files([RawFile(file, name, name) for file, name in named], FileReading.of(params))
+    return read_files([documents.RawFile(file, name, name) for file, name in named], documents.FileReading.of(params))
 
 
 def texts_of(path: Path, params: "SourceParams") -> Iterator[str]:
@@ -90,85 +79,85 @@ def texts_of(path: Path, params: "SourceParams") -> Iterator[str]:
     if not path.exists():
         raise DataError(
             f"{path}: there is no such file or folder",
-            given=str(path),
-            expected="text: .txt, .jsonl, .csv, .parquet, compressed or not, or a folder of them",
-            do="correct the path",
+            do="correct the path; text is .txt, .jsonl, .csv, .parquet, compressed or not, or a folder of them",
         )
     for unit in open_files(path, params).units:
         yield from (text for document in unit.documents() if (text := str(whole(document.text)).strip()))
 
 
-def read_files(files: Sequence[RawFile], reading: FileReading) -> Source:
+def read_files(files: Sequence[documents.RawFile], reading: documents.FileReading) -> documents.Source:
     meter, shapes = Meter(), Counter[str]()
-    return Source(
+    return documents.Source(
         units=(unit for file in files for unit in _units(file, reading, meter, shapes)),
-        total_bytes=total_bytes_of(files),
+        total_bytes=documents.total_bytes_of(files),
         meter=meter,
         shapes=shapes,
     )
 
 
-def has_ranges(file: RawFile) -> bool:
+def has_ranges(file: documents.RawFile) -> bool:
     """Return whether a range of the file's bytes can be read: the lines, or the row groups, that begin in it."""
     read = _FORMATS.get(format_of(Path(file.name)))
     return read is _in_rows or (read is _in_blocks and compression_of(file.path) is None)
 
 
-def _units(file: RawFile, reading: FileReading, meter: Meter, shapes: Counter[str]) -> Iterator[RawUnit]:
-    fields = TextFields(reading.text_field, reading.label_field)
+def _units(
+    file: documents.RawFile, reading: documents.FileReading, meter: Meter, shapes: Counter[str]
+) -> Iterator[documents.RawUnit]:
+    fields = documents.TextFields(reading.text_field, reading.label_field)
     settings = LineSettings(str(file.path), file.label, fields, reading.one_document_per, file.quarantines, shapes)
     return _FORMATS.get(format_of(Path(file.name)), _in_lines)(file, settings, meter)
 
 
-def _in_rows(file: RawFile, settings: LineSettings, meter: Meter) -> Iterator[RawUnit]:
+def _in_rows(file: documents.RawFile, settings: LineSettings, meter: Meter) -> Iterator[documents.RawUnit]:
     bad: list[DataError] = []
     rows = read_parquet(file.path, settings.fields.by_knob, meter, file.start, file.end)
-    yield from documents_of(rows, settings.fields, settings.label, bad.append if settings.quarantines else stop)
-    yield from (Document.in_place_of(error, settings.label) for error in bad)
+    yield from documents.documents_of(
+        rows, settings.fields, settings.label, bad.append if settings.quarantines else stop
+    )
+    yield from (documents.Document.in_place_of(error, settings.label) for error in bad)
 
 
-def _in_blocks(file: RawFile, settings: LineSettings, meter: Meter) -> Iterator[RawUnit]:
+def _in_blocks(file: documents.RawFile, settings: LineSettings, meter: Meter) -> Iterator[documents.RawUnit]:
     with closing(read_blocks(file.path, meter, _LEFT_OUT_BY, file.start, file.end)) as blocks:
         yield from (JsonBlock(block, settings) for block in blocks)
 
 
 def _in_lines(
-    file: RawFile, settings: LineSettings, meter: Meter, reader: LineReader | None = None
-) -> Iterator[RawUnit]:
+    file: documents.RawFile, settings: LineSettings, meter: Meter, reader: LineReader | None = None
+) -> Iterator[documents.RawUnit]:
     """Yield the documents of a file read line by line; without a reader, the first line decides the format."""
     bad: list[DataError] = []
     on_bad = bad.append if settings.quarantines else stop
     with closing(read_lines(file.path, meter, _LEFT_OUT_BY, on_bad)) as lines:
         chosen, whole = (reader, lines) if reader else sniff(lines)
         yield from chosen(whole, settings)
-    yield from (Document.in_place_of(error, settings.label) for error in bad)
+    yield from (documents.Document.in_place_of(error, settings.label) for error in bad)
 
 
-_FORMATS: Mapping[str, Callable[[RawFile, LineSettings, Meter], Iterator[RawUnit]]] = MappingProxyType(
-    {
-        **dict.fromkeys(PARQUET_SUFFIXES, _in_rows),
-        **dict.fromkeys((".jsonl", ".ndjson", ".json"), _in_blocks),
-        ".csv": partial(_in_lines, reader=partial(read_separated, delimiter=",")),
-        ".tsv": partial(_in_lines, reader=partial(read_separated, delimiter="\t")),
-    }
+_FORMATS: Mapping[str, Callable[[documents.RawFile, LineSettings, Meter], Iterator[documents.RawUnit]]] = (
+    MappingProxyType(
+        {
+            **dict.fromkeys(PARQUET_SUFFIXES, _in_rows),
+            **dict.fromkeys((".jsonl", ".ndjson", ".json"), _in_blocks),
+            ".csv": partial(_in_lines, reader=partial(read_separated, delimiter=",")),
+            ".tsv": partial(_in_lines, reader=partial(read_separated, delimiter="\t")),
+        }
+    )
 )
 """Reader of each format, by suffix."""
 
 
-def _never(file: RawFile) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class _Kind:
-    read: Callable[[Sequence[RawFile], FileReading], Source]
-    is_divisible: Callable[[RawFile], bool] = _never
+    read: Callable[[Sequence[documents.RawFile], documents.FileReading], documents.Source]
+    is_divisible: Callable[[documents.RawFile], bool] = lambda file: False
 
 
 _FILES: Final = _Kind(read_files, has_ranges)
 KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
     {
-        "python-docs": _Kind(read_docstrings),
+        "python-docs": _Kind(documents.read_docstrings),
         "files": _FILES,
         "wikipedia-xml": _Kind(read_dumps, dump_has_ranges),
         "hub": _FILES,
@@ -177,7 +166,7 @@ KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
 )
 
 
-def opened(files: Sequence[RawFile], reading: FileReading) -> Source:
+def opened(files: Sequence[documents.RawFile], reading: documents.FileReading) -> documents.Source:
     """Open files in their order.
 
     Raises:
@@ -186,7 +175,7 @@ def opened(files: Sequence[RawFile], reading: FileReading) -> Source:
     return KINDS[reading.kind].read(files, reading)
 
 
-def is_divisible(file: RawFile, reading: FileReading) -> bool:
+def is_divisible(file: documents.RawFile, reading: documents.FileReading) -> bool:
     """Return whether a range of the file's bytes can be read."""
     return KINDS[reading.kind].is_divisible(file)
 
@@ -220,10 +209,10 @@ class CutPortion:
     """Whether its files hold units themselves, not only their places in the raw text."""
 
     @classmethod
-    def of(cls, files: Sequence[RawFile], record: FinishedTask, lines_before: int) -> Self:
+    def of(cls, files: Sequence[documents.RawFile], record: FinishedTask, lines_before: int) -> Self:
         """Return the portion behind `lines_before` lines of the same file."""
         cuts, num_lines, shapes, has_copies = record.facts
-        total, stored = max(sum(size for _, size in cuts), 1), total_bytes_of(files)
+        total, stored = max(sum(size for _, size in cuts), 1), documents.total_bytes_of(files)
         batches = [
             CutBatch(
                 digest,
@@ -238,33 +227,34 @@ class CutPortion:
         return cls(record.key, batches, num_lines, Counter(shapes), has_copies)
 
 
-def portions_of(files: Sequence[RawFile], reading: FileReading) -> list[tuple[RawFile, ...]]:
+def portions_of(
+    files: Sequence[documents.RawFile], reading: documents.FileReading
+) -> list[tuple[documents.RawFile, ...]]:
     """Cut files into portions, in their order: consecutive files, or one range of a file each."""
-    portions: list[tuple[RawFile, ...]] = []
-    for is_divided, some in groupby(files, lambda file: _is_divided(file, reading)):
+    portions: list[tuple[documents.RawFile, ...]] = []
+    for is_divided, some in groupby(
+        files, lambda file: file.size_bytes > _PORTION_BYTES and is_divisible(file, reading)
+    ):
         if is_divided:
             portions += [(one,) for file in some for one in _ranges_of(file)]
         else:
-            shares = ((file, bytes.fromhex(file.sha256), _share_of(file)) for file in some)
+            shares = (
+                (file, bytes.fromhex(file.sha256), file.size_bytes / _PORTION_BYTES + 1 / _MAX_PORTION_FILES)
+                for file in some
+            )
             portions += [tuple(file for file, _ in group) for group in groups(shares)]
     return portions
 
 
-def _is_divided(file: RawFile, reading: FileReading) -> bool:
-    return file.size_bytes > _PORTION_BYTES and is_divisible(file, reading)
-
-
-def _share_of(file: RawFile) -> float:
-    return file.size_bytes / _PORTION_BYTES + 1 / _MAX_PORTION_FILES
-
-
-def _ranges_of(file: RawFile) -> Iterator[RawFile]:
+def _ranges_of(file: documents.RawFile) -> Iterator[documents.RawFile]:
     size = file.size_bytes
     for start in range(0, size, _PORTION_BYTES):
         yield replace(file, start=start, end=min(start + _PORTION_BYTES, size))
 
 
-def cut_portions(files: Sequence[RawFile], reading: FileReading, ledger: Ledger) -> Iterator[CutPortion]:
+def cut_portions(
+    files: Sequence[documents.RawFile], reading: documents.FileReading, ledger: Ledger
+) -> Iterator[CutPortion]:
     """Yield the portions of files in order, each cut by a task."""
     portions, num_lines = portions_of(files, reading), 0
     items = (_cut_item(number, portion, reading) for number, portion in enumerate(portions))
@@ -276,14 +266,14 @@ def cut_portions(files: Sequence[RawFile], reading: FileReading, ledger: Ledger)
         yield found
 
 
-def _cut_item(number: int, files: tuple[RawFile, ...], reading: FileReading) -> Item:
+def _cut_item(number: int, files: tuple[documents.RawFile, ...], reading: documents.FileReading) -> Item:
     # The pickles name the paths.
     told = [(one.sha256, one.start, one.end, one.label, one.quarantines, str(one.path)) for one in files]
     reads = [one.path for one in files]
     return Item(f"portion {number} of the raw text", [told, reading.inputs], reads, partial(_cut, files, reading))
 
 
-def _cut(files: Sequence[RawFile], reading: FileReading, folder: Path) -> Done:
+def _cut(files: Sequence[documents.RawFile], reading: documents.FileReading, folder: Path) -> Done:
     """Read a portion, and write each of its batches into a file; the facts are those of `CutPortion`.
 
     Raises:
@@ -305,13 +295,13 @@ def _cut(files: Sequence[RawFile], reading: FileReading, folder: Path) -> Done:
     return Done([cuts, num_lines, source.shapes, has_copies])
 
 
-def units_of(batch: CutBatch) -> list[RawUnit]:
+def units_of(batch: CutBatch) -> list[documents.RawUnit]:
     """Return the units of a batch, with their places in the file."""
-    units: list[RawUnit] = pickle.loads(batch.path.read_bytes())  # noqa: S301  # our own bytes, of this run or the last
+    units: list[documents.RawUnit] = pickle.loads(batch.path.read_bytes())  # noqa: S301  # our own bytes, of this run or the last
     return [unit.later(batch.lines_later) if isinstance(unit, JsonBlock) else unit for unit in units]
 
 
-def _member(unit: RawUnit) -> tuple[RawUnit, bytes, float]:
+def _member(unit: documents.RawUnit) -> tuple[documents.RawUnit, bytes, float]:
     digest = blake2b(unit.identity(), digest_size=_KEY_BYTES).digest()
     return unit, digest, unit.size_bytes / _BATCH_BYTES + 1 / _MAX_BATCH_UNITS
 
@@ -320,7 +310,7 @@ def _file_of(number: int) -> str:
     return f"units-{number:06d}.pickle"
 
 
-def open_snapshot(folder: Path, params: SourceParams, *, quarantines: bool = False) -> RawText:
+def open_snapshot(folder: Path, params: SourceParams, *, quarantines: bool = False) -> documents.RawText:
     """Open the snapshot in `folder`, whose texts come in the order in which they were first seen.
 
     `quarantines`: whether a bad record of a file is set aside, instead of stopping the reading.
@@ -337,10 +327,10 @@ def open_snapshot(folder: Path, params: SourceParams, *, quarantines: bool = Fal
         )
     label = {"hub": snapshot.place, "sql": "sql"}.get(snapshot.kind)
     files = tuple(
-        RawFile(folder / file.object_name, file.name, label or file.name, quarantines, file.sha256)
+        documents.RawFile(folder / file.object_name, file.name, label or file.name, quarantines, file.sha256)
         for file in snapshot.files
     )
-    return RawText(files, FileReading.of(params), snapshot.raw_bytes)
+    return documents.RawText(files, documents.FileReading.of(params), snapshot.raw_bytes)
 
 
 def names_in_source(folder: Path, params: SourceParams) -> Callable[[str], str]:

@@ -140,21 +140,25 @@ def _of_same_source(earlier: Earlier, params: SourceParams) -> Earlier:
 
 def _taken(params: SourceParams, source: Path, store: SnapshotStore, workers: Workers) -> Snapshot:
     """Keep the source by its kind. Each import is as heavy as its libraries, so only the one that is used happens."""
-    revision = None
+    revision, raw_bytes = None, 0
     if params.kind == "python-docs":
         from clozeline.corpus.sources.python_docs import keep_docstrings
 
         files, raw_bytes = keep_docstrings(_existing(source, params), store, workers)
     elif params.kind == "hub":
         files, revision = keep_dataset(params, store)
-        raw_bytes = 0
     elif params.kind == "sql":
         from clozeline.corpus.sources.remote import keep_rows
 
         files = keep_rows(params, store)
-        raw_bytes = 0
     else:
-        files = ordered(_kept_files(params, source, store), store.earlier.files, store.earlier.number + 1)
+        if params.url is None:
+            files = keep_local_files(_existing(source, params), params.pattern, store)
+        else:
+            from clozeline.corpus.sources.remote import keep_remote_files
+
+            files = keep_remote_files(params, store)
+        files = ordered(files, store.earlier.files, store.earlier.number + 1)
         raw_bytes = sum(file.size_bytes for file in files)
     return Snapshot(
         kind=params.kind,
@@ -164,15 +168,6 @@ def _taken(params: SourceParams, source: Path, store: SnapshotStore, workers: Wo
         forgotten=store.forgotten.digest,
         files=files,
     )
-
-
-def _kept_files(params: SourceParams, source: Path, store: SnapshotStore) -> tuple[SnapshotFile, ...]:
-    if params.url is not None:
-        from clozeline.corpus.sources.remote import keep_remote_files
-
-        return keep_remote_files(params, store)
-
-    return keep_local_files(_existing(source, params), params.pattern, store)
 
 
 def _existing(source: Path, params: SourceParams) -> Path:

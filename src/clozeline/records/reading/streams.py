@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import orjson
 import pyarrow as pa
@@ -69,27 +69,11 @@ def stop(error: DataError) -> None:
     raise error
 
 
-def _as_it_is(stream: BinaryIO) -> BinaryIO:
-    return stream
-
-
-def _zstd(stream: BinaryIO) -> BinaryIO:
-    return cast(BinaryIO, io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(stream, "r"), "zstd")))
-
-
-def _gzip(stream: BinaryIO) -> BinaryIO:
-    return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
-
-
-def _bz2(stream: BinaryIO) -> BinaryIO:
-    return cast(BinaryIO, bz2.BZ2File(stream))
-
-
-_DECOMPRESSORS: dict[str | None, Callable[[BinaryIO], BinaryIO]] = {
-    None: _as_it_is,
-    "gzip": _gzip,
-    "bz2": _bz2,
-    "zstd": _zstd,
+_DECOMPRESSORS: dict[str | None, Callable[[BinaryIO], Any]] = {
+    None: lambda stream: stream,
+    "gzip": lambda stream: gzip.GzipFile(fileobj=stream),
+    "bz2": bz2.BZ2File,
+    "zstd": lambda stream: io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(stream, "r"), "zstd")),
 }
 
 

@@ -136,8 +136,7 @@ async def classify(call: Call, body: ClassifyRequest) -> Response:
         check_known("no_such_label", wanted, served.model.manifest.labels, "parameters.labels")
     reply = await labelled(call, served, given, truncate=body.truncate, function=asked.function_to_apply)
     top_k = asked.top_k or (_DEFAULT_NUM_LABELS if wanted is None else len(served.model.manifest.labels))
-    identity, best = served.identity, [scores[0].label for scores in reply.answers]
-    headers = reply.headers | call.service.given.keep(identity.name, identity.version, best)
+    headers = call.scorable(served, reply.headers, [scores[0].label for scores in reply.answers])
     kept = [[one for one in scores if wanted is None or one.label in wanted] for scores in reply.answers]
     return JsonResponse([scores[:top_k] for scores in kept], headers=headers)
 
@@ -288,11 +287,8 @@ async def tag(call: Call, body: TagRequest) -> Response:
     wanted = body.parameters or fields.TagParameters()
     found, headers = await tagged(call, served, bodies.texts_of(body.inputs), wanted, wanted.ignore_labels)
     if wanted.aggregation_strategy != "none":
-        identity, best = (
-            served.identity,
-            [entities_of(one for one in of_text if isinstance(one, Entity)) for of_text in found],
-        )
-        headers = headers | call.service.given.keep(identity.name, identity.version, best, are_entities=True)
+        best = [entities_of(one for one in of_text if isinstance(one, Entity)) for of_text in found]
+        headers = call.scorable(served, headers, best, are_entities=True)
     return JsonResponse(found[0] if isinstance(body.inputs, str) else found, headers=headers)
 
 
@@ -354,8 +350,7 @@ async def answer(call: Call, body: AnswerRequest) -> Response:
     top_k = wanted.top_k or 1
     pairs = [(body.inputs.question, body.inputs.context)]
     (answers,), headers = await answered(call, served, pairs, top_k, wanted)
-    identity, best = served.identity, [one.answer for one in answers[:1]]
-    headers = headers | call.service.given.keep(identity.name, identity.version, best)
+    headers = call.scorable(served, headers, [one.answer for one in answers[:1]])
     return JsonResponse(answers[0] if top_k == 1 else answers, headers=headers)
 
 

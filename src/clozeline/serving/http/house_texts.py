@@ -93,10 +93,9 @@ async def fill_mask(call: Call, body: FillMaskRequest) -> Response:
     reply = await call.ask(
         served, texts, lambda: filling(served.model, texts, top_k=top_k, targets=targets, truncate=body.truncate)
     )
-    identity = served.identity
-    count_confidence(call, identity.name, reply.answers)
+    count_confidence(call, served.identity.name, reply.answers)
     best = [words[0].token_str for of_text in reply.answers for words in of_text]
-    headers = reply.headers | call.service.given.keep(identity.name, identity.version, best)
+    headers = call.scorable(served, reply.headers, best)
     shaped = [masks[0] if len(masks) == 1 else masks for masks in reply.answers]
     return JsonResponse(shaped[0] if isinstance(body.inputs, str) else shaped, headers=headers)
 

@@ -23,7 +23,7 @@ from clozeline.inference.classifier import LabelScore
 from clozeline.inference.fields import StrictModel
 from clozeline.inference.package import kind_of, resolved
 from clozeline.inference.tagger import Entity
-from clozeline.serving.errors import ApiError, ErrorDetail, problem
+from clozeline.serving.errors import ApiError, problem
 from clozeline.serving.http.bodies import MAX_TEXTS, NUMBER_TAG, TEXT_TAG, Texts, checked_texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING_PAIRS
@@ -238,10 +238,6 @@ class MlflowError(ErrorBody):
     message: str
 
 
-def _said(status: int, detail: ErrorDetail) -> MlflowError:
-    return MlflowError(error_code=_CODES.get(status, "BAD_REQUEST"), message=sentence(detail))
-
-
 async def invocations(call: Call, body: InvocationsRequest) -> Response:
     (shape,) = (shape for shape in _SHAPES if getattr(body, shape) is not None)
     sent = Sent(shape, getattr(body, shape))
@@ -257,7 +253,11 @@ async def mlflow_version(call: Call) -> Response:
 
 
 MLFLOW = Dialect(
-    Words(MlflowError, _said, unusable=400),
+    Words(
+        MlflowError,
+        lambda status, detail: MlflowError(error_code=_CODES.get(status, "BAD_REQUEST"), message=sentence(detail)),
+        unusable=400,
+    ),
     (
         Operation(
             path=_PATH,

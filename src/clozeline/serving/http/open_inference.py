@@ -11,7 +11,7 @@ https://github.com/triton-inference-server/server/tree/main/docs/protocol: exten
 Shapes: N texts, H hidden, K candidates, labels or answers: `embedding` is [N, H], `entities` [N, 1], all others [N, K].
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version as version_of
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from starlette.responses import Response
 from clozeline.inference.fields import StrictModel
 from clozeline.records.package import Manifest
 from clozeline.serving.errors import check_known, refused
-from clozeline.serving.http import kinds, tensors
+from clozeline.serving.http import answers, tensors
 from clozeline.serving.http.bodies import checked_texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING_PAIRS, TAGGING
@@ -44,14 +44,7 @@ _DATA_TYPES: Mapping[Datatype, str] = MappingProxyType(
 
 def inputs_of(manifest: Manifest) -> tuple[InputName, ...]:
     """Return the names of the inputs. A classifier of pairs has two, `text` and `text_pair`, matched by position."""
-    return kinds.OF_PAIRS if manifest.reads_pairs else kinds.answers_of(manifest.task).inputs
-
-
-def check_inputs(manifest: Manifest, given: Sequence[InputName]) -> None:
-    """Raise ApiError (422) if the request has other inputs than the model."""
-    names = inputs_of(manifest)
-    if sorted(given) != sorted(names):
-        raise refused("no_such_input", given=", ".join(given), expected=" and ".join(names), param="inputs")
+    return answers.OF_PAIRS if manifest.reads_pairs else answers.of_task(manifest.task).inputs
 
 
 class InferenceProtocolError(ErrorBody):
@@ -63,13 +56,13 @@ class OutputParameters(StrictModel):
 
 
 class RequestedOutput(StrictModel):
-    name: kinds.OutputName
+    name: answers.OutputName
     parameters: OutputParameters = OutputParameters()
 
 
 class InferRequest(StrictModel):
     id: str | None = None
-    parameters: kinds.InferParameters = kinds.InferParameters()
+    parameters: answers.InferParameters = answers.InferParameters()
     inputs: Annotated[list[tensors.InputTensor], Field(min_length=1, max_length=2)]
     outputs: Annotated[list[RequestedOutput], Field(default_factory=list, max_length=4)]
 
@@ -164,11 +157,11 @@ async def model_ready(call: Call) -> Response:
 async def infer(call: Call, body: InferRequest) -> Response:
     served = named(call)
     manifest = served.model.manifest
-    kind = kinds.answers_of(manifest.task)
+    kind = answers.of_task(manifest.task)
     check_known("no_such_parameter", sorted(body.parameters.model_fields_set), sorted(kind.parameters), "parameters.{}")
     wanted = tuple(dict.fromkeys(output.name for output in body.outputs)) or kind.unasked or kind.outputs
     check_known("no_such_output", wanted, kind.outputs, "outputs")
-    asked = kinds.TensorRequest(call, served.identity.name, _inputs(call, manifest, body), wanted, body.parameters)
+    asked = answers.TensorRequest(call, served.identity.name, _inputs(call, manifest, body), wanted, body.parameters)
     values, headers = await kind.tensors(asked)
     binary = {output.name: output.parameters.binary_data for output in body.outputs}
     everywhere = body.parameters.binary_data_output
@@ -194,25 +187,28 @@ def named(call: Call) -> LoadedModel:
 
 
 def _inputs(call: Call, manifest: Manifest, body: InferRequest) -> dict[tensors.InputName, list[str]]:
-    check_inputs(manifest, [tensor.name for tensor in body.inputs])
+    """Return the texts by the input's name. Raises ApiError: 400, the request has other inputs than the model."""
+    names, given = inputs_of(manifest), [tensor.name for tensor in body.inputs]
+    if sorted(given) != sorted(names):
+        raise refused("no_such_input", given=", ".join(given), expected=" and ".join(names), param="inputs")
     strings = tensors.strings_of(body.inputs, call.behind_json)
     return {
-        tensor.name: checked_texts(texts, f"inputs[{number}].data")
-        for number, (tensor, texts) in enumerate(zip(body.inputs, strings, strict=True))
+        name: checked_texts(texts, f"inputs[{number}].data")
+        for number, (name, texts) in enumerate(zip(given, strings, strict=True))
     }
 
 
 def metadata_of(served: LoadedModel) -> ModelMetadata:
     manifest = served.model.manifest
-    second_axes: dict[kinds.OutputName, int] = {"embedding": manifest.hidden_size, "entities": 1}
+    second_axes: dict[answers.OutputName, int] = {"embedding": manifest.hidden_size, "entities": 1}
     return ModelMetadata(
         name=served.identity.name,
         versions=[served.identity.version],
         platform="onnxruntime_onnx",
         inputs=[TensorMetadata(name=name, datatype="BYTES", shape=[-1]) for name in inputs_of(manifest)],
         outputs=[
-            TensorMetadata(name=name, datatype=kinds.DATATYPES[name], shape=[-1, second_axes.get(name, -1)])
-            for name in kinds.answers_of(manifest.task).outputs
+            TensorMetadata(name=name, datatype=answers.DATATYPES[name], shape=[-1, second_axes.get(name, -1)])
+            for name in answers.of_task(manifest.task).outputs
         ],
     )
 

@@ -1,6 +1,6 @@
 """One path of a protocol: its request, its answer, and its entry in /openapi.json."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -119,6 +119,13 @@ class Call:
     ) -> list[Reply[Any]]:
         """Like `ask` with several questions: all of them are admitted, or none."""
         return await self.service.asking.ask_together(self.request, served, texts, questions, self.timeout_milliseconds)
+
+    def scorable(
+        self, served: LoadedModel, headers: dict[str, str], best: Sequence[Hashable], *, are_entities: bool = False
+    ) -> dict[str, str]:
+        """Keep the best answers, which feedback may score; return `headers` with the id to score them under."""
+        identity = served.identity
+        return headers | self.service.given.keep(identity.name, identity.version, best, are_entities=are_entities)
 
     async def finished(self, reply: Reply[Any], work: Callable[[], Made], texts: Sequence[str]) -> Made:
         """Return the result of `work` on the answers to `texts`. Raises what `Asking.finished` raises."""

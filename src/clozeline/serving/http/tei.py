@@ -314,10 +314,6 @@ def _model_type(served: LoadedModel) -> dict[str, dict[str, Any]]:
     return {"reranker" if is_reranker else kind: {"id2label": names, "label2id": ids}}
 
 
-def _compared_place(number: int) -> str:
-    return f"inputs.sentences[{number - 1}]" if number else "inputs.source_sentence"
-
-
 EMBED = Operation(
     path="/embed",
     answer=house_texts.embed,
@@ -337,7 +333,7 @@ SIMILARITY = Operation(
     ability=house_texts.EMBEDDING,
     body=SimilarityRequest,
     examples={"two": Example("One sentence and two others", {"inputs": _COMPARED})},
-    place=_compared_place,
+    place=lambda number: f"inputs.sentences[{number - 1}]" if number else "inputs.source_sentence",
 )
 EMBEDDINGS_INFERENCE = Dialect(
     HUGGING_FACE_WORDS,

@@ -278,7 +278,7 @@ ANSWERS = AnswerKind(
 )
 
 
-def answers_of(task: Task) -> AnswerKind:
+def of_task(task: Task) -> AnswerKind:
     """Return the answers of the models of a task."""
     kind: AnswerKind = resolved(kind_of(task).answers)
     return kind
