@@ -49,6 +49,7 @@ class ClassifierOnTexts(TrainedTask[LabelledText]):
 
     def __init__(self, inputs: InputsOf[LabelledParams]) -> None:
         params = inputs.params
+        self.params = params  # `lengths` reads them
         opened = OpenTokenizer.open(inputs.encoder)
         splits = read_selection(inputs, params, partial(self.lengths, opened=opened))
         self.labels = splits.labels
