@@ -7,7 +7,7 @@ import pytest
 from clozeline.cluster import ledger
 from clozeline.cluster.ledger import Ledger
 from clozeline.system.workers import Workers
-from tests.cluster.test_ledger import Item, logged
+from tests.cluster.test_ledger import item_of, logged
 from tests.drill.__main__ import attempt
 from tests.drill.executions import executions, recorded, repeated
 from tests.drill.kills import Tally, drill_pushes, drill_runs
@@ -31,7 +31,7 @@ def test_each_execution_of_a_task_is_written_down(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(ledger, "_recorded", recorded)
     of_drill = Ledger(tmp_path / "round-0-work/preprocess", "code", Workers(None, 1))
     for _ in range(2):
-        list(of_drill.run(logged, [Item(number, tmp_path / "log.txt") for number in range(2)]))
+        list(of_drill.run(item_of(logged, number, tmp_path / "log.txt") for number in range(2)))
     assert executions(tmp_path, "round-0") == [("item 0", False, True), ("item 1", False, True)]
 
 

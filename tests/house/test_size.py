@@ -23,7 +23,7 @@ AT_MOST = {
     "files": 334,
     "code lines": 48_360,
     "code tokens": 438_550,
-    "lines in other languages": 1_408,
+    "lines in other languages": 1_589,
     "imports, % of the code lines": 10.8,
     "files below 60 code lines": 34,
     "tiny private functions used once": 211,

@@ -11,7 +11,7 @@ from clozeline.records.reading.streams import identity_of
 from clozeline.tasks.classification import data as selection
 from clozeline.tasks.formats import Labelled, task_records
 from clozeline.tasks.question_answering import data as questions
-from clozeline.tasks.selection import Counts, Splits, count_seen, strictest
+from clozeline.tasks.selection import ReasonCounts, Splits, count_seen, strictest
 from clozeline.tasks.similarity import data as pairs
 from clozeline.tasks.tagging import data as sentences
 from tests.make.tasks import params_of, write_rows
@@ -96,6 +96,6 @@ def test_skipped_records_are_reported_with_reasons_and_first_places(
 
 def test_nothing_is_reported_if_every_record_is_used(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        found = Splits.of([], str, Counts.of_records("duplicates"))
+        found = Splits.of([], str, ReasonCounts.of_records("duplicates"))
     assert caplog.messages == []
     assert (found.count.num_read, found.count.num_used) == (0, 0)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
+from scipy.special import stdtrit
 
 from clozeline.encoder.own import sources_of_family
 from clozeline.lab.glue_data import DEV, TRAIN, GlueTask, TaskFiles, found_in, glue_tasks, part_of_texts, write_records
@@ -29,7 +30,7 @@ from clozeline.params.reading import default_tree, params_in, read_tree
 from clozeline.params.tasks import FinetuneParams
 from clozeline.records.clean_text import SCHEMA
 from clozeline.records.finetune.scored_items import pearson, spearman
-from clozeline.records.finetune.statistics import Interval, bootstrap_interval, mean_interval
+from clozeline.records.finetune.statistics import Interval, bootstrap_interval
 from clozeline.records.record import MetricFile, Record
 from clozeline.stages.finetune import watched
 from clozeline.system.content import code_of, fingerprint
@@ -160,7 +161,7 @@ def figures_of(task: GlueTask, of_seeds: Sequence[Trained]) -> TaskFigures:
         metrics={name: statistics.fmean(of_seed[name] for of_seed in found) for name in found[0]},
         score=statistics.fmean(score_of_seeds),
         score_of_seeds=score_of_seeds,
-        over_seeds=mean_interval(score_of_seeds),
+        over_seeds=_mean_interval(score_of_seeds),
         over_rows=Interval(low=low, high=high),
         num_train=first.num_train,
         num_dev=len(part_N),
@@ -194,9 +195,18 @@ def average_of(tasks: Sequence[TaskFigures]) -> Average:
     return Average(
         tasks=tuple(it.task for it in tasks),
         score=score,
-        over_seeds=mean_interval(of_seeds),
+        over_seeds=_mean_interval(of_seeds),
         over_rows=Interval(low=score - half, high=score + half),
     )
+
+
+def _mean_interval(values: Sequence[float]) -> Interval | None:
+    """Return the 95 % interval of the mean of values, such as a figure by seed (Student 1908); None for one value."""
+    if len(values) < 2:
+        return None
+    middle = statistics.fmean(values)
+    half = float(stdtrit(len(values) - 1, 0.975)) * statistics.stdev(values) / math.sqrt(len(values))
+    return Interval(low=middle - half, high=middle + half)
 
 
 @dataclass(frozen=True)

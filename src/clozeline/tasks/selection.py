@@ -36,7 +36,7 @@ Item = TypeVar("Item", bound=Selectable)
 
 
 @dataclass
-class Counts:
+class ReasonCounts:
     """Counts by reason."""
 
     by_reason: dict[str, int]
@@ -88,10 +88,12 @@ class Splits(Generic[Item]):
     train: list[Item]
     validation: list[Item]
     test: list[Item]
-    count: Counts
+    count: ReasonCounts
 
     @classmethod
-    def of(cls, items: Iterable[Item], order: Callable[[Item], Any], count: Counts, most: int | None = None) -> Self:
+    def of(
+        cls, items: Iterable[Item], order: Callable[[Item], Any], count: ReasonCounts, most: int | None = None
+    ) -> Self:
         """Split the items; the first `most` training items are used. Log one line if records were dropped."""
         parts: dict[Part, list[Item]] = {"train": [], "validation": [], "test": []}
         for item in sorted(items, key=order):
@@ -132,7 +134,7 @@ def select(
     item_of: Callable[[Record], Item | tuple[str, str]],
     key_of: Callable[[Item], object],
     merged: Callable[[list[Item]], Iterable[Item]],
-    count: Counts,
+    count: ReasonCounts,
 ) -> list[Item]:
     """Return the items of use in the order of the records; of items with one key those of the strictest split.
 

@@ -7,8 +7,7 @@ Shapes: N items, D documents or blocks of them, K figures, S samples.
 """
 
 import math
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,17 +64,6 @@ def bootstrap_interval(figure: Figure, num_items: int) -> tuple[float, float]:
         return math.nan, math.nan
     low, high = np.quantile(values_S, (0.025, 0.975))
     return float(low), float(high)
-
-
-def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Return the 95 % interval of the mean of values, such as a figure by seed (Student 1908); None for one value."""
-    if len(values) < 2:
-        return None
-    from scipy.special import stdtrit  # the stages do not need it, and it takes time to load
-
-    middle = statistics.fmean(values)
-    half = float(stdtrit(len(values) - 1, _TAILS[1])) * statistics.stdev(values) / math.sqrt(len(values))
-    return Interval(low=middle - half, high=middle + half)
 
 
 def ratio_intervals(numerators_DK: Floats, denominators_DK: Floats, *, seed: int, num_samples: int) -> Floats:

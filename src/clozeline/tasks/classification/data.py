@@ -21,7 +21,7 @@ from clozeline.tasks.classification.scores import TextsOrPairs
 from clozeline.tasks.files import Part
 from clozeline.tasks.formats import Labelled, task_records
 from clozeline.tasks.rows import Ids, TextRows
-from clozeline.tasks.selection import Counts, Splits, part_of
+from clozeline.tasks.selection import ReasonCounts, Splits, part_of
 from clozeline.tasks.task import TaskInputs
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
@@ -86,7 +86,7 @@ def select(records: Iterable[Labelled], params: LabelledParams, fits: Fits | Non
     Raises:
         DataError: fewer than two classes are left, or a split is empty or has no label that can be answered.
     """
-    count = Counts.of_records(
+    count = ReasonCounts.of_records(
         *("without_text", "without_label"),
         "duplicates",  # copies with the same text and labels as a record that is kept
         "contradictions",  # records with the same text and different labels; none is kept
@@ -132,7 +132,7 @@ def _example(params: LabelledParams, record: Labelled) -> LabelledText | tuple[s
     return LabelledText(first, labels, identity, part_of(identity, record.given, params), second, record.place)
 
 
-def _without_copies(count: Counts, copies: list[LabelledText]) -> Iterator[LabelledText]:
+def _without_copies(count: ReasonCounts, copies: list[LabelledText]) -> Iterator[LabelledText]:
     """Yield one of the copies; none if they have different labels."""
     if len({copy.labels for copy in copies}) > 1:
         count.add("contradictions", *(copy.place for copy in copies))
@@ -141,7 +141,9 @@ def _without_copies(count: Counts, copies: list[LabelledText]) -> Iterator[Label
         yield min(copies, key=lambda copy: (copy.text, copy.second))
 
 
-def _of_frequent_classes(examples: list[LabelledText], params: LabelledParams, count: Counts) -> list[LabelledText]:
+def _of_frequent_classes(
+    examples: list[LabelledText], params: LabelledParams, count: ReasonCounts
+) -> list[LabelledText]:
     """Return the examples with a label of a frequent class; of a multi-label task all, with only those labels."""
     sizes = Counter(label for example in examples for label in example.labels)
     frequent = set(sorted(sizes, key=lambda label: (-sizes[label], label))[: params.max_classes])
@@ -152,7 +154,7 @@ def _of_frequent_classes(examples: list[LabelledText], params: LabelledParams, c
     return kept
 
 
-def _capped(examples: list[LabelledText], max_per_class: int | None, count: Counts) -> list[LabelledText]:
+def _capped(examples: list[LabelledText], max_per_class: int | None, count: ReasonCounts) -> list[LabelledText]:
     """Return at most `max_per_class` examples of each class: those with the lowest hashes, a sample without a seed."""
     if max_per_class is None:
         return examples

@@ -148,13 +148,28 @@ class ClassifierOnTexts(TrainedTask[LabelledText]):
             if self.metric == "accuracy"
             else None,
         )
-        texts, selection = self.test_part.texts, self.splits
+        texts = self.test_part.texts
         given = [
             {"text": first} if texts.second is None else {"text": first, "second": texts.second[place]}
             for place, first in enumerate(texts.first)
         ]
         items = [ShownItem(it, right, said, right == said) for it, (right, said) in zip(given, named, strict=True)]
-        counts = {
+        return TaskReport(
+            headline=figure.on(range(len(actual_T)), {name: of(given_T) for name, given_T in further}),
+            figures={**figures, **self._counts()},
+            confusion=confusion,
+            per_class=per_class,
+            examples=shown(items, self.params.num_examples),
+            test_texts=texts.whole,
+            train_texts=self.train.texts.whole,
+            headline_on=figure.on,
+            first_places=self.splits.count.first_places,
+            only_answer=only_answer_to(items),
+        )
+
+    def _counts(self) -> dict[str, object]:
+        selection = self.splits
+        return {
             "num_classes": len(self.labels),
             **selection.sizes,
             "num_truncated_train": self.num_truncated(self.train),
@@ -165,19 +180,8 @@ class ClassifierOnTexts(TrainedTask[LabelledText]):
             "num_test_seen_in_pretraining": count_seen(
                 (example.identity for example in selection.test), self.inputs.pretraining_text
             ),
+            "records": selection.count.by_reason,
         }
-        return TaskReport(
-            headline=figure.on(range(len(actual_T)), {name: of(given_T) for name, given_T in further}),
-            figures={**figures, **counts, "records": selection.count.by_reason},
-            confusion=confusion,
-            per_class=per_class,
-            examples=shown(items, self.params.num_examples),
-            test_texts=texts.whole,
-            train_texts=self.train.texts.whole,
-            headline_on=figure.on,
-            first_places=selection.count.first_places,
-            only_answer=only_answer_to(items),
-        )
 
 
 class SingleLabel(ClassifierOnTexts):

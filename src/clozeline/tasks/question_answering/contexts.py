@@ -160,8 +160,32 @@ class QuestionAnswering(TrainedTask[ContextQuestion]):
 
         top = figure.on(range(len(questions)))
         exact_Q = np.array([exact_match(it.texts, text) for it, text in zip(questions, predicted, strict=True)])
+        items = [
+            ShownItem(
+                {"question": it.question, "context": it.context},
+                " / ".join(dict.fromkeys(it.texts)) or _NOTHING,
+                text or _NOTHING,
+                exact == 1,
+            )
+            for it, text, exact in zip(questions, predicted, exact_Q.tolist(), strict=True)
+        ]
+        return TaskReport(
+            headline=top,
+            figures=self._figures(top, exact_Q, margin),
+            confusion=[(_kind(it.texts), _kind(text)) for it, text in zip(questions, predicted, strict=True)],
+            per_class=_per_group(questions, _f1s(questions, predicted), exact_Q),
+            examples=shown(items, self.params.num_examples),
+            test_texts=contexts,
+            train_texts=sorted({it.context for it in splits.train}),
+            headline_on=headline_on,
+            first_places={**splits.count.first_places, **splits.answers.first_places},
+            only_answer=only_answer_to(items),
+        )
+
+    def _figures(self, top: Headline, exact_Q: npt.NDArray[Any], margin: float) -> dict[str, object]:
+        splits, questions = self.splits, self.splits.test
         seen = count_seen({it.context_identity for it in questions}, self.inputs.pretraining_text)
-        figures = {
+        return {
             "f1": top.value,
             "f1_low": top.low,
             "f1_high": top.high,
@@ -180,27 +204,6 @@ class QuestionAnswering(TrainedTask[ContextQuestion]):
             "answers": splits.answers.by_reason,
             "records": splits.count.by_reason,
         }
-        items = [
-            ShownItem(
-                {"question": it.question, "context": it.context},
-                " / ".join(dict.fromkeys(it.texts)) or _NOTHING,
-                text or _NOTHING,
-                exact == 1,
-            )
-            for it, text, exact in zip(questions, predicted, exact_Q.tolist(), strict=True)
-        ]
-        return TaskReport(
-            headline=top,
-            figures=figures,
-            confusion=[(_kind(it.texts), _kind(text)) for it, text in zip(questions, predicted, strict=True)],
-            per_class=_per_group(questions, _f1s(questions, predicted), exact_Q),
-            examples=shown(items, self.params.num_examples),
-            test_texts=contexts,
-            train_texts=sorted({it.context for it in splits.train}),
-            headline_on=headline_on,
-            first_places={**splits.count.first_places, **splits.answers.first_places},
-            only_answer=only_answer_to(items),
-        )
 
     def facts(self) -> ConfigFacts:
         margin = _margin(self.splits.validation, self._find(self._validation))

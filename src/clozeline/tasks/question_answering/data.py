@@ -13,7 +13,7 @@ from clozeline.params.tasks import QuestionAnsweringParams
 from clozeline.records.reading.streams import identity_of
 from clozeline.tasks import selection
 from clozeline.tasks.files import LabelledRecord, Part
-from clozeline.tasks.selection import Counts, Splits, part_of
+from clozeline.tasks.selection import ReasonCounts, Splits, part_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,12 +55,12 @@ class ContextQuestion:
 class ContextQuestions(Splits[ContextQuestion]):
     """Splits of a task, and counts of their answers, of which a record can have several."""
 
-    answers: Counts
+    answers: ReasonCounts
 
 
-def answer_counts() -> Counts:
+def answer_counts() -> ReasonCounts:
     """Return counts of answers found elsewhere in the context than at their offset, or nowhere and dropped."""
-    return Counts({"num_moved": 0, "num_not_found": 0})
+    return ReasonCounts({"num_moved": 0, "num_not_found": 0})
 
 
 def select(records: Iterable[tuple[Part, LabelledRecord]], params: QuestionAnsweringParams) -> ContextQuestions:
@@ -72,7 +72,7 @@ def select(records: Iterable[tuple[Part, LabelledRecord]], params: QuestionAnswe
     answers = answer_counts()
     # The third reason: no answer of the question occurs in the context.
     reasons = ("without_question", "without_context", "without_findable_answer", "duplicates", "in_several_parts")
-    count = Counts.of_records(*reasons)
+    count = ReasonCounts.of_records(*reasons)
     kept = selection.select(
         records,
         lambda found: question_of(found[1], found[0], params, answers),
@@ -92,7 +92,7 @@ def select(records: Iterable[tuple[Part, LabelledRecord]], params: QuestionAnswe
     return ContextQuestions(splits.train, splits.validation, splits.test, count, answers)
 
 
-def _distinct(count: Counts, questions: Iterable[ContextQuestion]) -> list[ContextQuestion]:
+def _distinct(count: ReasonCounts, questions: Iterable[ContextQuestion]) -> list[ContextQuestion]:
     """Return each question once: the first of its copies."""
     distinct: dict[ContextQuestion, None] = {}
     for question in questions:
@@ -103,7 +103,7 @@ def _distinct(count: Counts, questions: Iterable[ContextQuestion]) -> list[Conte
 
 
 def question_of(
-    record: LabelledRecord, given: Part, params: QuestionAnsweringParams, answers: Counts
+    record: LabelledRecord, given: Part, params: QuestionAnsweringParams, answers: ReasonCounts
 ) -> ContextQuestion | tuple[str, str]:
     """Return the question of a record; or the reason why it cannot be used, with its location.
 
@@ -136,7 +136,7 @@ def _spelled(record: LabelledRecord, field: str) -> list[tuple[str, int]]:
     return [(text, start) for text, start in zip(texts, starts, strict=True) if text.strip()]
 
 
-def _placed(text: str, start: int, context: str, count: Counts, at: str) -> AnswerText | None:
+def _placed(text: str, start: int, context: str, count: ReasonCounts, at: str) -> AnswerText | None:
     """Return the answer at its offset or else at its nearest occurrence; None if it does not occur. `at` is the
     location of the record.
     """

@@ -26,7 +26,7 @@ from clozeline.system.errors import DataError
 from clozeline.tasks import selection
 from clozeline.tasks.files import LabelledRecord, Part
 from clozeline.tasks.rows import EncodedBatch, Ids, TextRows
-from clozeline.tasks.selection import Counts, Splits, part_of, strictest
+from clozeline.tasks.selection import ReasonCounts, Splits, part_of, strictest
 
 _PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
 _SENTENCE_END = re.compile(r"[.!?]\s+(?=[A-Z`\"'(\[:*])")
@@ -110,7 +110,7 @@ def select(records: Iterable[tuple[Part, LabelledRecord]], params: SimilarityPar
         DataError: a score is not a number or outside the scale, a split has fewer than two pairs, or all scores of a
             split are the same.
     """
-    count = Counts.of_records(
+    count = ReasonCounts.of_records(
         *("without_text", "without_score"),
         "too_short",  # docstrings with a summary of fewer than 3 words, or a description of fewer than 5
         "repeated",  # descriptions that contain the summary verbatim, which word search would find trivially
@@ -181,14 +181,14 @@ def _scaled(record: LabelledRecord, score_field: str, params: SimilarityParams) 
     return (score - params.lowest_score) / (params.highest_score - params.lowest_score)
 
 
-def _merged(count: Counts, copies: list[TextPair]) -> Iterator[TextPair]:
+def _merged(count: ReasonCounts, copies: list[TextPair]) -> Iterator[TextPair]:
     count.add("twice", *(copy.place for copy in copies[1:]))
     scores = sorted(copy.score for copy in copies if copy.score is not None)
     chosen = min(copies, key=lambda copy: (copy.first, copy.second))
     yield replace(chosen, score=statistics.fmean(scores) if scores else None)
 
 
-def _apart(pairs: list[TextPair], count: Counts) -> list[TextPair]:
+def _apart(pairs: list[TextPair], count: ReasonCounts) -> list[TextPair]:
     """Return the pairs without a text in a stricter split, checked by second texts first, then by first texts."""
     for identity_of_pair in (attrgetter("second_identity"), attrgetter("first_identity")):
         parts: dict[str, set[Part]] = {}

@@ -85,29 +85,53 @@ class BelongingPairs(OnPairs):
         words = bm25(questions.firsts, questions.seconds)
         found, beside, both = scored_items.ranked_by_each(scorer_with_fusion(cosines, words), questions.belonging)
 
-        def recall(ranks: Ranked) -> Figure:
-            is_found_Q = ranks.recall_at(k)
-            return lambda place_Q: float(is_found_Q[place_Q].mean())
-
         def chance(place_Q: Places) -> float:
             belonging = [questions.belonging[place] for place in place_Q.tolist()]
             return scored_items.chance_of_recall(len(questions.seconds), belonging, k)
 
         figure = HeadlineFigure(
             f"recall_at_{k}",
-            recall(both),  # by which `clozeline search` answers
-            ("BM25", recall(beside)),
+            _recall(both, k),  # by which `clozeline search` answers
+            ("BM25", _recall(beside, k)),
             ("a random order", chance),
             method="fine-tuned encoder together with BM25",
-            beside={"fine-tuned encoder alone": recall(found)},
+            beside={"fine-tuned encoder alone": _recall(found, k)},
         )
 
         def headline_on(pairs: Sequence[int]) -> Headline:
             return figure.on(questions.without_other_pairs(splits.test, pairs))
 
         top = headline_on(range(len(splits.test)))
-        low, high = bootstrap_interval(recall(found), len(questions.firsts))
-        figures = {
+        shown_first = [questions.seconds[best][:_SHOWN_CHARACTERS] for best in found.best_Q.tolist()]
+        matching = [questions.seconds[own[0]] for own in questions.belonging]
+        items = [
+            ShownItem({"text": text}, right[:_SHOWN_CHARACTERS], f"rank {rank}; ranked first: {best}", rank == 1)
+            for text, right, rank, best in zip(
+                questions.firsts, matching, found.rank_Q.tolist(), shown_first, strict=True
+            )
+        ]
+        return TaskReport(
+            headline=top,
+            figures=self._figures(top, questions, (found, beside, both), num_truncated),
+            confusion=[(_BEST, _bucket(rank, k)) for rank in found.rank_Q.tolist()],
+            examples=shown(items, self.params.num_examples),
+            test_texts=questions.seconds,
+            train_texts=[pair.second for pair in splits.train],
+            test_pairs=[f"{pair.first} {pair.second}" for pair in splits.test],
+            train_pairs=[f"{pair.first} {pair.second}" for pair in splits.train],
+            headline_on=headline_on,
+            first_places=splits.count.first_places,
+            only_answer=only_answer(shown_first, matching),
+        )
+
+    def _figures(
+        self, top: Headline, questions: MatchQuestions, ranks: Sequence[Ranked], num_truncated: int
+    ) -> dict[str, object]:
+        """Return all figures. `ranks`: by the encoder, by words, and by both together."""
+        splits, k = self.splits, self.params.recall_at
+        found, beside, both = ranks
+        low, high = bootstrap_interval(_recall(found, k), len(questions.firsts))
+        return {
             "recall": float(found.recall_at(k).mean()),
             "recall_low": low,
             "recall_high": high,
@@ -133,33 +157,17 @@ class BelongingPairs(OnPairs):
             "num_test_seen_in_pretraining": count_seen(questions.second_identities, self.inputs.pretraining_text),
             "records": splits.count.by_reason,
         }
-        shown_first = [questions.seconds[best][:_SHOWN_CHARACTERS] for best in found.best_Q.tolist()]
-        matching = [questions.seconds[own[0]] for own in questions.belonging]
-        items = [
-            ShownItem({"text": text}, right[:_SHOWN_CHARACTERS], f"rank {rank}; ranked first: {best}", rank == 1)
-            for text, right, rank, best in zip(
-                questions.firsts, matching, found.rank_Q.tolist(), shown_first, strict=True
-            )
-        ]
-        return TaskReport(
-            headline=top,
-            figures=figures,
-            confusion=[(_BEST, _bucket(rank, k)) for rank in found.rank_Q.tolist()],
-            examples=shown(items, self.params.num_examples),
-            test_texts=questions.seconds,
-            train_texts=[pair.second for pair in splits.train],
-            test_pairs=[f"{pair.first} {pair.second}" for pair in splits.test],
-            train_pairs=[f"{pair.first} {pair.second}" for pair in splits.train],
-            headline_on=headline_on,
-            first_places=splits.count.first_places,
-            only_answer=only_answer(shown_first, matching),
-        )
 
     def _cosines(self, questions: MatchQuestions) -> tuple[ScoresOf, int]:
         """Return a scorer of all second texts by cosine, and the number of texts that were cut."""
         queries_QH, num_first = self.embed(questions.firsts)
         candidates_DH, num_second = self.embed(questions.seconds)
         return scored_items.by_vectors(queries_QH, candidates_DH), num_first + num_second
+
+
+def _recall(ranks: Ranked, k: int) -> Figure:
+    is_found_Q = ranks.recall_at(k)
+    return lambda place_Q: float(is_found_Q[place_Q].mean())
 
 
 def _bucket(rank: int, k: int) -> str:

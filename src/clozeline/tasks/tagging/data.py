@@ -17,7 +17,7 @@ from clozeline.params.tasks import TaggingParams
 from clozeline.records.reading.streams import identity_of
 from clozeline.tasks import selection
 from clozeline.tasks.files import LabelledRecord, Part
-from clozeline.tasks.selection import Counts, Splits, part_of
+from clozeline.tasks.selection import ReasonCounts, Splits, part_of
 
 OUTSIDE = "O"
 _TAG = re.compile(r"([BIESLU])-(.+)")
@@ -88,7 +88,7 @@ def select(records: Iterable[tuple[Part, LabelledRecord]], params: TaggingParams
     Raises:
         DataError: words and tags of a record do not match, a split is empty, or training has no entity.
     """
-    count = Counts.of_records("without_words", "in_several_parts")
+    count = ReasonCounts.of_records("without_words", "in_several_parts")
     kept = selection.select(records, partial(_sentence, params), lambda it: it.identity, iter, count)
     splits = Splits.of(kept, lambda it: (it.identity, it.words, it.tags), count)
     types = {type_of(tag) for sentence in splits.train for tag in sentence.tags} - {OUTSIDE}
