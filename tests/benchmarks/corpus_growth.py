@@ -105,7 +105,7 @@ def costs(raw: Path, steps: int) -> dict[str, Usage]:
                 "tokenizer": tokenizer,
                 "out": folder / "encoder",
                 "curve": folder / "curve.csv",
-                "looks": folder / "looks.csv",
+                "validation": folder / "validation.csv",
                 "timing": folder / "timing.csv",
                 "work": folder / "work",
                 "metrics": folder / "pretrain.json",

@@ -133,13 +133,13 @@ def test_ours_trains_until_it_reaches_a_loss_measured_on_fixed_masks(
     split = ours.first_tokens(tiny_tokens, tiny_pretraining.max_length, 200)
     with ours.prepared(tiny_pretraining, 1, tiny_tokens, tiny_tokenizer) as job:
 
-        def look() -> float:
+        def validation() -> float:
             return ours.validation_loss(job.model, split)
 
-        before = look()
-        assert before == look()
+        before = validation()
+        assert before == validation()
         assert before == pytest.approx(math.log(job.model.config.vocab_size), abs=0.3)
-        passing = ours.train_until(job, look, before - 0.05)
+        passing = ours.train_until(job, validation, before - 0.05)
     assert passing.passed
     assert passing.loss <= before - 0.05
     assert 0 < passing.step <= tiny_pretraining.steps

@@ -79,7 +79,7 @@ def test_the_most_cores_hold_for_torch_before_it_is_loaded_and_for_numpy(
 @pytest.mark.parametrize(
     ("name", "values", "arguments"),
     [
-        ("pretrain", {"start": "models/encoder"}, "start tokens tokenizer metrics curve looks timing work"),
+        ("pretrain", {"start": "models/encoder"}, "start tokens tokenizer metrics curve validation timing work"),
         ("tokenize", {"algorithm": "existing", "existing": "models/encoder"}, "start clean tokenizer metrics work"),
     ],
 )
@@ -132,7 +132,8 @@ def test_params_that_contradict_the_locked_model_stop_the_first_stage(
     assert "objective" in str(error)
 
 
-PATHS = ["out=encoder", "metrics=metrics.json", "curve=curve.csv", "looks=looks.csv", "timing=timing.csv", "work=work"]
+PATHS = ["out=encoder", "metrics=metrics.json", "curve=curve.csv", "validation=validation.csv"]
+PATHS += ["timing=timing.csv", "work=work"]
 TWO = "--standalone --nproc-per-node 2"
 
 
@@ -233,7 +234,7 @@ def test_two_processes_write_what_one_does_and_only_the_first_logs(
     _, told = process.communicate()
     assert process.returncode == 0, told
     written = {path.name for path in folder.iterdir()} - {"params.yaml"}
-    assert written == {"encoder", "metrics.json", "curve.csv", "looks.csv", "timing.csv", "work"}
+    assert written == {"encoder", "metrics.json", "curve.csv", "validation.csv", "timing.csv", "work"}
     figures = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     assert (figures["world_size_at_start"], figures["world_size_at_end"]) == (2, 2)
     lines = ("parameters, ", "step 6: validation loss", "step 12: validation loss")

@@ -35,11 +35,11 @@ class Made:
     rate: float
     forgotten: list[float]
 
-    def run(self, on_look: Callable[[int, float], None]) -> float:
+    def run(self, on_validation: Callable[[int, float], None]) -> float:
         if self.rate == 0.9:
             raise TrainingError("the loss is not finite", given="nan", expected="a number", do="lower the rate")
         for step in (10, 20):
-            on_look(step, abs(self.rate - 0.45))
+            on_validation(step, abs(self.rate - 0.45))
         return abs(self.rate - 0.45)
 
     def forget(self) -> None:
@@ -58,14 +58,14 @@ class MadeSweep(Sweep):
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proposals from a list in the place of Optuna's; a trial is hopeless if it is worse than every other."""
-    noted = Trials.look
+    noted = Trials.report
 
-    def look(trials: Trials, trial: TrialRecord, step: int, figure: float) -> bool:
+    def report(trials: Trials, trial: TrialRecord, step: int, figure: float) -> bool:
         noted(trials, trial, step, figure)
         return trials.plan.pruning and all(figure > one.value for one in trials.read() if one.value is not None)
 
     monkeypatch.setattr(Trials, "_proposed", lambda trials, number, space: {KEY: RATES[number]})
-    monkeypatch.setattr(Trials, "look", look)
+    monkeypatch.setattr(Trials, "report", report)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_trials_end_finished_pruned_or_failed_and_only_weights_of_the_first_and_
     trials = sweep.trials.read()
     assert [trial.state for trial in trials] == ["finished", "finished", "failed", "pruned", "finished"]
     assert "not finite (nan)" in trials[2].reason
-    assert trials[3].looks == pytest.approx({10: 0.25})
+    assert trials[3].validations == pytest.approx({10: 0.25})
     assert trials[3].value is None
     best = sweep.best_of(trials)
     assert best is not None
@@ -110,7 +110,7 @@ def test_a_figure_of_0_counts_and_one_of_a_pruned_trial_does_not(sweep: MadeSwee
 def test_a_figure_that_is_not_finite_is_a_failure_and_the_sweep_goes_on(
     sweep: MadeSweep, figure: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Made, "run", lambda made, on_look: figure if made.rate == 0.3 else made.rate)
+    monkeypatch.setattr(Made, "run", lambda made, on_validation: figure if made.rate == 0.3 else made.rate)
     run_trials(sweep, unlogged)
     first, *others = sweep.trials.read()
     assert (first.state, first.value, first.reason) == ("failed", None, f"nats_per_byte is {figure}")
@@ -186,8 +186,8 @@ def test_a_winning_encoder_is_compared_with_the_params_as_they_are_on_text_that_
     sweep = Sweep(plan, config, corpus, tmp_path / "kept")
     run_trials(sweep, unlogged)
     (base,) = sweep.trials.read()
-    assert list(base.looks) == [20, 40]
-    assert base.value == max(base.looks.values())
+    assert list(base.validations) == [20, 40]
+    assert base.value == max(base.validations.values())
     more = Sweep(plan.model_copy(update={"trials": 2}), config, corpus, tmp_path / "kept")
     monkeypatch.setattr(Trials, "_proposed", lambda trials, number, space: {"pretrain.steps": 80})
     assert more.trials.run_next({}, lambda trial: replace(trial, state="finished", value=0.9)) is not None

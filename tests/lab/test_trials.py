@@ -38,7 +38,7 @@ from pathlib import Path
 trials, first = pickle.loads(Path(sys.argv[1]).read_bytes())
 
 def run(trial):
-    trials.look(trial, 10, 2.5)
+    trials.report(trial, 10, 2.5)
     os.kill(os.getpid(), signal.SIGKILL)
 
 trials.run_next(first, run)
@@ -116,18 +116,18 @@ def test_the_trial_of_a_killed_process_goes_on_with_its_values_and_figures(tmp_p
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(PROJECT)}, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
     lost = trials.read()[1]
-    assert (lost.state, lost.looks) == ("running", {10: 2.5})
+    assert (lost.state, lost.validations) == ("running", {10: 2.5})
     seen = []
 
     def run(trial: TrialRecord) -> TrialRecord:
         seen.append(trial)
-        trials.look(trial, 10, 2.5)  # a training that continues from before this pass repeats it
+        trials.report(trial, 10, 2.5)  # a training that continues from before this pass repeats it
         return finish(trial)
 
     found = run_all(trials, run)
     assert seen == [lost]
     assert [trial.state for trial in found] == ["finished", "finished"]
-    assert found[1].looks == {10: 2.5}
+    assert found[1].validations == {10: 2.5}
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_kill_at_any_point_changes_no_proposal(
         if place:
             patched.setattr(f"optuna.{place}", kill)
         with pytest.raises(Killed):
-            trials.run_next(FIRST, lambda trial: trials.look(trial, 10, 2.5) or kill())
+            trials.run_next(FIRST, lambda trial: trials.report(trial, 10, 2.5) or kill())
     found = run_all(of(tmp_path, 4))
     assert [trial.values for trial in found] == [trial.values for trial in thirty[:4]]
     assert [trial.state for trial in found] == ["finished"] * 4
@@ -179,7 +179,7 @@ def test_a_process_that_stood_still_leaves_its_trial_to_the_one_that_took_it_up(
     def stand_still(trial: TrialRecord) -> TrialRecord:
         second.settle()
         assert second.run_next(FIRST, lambda trial: replace(finish(trial), value=1.5)) is not None
-        first.look(trial, 10, 2.5)
+        first.report(trial, 10, 2.5)
         return finish(trial)
 
     monkeypatch.setattr("optuna.storages._heartbeat.HeartbeatThread.start", lambda thread: None)
@@ -239,8 +239,8 @@ def test_a_trial_worse_than_half_of_the_others_is_hopeless(tmp_path: Path, pruni
 
     def run(trial: TrialRecord) -> TrialRecord:
         is_last = trial.number == 5
-        verdicts.append(trials.look(trial, 10, 2.5 if is_last else trial.number))
-        verdicts.append(trials.look(trial, 20, 1.5 if is_last else trial.number))
+        verdicts.append(trials.report(trial, 10, 2.5 if is_last else trial.number))
+        verdicts.append(trials.report(trial, 20, 1.5 if is_last else trial.number))
         return finish(trial)
 
     run_all(trials, run)

@@ -127,7 +127,7 @@ def fine_tune(
         out=out / "model",
         metrics=out / "metrics.json",
         curve=out / "training.csv",
-        looks=out / "validation.csv",
+        validation=out / "validation.csv",
         confusion=out / "confusion.csv",
         classes=out / "classes.csv",
         examples=out / "examples",

@@ -153,6 +153,10 @@ def test_params_cannot_be_changed_after_reading() -> None:
         ("pretrain: {validation: {max_tokens: 5}}", "`pretrain.validation.max_tokens` is gone: "),
         ("recipes: {mine: {validation: {max_tokens: 5}}}", "`recipes.mine.validation.max_tokens` is gone: "),
         ("export: {half: true}", "`export.half` is gone: "),
+        (
+            "finetune_defaults: {shared: {looks_per_epoch: 2}}",
+            "`finetune_defaults.shared.looks_per_epoch` is now validations_per_epoch",
+        ),
         ("export: {gates: {min_metric_items: 9}}", "`export.gates.min_metric_items` is gone: the limit is always 200"),
         *(
             (f"{section}: {{large_file_mb: 1000}}", f"`{section}.large_file_mb` is gone: let clones share DVC's cache")
@@ -165,7 +169,7 @@ def test_a_key_of_an_earlier_version_is_refused_with_what_became_of_it(
 ) -> None:
     told = message(path := written(tmp_path, content))
     assert became in told
-    assert f"remove it from {path}" in told
+    assert (f"rename it in {path}" if "is now" in became else f"remove it from {path}") in told
 
 
 def test_the_defaults_are_the_projects_own_params() -> None:

@@ -23,7 +23,7 @@ from clozeline.pretraining.losses import TargetLoss
 from clozeline.pretraining.watching import NUM_EXAMPLES
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.progress import ProgressBar
-from clozeline.training.curves import Look
+from clozeline.training.curves import ValidationPass
 from clozeline.training.micro_batches import Precision
 from clozeline.training.state import Callback
 from tests.make.models import NAME, OLD, MovingHub
@@ -84,17 +84,17 @@ def test_batch_workers_do_not_change_the_result(prepare: Prepare) -> None:
 
 class Looked(Callback):
     def __init__(self) -> None:
-        self.looks: list[Look] = []
+        self.validations: list[ValidationPass] = []
 
-    def on_look(self, look: Look) -> None:
-        self.looks.append(look)
+    def on_validation(self, validation: ValidationPass) -> None:
+        self.validations.append(validation)
 
 
 def test_validation_passes_do_not_affect_the_training(prepare: Prepare) -> None:
     looked = Looked()
     blind = prepare.trained(model__dropout=0.1)
     seeing = prepare.trained(looked, model__dropout=0.1, validation__every_steps=7)
-    assert [look.step for look in looked.looks] == [7, 14, 21, 28, 35, 40]
+    assert [validation.step for validation in looked.validations] == [7, 14, 21, 28, 35, 40]
     assert blind.state.curve == seeing.state.curve
     assert largest_difference(weights_of(blind.model), weights_of(seeing.model)) == 0.0
 
@@ -102,8 +102,8 @@ def test_validation_passes_do_not_affect_the_training(prepare: Prepare) -> None:
 def test_a_training_without_improvement_stops_and_keeps_its_best_weights(prepare: Prepare) -> None:
     changes = {"validation__every_steps": 5, "validation__patience": 3, "optimizer__learning_rate": 1.0, "steps": 200}
     stopped = prepare.trained(**changes)
-    losses = [look.loss for look in stopped.state.looks]
-    best = stopped.state.best_look
+    losses = [validation.loss for validation in stopped.state.validations]
+    best = stopped.state.best_validation
     assert best is not None
     assert losses.index(min(losses)) == len(losses) - 4
     assert stopped.state.step == best.step + 15 < 200
@@ -113,11 +113,11 @@ def test_a_training_without_improvement_stops_and_keeps_its_best_weights(prepare
 def test_the_weights_of_the_best_validation_pass_are_kept(prepare: Prepare) -> None:
     job = prepare(validation__every_steps=5, validation__patience=2, optimizer__learning_rate=1.0, steps=200)
     state = job.run()
-    assert job.loop.looks is not None
-    best = state.best_look
+    assert job.loop.validation is not None
+    best = state.best_validation
     assert best is not None
     job.model.eval()
-    assert job.loop.looks.measure() == pytest.approx((best.loss, best.accuracy), abs=1e-6)
+    assert job.loop.validation.measure() == pytest.approx((best.loss, best.accuracy), abs=1e-6)
 
 
 def test_running_out_of_memory_halves_the_micro_batches_and_not_the_batch(

@@ -12,12 +12,12 @@ from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.losses import Judge
 from clozeline.system.errors import DataError
-from clozeline.training.loop import Looks
+from clozeline.training.loop import Validation
 
 
-def judge_of(looks: Looks | None) -> Judge:
-    assert looks is not None
-    judge = looks.measure.__self__
+def judge_of(validations: Validation | None) -> Judge:
+    assert validations is not None
+    judge = validations.measure.__self__
     assert isinstance(judge, Judge)
     return judge
 
@@ -29,7 +29,7 @@ def judge(params: PretrainParams, tokens: Path, tokenizer: Path, work: Path, **m
             "validation": params.validation.model_copy(update={"every_steps": 10}),
         }
     )
-    return judge_of(pretraining.prepare(params, seed=1, tokens=tokens, tokenizer=tokenizer, work=work).loop.looks)
+    return judge_of(pretraining.prepare(params, seed=1, tokens=tokens, tokenizer=tokenizer, work=work).loop.validation)
 
 
 def asked(judge: Judge) -> list[list[int]]:
@@ -58,7 +58,7 @@ def test_validation_rows_stay_within_their_limit_and_spread_over_the_split(
     validation = tiny_pretraining.validation.model_copy(update={"every_steps": 10})
     params = tiny_pretraining.model_copy(update={"validation": validation})
     job = pretraining.prepare(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, work=tmp_path)
-    rows_R = judge_of(job.loop.looks)._rows()
+    rows_R = judge_of(job.loop.validation)._rows()
     assert 1 < len(rows_R) < len(job.validation.rows) / 2
     assert rows_R[0] == 0
     assert rows_R[-1] == len(job.validation.rows) - 1

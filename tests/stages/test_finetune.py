@@ -1,7 +1,7 @@
 """Claim: a learnable task is learned; its figures are complete, and come with baselines and counts.
 
-The model is that of the best look, loads in stock classes, ignores the test split, and is reproducible: a killed
-training resumes, one of several seeds or rates goes on as if it were the only one, and every knob takes effect.
+The model is that of the best validation pass, loads in stock classes, ignores the test split, and is reproducible: a
+killed training resumes, one of several seeds or rates goes on as if it were the only one, and every knob takes effect.
 """
 
 import csv
@@ -34,7 +34,7 @@ from clozeline.tasks.classification.data import select
 from clozeline.tasks.classification.texts import SingleLabel
 from clozeline.tasks.formats import Labelled
 from clozeline.tasks.task import TaskReport
-from clozeline.tasks.training import CLEARLY, BestLook
+from clozeline.tasks.training import CLEARLY, BestValidation
 from clozeline.training.loop import Loop
 from tests.make.packages import card_in
 from tests.make.tasks import contents, fine_tune, keep_last_weights, metrics_of, without_card
@@ -274,7 +274,7 @@ def test_the_rate_with_the_best_first_pass_goes_on_with_the_bytes_of_a_training_
 ) -> None:
     caplog.set_level(logging.INFO)
     alone = {factor: run(f"alone {factor}", rate_factors=[factor]) for factor in (1.0, LOWER)}
-    first = {factor: looks_of(folder)[1] for factor, folder in alone.items()}
+    first = {factor: scores_of_validation(folder)[1] for factor, folder in alone.items()}
     assert first[1.0] != first[LOWER], "the test needs rates that differ"
     best = max(first, key=first.__getitem__)
     for factors in ([1.0, LOWER], [LOWER, 1.0]):
@@ -301,7 +301,7 @@ def test_frozen_layers_and_adapters_are_as_if_the_rate_had_been_alone(
     assert (grid / "training.csv").read_bytes() == (alone / "training.csv").read_bytes()
 
 
-def looks_of(folder: Path) -> list[float]:
+def scores_of_validation(folder: Path) -> list[float]:
     with (folder / "validation.csv").open(newline="") as file:
         return [float(row["validation_score"]) for row in csv.DictReader(file)]
 
@@ -310,7 +310,7 @@ def looks_of(folder: Path) -> list[float]:
 def test_another_rate_than_the_first_needs_a_clear_lead(
     run: Finetune, lead: float, kept: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BestLook, "trial", lambda it, callback: 0.5 + lead if it.learning_rate == RATE else 0.5)
+    monkeypatch.setattr(BestValidation, "trial", lambda it, callback: 0.5 + lead if it.learning_rate == RATE else 0.5)
     assert metrics_of(run("out", rate_factors=[LOWER, 1.0]))["learning_rate"] == kept * RATE
 
 
@@ -318,7 +318,7 @@ def test_log_and_metrics_name_the_rate_as_people_multiply(
     run: Finetune, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(BestLook, "trial", lambda it, callback: it.learning_rate * 1000)
+    monkeypatch.setattr(BestValidation, "trial", lambda it, callback: it.learning_rate * 1000)
     optimizer = PARAMS.optimizer.model_dump() | {"learning_rate": 5e-5}
     metrics = metrics_of(run("out", rate_factors=[1.0, 3.0], epochs=1, optimizer=optimizer))
     assert (metrics["learning_rate"], 3.0 * 5e-5) == (0.00015, 0.00015000000000000001)
@@ -406,11 +406,11 @@ def test_the_best_of_several_seeds_is_kept_by_validation_and_their_spread_is_rep
 
 def test_loss_and_validation_curves_of_the_kept_model_are_written(run: Finetune) -> None:
     out = run("out", epochs=2)
-    losses, looks = ([*csv.DictReader((out / name).read_text().splitlines())] for name in CURVES)
+    losses, validations = ([*csv.DictReader((out / name).read_text().splitlines())] for name in CURVES)
     assert float(losses[-1]["loss"]) < float(losses[0]["loss"])
-    assert [float(look["epoch"]) for look in looks] == [0, 1, 2]
-    assert looks[-1]["step"] == losses[-1]["step"]
-    assert max(float(look["validation_score"]) for look in looks) == metrics_of(out)["validation_score"]
+    assert [float(it["epoch"]) for it in validations] == [0, 1, 2]
+    assert validations[-1]["step"] == losses[-1]["step"]
+    assert max(float(it["validation_score"]) for it in validations) == metrics_of(out)["validation_score"]
 
 
 def test_splitting_batches_for_memory_does_not_change_the_figures(
@@ -426,7 +426,7 @@ KNOBS = {
     "rates that fall with depth": {"layer_decay": 0.5},
     "frozen layers": {"frozen_layers": 1},
     "adapters": {"lora": {"rank": 4, "alpha": 8, "dropout": 0.0}},
-    "looks inside an epoch": {"looks_per_epoch": 2, "patience": 3},
+    "validations inside an epoch": {"validations_per_epoch": 2, "patience": 3},
 }
 
 
@@ -445,7 +445,7 @@ def test_a_training_knob_takes_effect_and_the_task_is_still_learned(
     assert (low <= same) == (name == "frozen layers")
     assert {key for key in after if "norm" in key} <= same or name in {
         "rates that fall with depth",
-        "looks inside an epoch",
+        "validations inside an epoch",
         "frozen layers",
     }
 

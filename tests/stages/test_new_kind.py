@@ -149,7 +149,7 @@ def root(tmp_path: Path, params: Params, small_encoder: Path) -> Path:
         out=tmp_path / "models/finetuned/early",
         metrics=tmp_path / "metrics/finetune/early.json",
         curve=tmp_path / "plots/early_training.csv",
-        looks=tmp_path / "plots/early_validation.csv",
+        validation=tmp_path / "plots/early_validation.csv",
         confusion=tmp_path / "plots/early.csv",
         classes=tmp_path / "plots/early_classes.csv",
         examples=tmp_path / "reports/early",

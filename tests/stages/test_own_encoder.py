@@ -111,8 +111,8 @@ def test_experiments_train_own_encoders_and_their_tasks(line: Line, tmp_path: Pa
     config = line.topics.config
     config["finetune"]["topics"]["data"] = str(folder / config["finetune"]["topics"]["data"])
     task = TaskTraining.of(config, "topics", corpus, tmp_path)
-    looks: list[float] = []
-    assert task.run(lambda step, score: looks.append(score)) == max(looks) > 0.6
+    scores: list[float] = []
+    assert task.run(lambda step, score: scores.append(score)) == max(scores) > 0.6
     assert Experiment.of(config, 1, corpus, tmp_path).run().nats_per_byte < 3
     with (Path.cwd() / "mine.py").open("a") as file:
         file.write("# edited\n")

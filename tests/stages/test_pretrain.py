@@ -26,7 +26,7 @@ from tests.conftest import TokensMaker, counting_documents, write_tokens
 from tests.make.packages import card_in
 
 PROJECT = Path(__file__).parents[2]
-CURVES = ("curve", "looks", "timing")
+CURVES = ("curve", "validation", "timing")
 
 
 def run_stage(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path, **more: Any) -> None:
@@ -45,7 +45,7 @@ def run_stage(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Pat
 
 def outputs(folder: Path) -> dict[str, bytes]:
     """Return the output files that DVC would hash, which excludes those with timings."""
-    files = [*(folder / "encoder").iterdir(), folder / "metrics.json", folder / "curve.csv", folder / "looks.csv"]
+    files = [*(folder / "encoder").iterdir(), folder / "metrics.json", folder / "curve.csv", folder / "validation.csv"]
     return {file.name: file.read_bytes() for file in files}
 
 

@@ -36,7 +36,7 @@ def write_cases(folder: Path, inputs: dict[str, Path]) -> None:
         "paths": {**texts, **out, "encoder": inputs["pair"], "tokenizer": inputs["tokenizer"]},
         "others": {"seed": 1, "family": "electra"},
     }
-    files = {"out": "model", "metrics": "finetune.json", "curve": "curve.csv", "looks": "looks.csv"}
+    files = {"out": "model", "metrics": "finetune.json", "curve": "curve.csv", "validation": "validation.csv"}
     files |= {name: name for name in ("confusion", "classes", "examples", "work")}
     finetune = {
         "stage": "finetune",
@@ -115,6 +115,6 @@ def test_two_nodes_evaluate_and_fine_tune_like_one_process(inputs: dict[str, Pat
         assert together == pytest.approx(alone, rel=1e-5)
     assert together["learning_rate"] == RATE
     assert {"score at 0.001", "score at 0.0001"} <= set(together)
-    for file, name in (("curve.csv", "loss"), ("looks.csv", "validation_score")):
+    for file, name in (("curve.csv", "loss"), ("validation.csv", "validation_score")):
         alone, together = (column(folder / "tuned" / file, name) for folder in (one, two))
         assert together == pytest.approx(alone, rel=1e-5)

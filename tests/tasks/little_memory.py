@@ -21,12 +21,12 @@ class Curve(Callback):
 
 def losses(kind: str, encoder: Path, data: Path, **changes: object) -> list[float]:
     case, curve = CASES[kind][0], Curve()
-    knobs = {"max_length": 64, "epochs": 2, "looks_per_epoch": 1, **changes}
+    knobs = {"max_length": 64, "epochs": 2, "validations_per_epoch": 1, **changes}
     task = prepare(kind, case, encoder, data, **knobs)
     with TemporaryDirectory() as work:
         training = prepare_training(task, inputs_of_case(kind, case, encoder, data, **knobs), Path(work))
-        trained = training.chosen().run(curve, lambda look: None)
-    return [*curve.losses, *(look.validation_score for look in trained.looks)]
+        trained = training.chosen().run(curve, lambda validation: None)
+    return [*curve.losses, *(validation.validation_score for validation in trained.validations)]
 
 
 def main(kind: str, encoder: Path, few: Path, many: Path) -> None:

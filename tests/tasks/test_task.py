@@ -222,7 +222,7 @@ def test_a_row_too_large_for_memory_is_refused_with_its_size_and_the_params_of_t
         task, inputs_of_case(kind, case, small_encoder, tmp_path / "data.jsonl"), tmp_path / "work"
     )
     with pytest.raises(TrainingError) as caught:
-        training.chosen().run(Callback(), lambda look: None)
+        training.chosen().run(Callback(), lambda validation: None)
     assert "4,503,599,627,370,496 bytes were requested" in str(caught.value)
     assert "of epoch" in str(caught.value)
     assert named_in(str(caught.value)) == [*FIRST]

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import clozeline
-from clozeline.records.finetune.task_metrics import ScoredLook
+from clozeline.records.finetune.task_metrics import ValidationScore
 from clozeline.system.errors import TrainingError
 from clozeline.tasks.kinds import train_each
 from clozeline.tasks.rows import EncodedBatch
 from clozeline.tasks.task import Task
-from clozeline.tasks.training import BestLook, ValidationPlan, best_of, prepare_training
+from clozeline.tasks.training import BestValidation, ValidationPlan, best_of, prepare_training
 from clozeline.training.checkpoints import Checkpoints
 from clozeline.training.loop import Loop
 from clozeline.training.micro_batches import Hardware
@@ -67,7 +67,7 @@ def test_embeddings_of_words_outside_the_training_texts_stay_unchanged(
     assert inputs.params.optimizer.weight_decay > 0
     before = table_of(prepare("classification", case, encoder, tmp_path / "data.jsonl")).clone()
     finished = next(
-        train_each(inputs, tmp_path / "work", lambda it, seed: it.chosen().run(Callback(), lambda look: None))
+        train_each(inputs, tmp_path / "work", lambda it, seed: it.chosen().run(Callback(), lambda validation: None))
     )
     has_changed = (table_of(finished.task) != before).any(dim=1)
     assert set(has_changed.nonzero().flatten().tolist()) == tokens_of(finished.task)
@@ -118,10 +118,10 @@ def training(
     score: Callable[[nn.Module, int], float],
     loss: Callable[[Tensor], Tensor] = torch.square,
     *,
-    looks_per_epoch: int = 1,
+    validations_per_epoch: int = 1,
     checkpoint_every_steps: int | None = None,
     patience: int | None = None,
-) -> tuple[BestLook, nn.Module]:
+) -> tuple[BestValidation, nn.Module]:
     """Linear model in training; `score` gets the model and the number of earlier validation passes."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 1), nn.Dropout(0.5))
@@ -140,16 +140,16 @@ def training(
         hardware=Hardware.plain(),
         seed=0,
     )
-    plan = ValidationPlan(STEPS_PER_EPOCH, NUM_EPOCHS, looks_per_epoch, checkpoint_every_steps, patience)
-    return BestLook(loop, plan, lambda: score(model, next(asked)), learning_rate=0.1), model
+    plan = ValidationPlan(STEPS_PER_EPOCH, NUM_EPOCHS, validations_per_epoch, checkpoint_every_steps, patience)
+    return BestValidation(loop, plan, lambda: score(model, next(asked)), learning_rate=0.1), model
 
 
 def run(
     work: Path, score: Callable[[nn.Module, int], float], **plan: int | None
-) -> tuple[list[ScoredLook], list[Tensor]]:
-    best_look, model = training(work, score, **plan)
-    looks = best_look.run(Callback(), lambda look: None).looks
-    return looks, [weight.detach().clone() for weight in model.state_dict().values()]
+) -> tuple[list[ValidationScore], list[Tensor]]:
+    best_validation, model = training(work, score, **plan)
+    validations = best_validation.run(Callback(), lambda validation: None).validations
+    return validations, [weight.detach().clone() for weight in model.state_dict().values()]
 
 
 def scores_of(*values: float) -> Callable[[nn.Module, int], float]:
@@ -192,11 +192,11 @@ def test_the_first_best_epoch_is_kept_or_the_last_if_none_improved(
 def test_the_weights_before_the_first_step_are_kept_unless_later_ones_are_better(
     tmp_path: Path, scores: tuple[float, ...], best: int
 ) -> None:
-    best_look, model = training(tmp_path, scores_of(*scores))
+    best_validation, model = training(tmp_path, scores_of(*scores))
     before = [weight.clone() for weight in model.state_dict().values()]
-    looks = replace(best_look, validates_start=True).run(Callback(), lambda look: None).looks
-    assert [look.step for look in looks] == [0, 4, 8, 12, 16, 20]
-    assert best_of(looks).step == best
+    validations = replace(best_validation, validates_start=True).run(Callback(), lambda validation: None).validations
+    assert [validation.step for validation in validations] == [0, 4, 8, 12, 16, 20]
+    assert best_of(validations).step == best
     after = model.state_dict().values()
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True)) == (best == 0)
 
@@ -226,17 +226,17 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
 
 
 def test_a_nan_loss_stops_the_run(tmp_path: Path) -> None:
-    best_look, _ = training(tmp_path, weight_sum, loss=lambda outputs: outputs * float("nan"))
+    best_validation, _ = training(tmp_path, weight_sum, loss=lambda outputs: outputs * float("nan"))
     with pytest.raises(TrainingError, match="diverged at step 0"):
-        best_look.run(Callback(), lambda point: None)
+        best_validation.run(Callback(), lambda point: None)
 
 
 def test_validation_passes_are_evenly_spaced_and_close_each_epoch(tmp_path: Path) -> None:
-    looks, _ = run(tmp_path, weight_sum, looks_per_epoch=2)
-    assert [look.step for look in looks] == [2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
-    assert [look.epoch for look in looks[:3]] == [0.5, 1.0, 1.5]
-    assert ValidationPlan(5, 1, 3, None, None).look_steps == [2, 4, 5]
-    assert ValidationPlan(1, 2, 7, None, None).look_steps == [1, 2]
+    validations, _ = run(tmp_path, weight_sum, validations_per_epoch=2)
+    assert [validation.step for validation in validations] == [2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
+    assert [validation.epoch for validation in validations[:3]] == [0.5, 1.0, 1.5]
+    assert ValidationPlan(5, 1, 3, None, None).validation_steps == [2, 4, 5]
+    assert ValidationPlan(1, 2, 7, None, None).validation_steps == [1, 2]
 
 
 def test_a_training_without_improvement_stops_and_keeps_the_best_weights(tmp_path: Path) -> None:
@@ -246,15 +246,15 @@ def test_a_training_without_improvement_stops_and_keeps_the_best_weights(tmp_pat
         seen.append([weight.clone() for weight in model.state_dict().values()])
         return (1, 3, 2, 2.5, 9)[asked]
 
-    looks, weights = run(tmp_path, judge, patience=2)
-    assert [look.validation_score for look in looks] == [1, 3, 2, 2.5]
+    validations, weights = run(tmp_path, judge, patience=2)
+    assert [validation.validation_score for validation in validations] == [1, 3, 2, 2.5]
     torch.testing.assert_close(weights, seen[1], rtol=0, atol=0)
-    assert run(tmp_path, scores_of(), patience=2)[0] == looks, "a stopped run is not continued"
+    assert run(tmp_path, scores_of(), patience=2)[0] == validations, "a stopped run is not continued"
 
 
 def test_a_killed_run_resumes_from_a_checkpoint_between_two_validation_passes(tmp_path: Path) -> None:
     plan = {"checkpoint_every_steps": 3}
-    whole_looks, whole_weights = run(tmp_path / "whole", weight_sum, **plan)
+    whole_validations, whole_weights = run(tmp_path / "whole", weight_sum, **plan)
     steps = iter(range(100))
 
     def killed_at_step_14(outputs: Tensor) -> Tensor:
@@ -264,15 +264,17 @@ def test_a_killed_run_resumes_from_a_checkpoint_between_two_validation_passes(tm
 
     first, _ = training(tmp_path / "parts", weight_sum, killed_at_step_14, **plan)
     with pytest.raises(Killed):
-        first.run(Callback(), lambda look: None)
+        first.run(Callback(), lambda validation: None)
     assert [saved.name for saved in (tmp_path / "parts" / "run").iterdir()] == ["step-000000012"]
-    looks, weights = run(tmp_path / "parts", weight_sum, **plan)
-    assert looks == whole_looks
+    validations, weights = run(tmp_path / "parts", weight_sum, **plan)
+    assert validations == whole_validations
     torch.testing.assert_close(weights, whole_weights, rtol=0, atol=0)
     torch.testing.assert_close(weights, run(tmp_path / "none", weight_sum)[1], rtol=0, atol=0)
 
 
 def test_a_nan_score_loses_to_any_number() -> None:
-    looks = [ScoredLook(place, place, score) for place, score in enumerate([float("nan"), 0.1, float("nan"), 0.3, 0.3])]
-    assert best_of(looks) is looks[3]
-    assert best_of(looks[:1]) is looks[0]
+    validations = [
+        ValidationScore(place, place, score) for place, score in enumerate([float("nan"), 0.1, float("nan"), 0.3, 0.3])
+    ]
+    assert best_of(validations) is validations[3]
+    assert best_of(validations[:1]) is validations[0]

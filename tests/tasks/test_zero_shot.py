@@ -311,7 +311,7 @@ def test_the_stage_evaluates_without_training_and_training_knobs_have_no_effect(
     before, after = (AutoModelForMaskedLM.from_pretrained(it).state_dict() for it in (small_encoder, out / "model"))
     assert all(torch.equal(before[name], after[name]) for name in before)
     optimizer = usual.optimizer.model_copy(update={"learning_rate": 0.5})
-    others = {"epochs": 7, "looks_per_epoch": 3, "patience": 1, "optimizer": optimizer, "warmup_fraction": 0.9}
+    others = {"epochs": 7, "validations_per_epoch": 3, "patience": 1, "optimizer": optimizer, "warmup_fraction": 0.9}
     others |= {"layer_decay": 0.5, "frozen_layers": 1, "checkpoint_every_steps": 2, "micro_batch_tokens": 64}
     assert set(others) == set(usual.idle)
     again = fine_tune(usual.model_copy(update=others), tmp_path / "others", encoder=small_encoder, data=data)

@@ -19,7 +19,7 @@ from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.job import Pretraining
 from clozeline.pretraining.losses import DetectionLoss
 from clozeline.pretraining.watching import ShownParts
-from clozeline.training.curves import CurvePoint, Look
+from clozeline.training.curves import CurvePoint, ValidationPass
 from clozeline.training.state import Callback
 
 WEIGHT = 50.0
@@ -191,7 +191,7 @@ def test_each_validation_line_names_both_losses_and_a_generator_on_the_plateau(
     job.model.train()
     with caplog.at_level(logging.INFO):
         for step in (1, 2, 3, 4):
-            shown.on_look(Look(step, loss, 0.5))
+            shown.on_validation(ValidationPass(step, loss, 0.5))
             assert ("the loss has stayed" in caplog.text) == (step == 4)
     assert job.model.training
     told = caplog.records[0].getMessage().split()

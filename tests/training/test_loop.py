@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from clozeline.params.model import OptimizerParams
 from clozeline.system.errors import ArtifactError, TrainingError
 from clozeline.training.checkpoints import Checkpoints
-from clozeline.training.curves import CurvePoint, Look, Quality
+from clozeline.training.curves import CurvePoint, Quality, ValidationPass
 from clozeline.training.distribution import Processes
-from clozeline.training.loop import Looks, Loop
+from clozeline.training.loop import Loop, Validation
 from clozeline.training.micro_batches import Hardware
 from clozeline.training.optimizers import build_optimizer
 from clozeline.training.state import Batch, Callback, Scored
@@ -149,11 +149,11 @@ def test_the_gradient_is_clipped_to_the_norm(tmp_path: Path) -> None:
     training = loop(tmp_path, total_steps=1)
     norms: list[float] = []
 
-    def look(optimizer: torch.optim.Optimizer, *rest: object) -> None:
+    def validation(optimizer: torch.optim.Optimizer, *rest: object) -> None:
         gradients = [p.grad.flatten() for group in optimizer.param_groups for p in group["params"]]
         norms.append(torch.cat(gradients).norm().item())
 
-    training.optimizer.register_step_pre_hook(look)
+    training.optimizer.register_step_pre_hook(validation)
     object.__setattr__(training, "loss_sum", lambda x, inner=training.loss_sum: 1e4 * inner(x))
     curve = run(training)
     assert norms[0] == pytest.approx(1.0, abs=1e-4)
@@ -174,7 +174,9 @@ def test_a_training_that_stops_before_its_first_curve_point_gets_one_at_the_end(
     monkeypatch.setattr(Steps, "take", taken)
     training = loop(tmp_path)
     losses = iter([1.0, 2.0, 3.0])
-    object.__setattr__(training, "looks", Looks(every_steps=1, patience=1, measure=lambda: Quality(next(losses), 0.5)))
+    object.__setattr__(
+        training, "validation", Validation(every_steps=1, patience=1, measure=lambda: Quality(next(losses), 0.5))
+    )
     curve = run(training)
     assert [point.step for point in curve] == [2]
     assert curve[0].loss > 0
@@ -193,9 +195,11 @@ def test_a_point_has_the_accuracy_over_all_targets_since_the_one_before_it(tmp_p
 def test_a_validation_pass_without_a_finite_loss_is_never_the_best(tmp_path: Path) -> None:
     training = loop(tmp_path)
     losses = iter([float("nan"), 3.0, 1.0, 2.0, float("nan"), 4.0])
-    object.__setattr__(training, "looks", Looks(every_steps=1, patience=3, measure=lambda: Quality(next(losses), 0.5)))
+    object.__setattr__(
+        training, "validation", Validation(every_steps=1, patience=3, measure=lambda: Quality(next(losses), 0.5))
+    )
     state = training.run(training.resume(), Callback())
-    assert (state.step, state.best_look) == (6, Look(3, 1.0, 0.5))
+    assert (state.step, state.best_validation) == (6, ValidationPass(3, 1.0, 0.5))
 
 
 def test_processes_that_see_different_checkpoints_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

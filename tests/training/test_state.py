@@ -10,7 +10,7 @@ from clozeline.language.shards import TokenShards
 from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.watching import ShownExamples
-from clozeline.training.curves import CurvePoint, Look
+from clozeline.training.curves import CurvePoint, ValidationPass
 from clozeline.training.state import Callback, Callbacks, PlateauWarning, State
 
 
@@ -67,8 +67,8 @@ class Heard(Callback):
     def on_point(self, point: CurvePoint) -> None:
         self.all.append(f"point {point.step}")
 
-    def on_look(self, look: Look) -> None:
-        self.all.append(f"look {look.step}")
+    def on_validation(self, validation: ValidationPass) -> None:
+        self.all.append(f"validation {validation.step}")
 
     def on_end(self, state: State) -> None:
         self.all.append(f"end at {state.step}")
@@ -81,7 +81,7 @@ def test_callbacks_receive_start_points_validation_passes_and_end_in_order(
     params = tiny_pretraining.model_copy(update={"steps": 20, "log_every_steps": 10, "validation": validation})
     first, second = Heard(), Heard()
     pretraining.pretrain(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, callbacks=[first, second])
-    assert first.all == ["start at 0", "point 10", "look 10", "point 20", "look 20", "end at 20"]
+    assert first.all == ["start at 0", "point 10", "validation 10", "point 20", "validation 20", "end at 20"]
     assert second.all == first.all
 
 
@@ -102,7 +102,7 @@ def test_examples_are_shown_at_each_validation_pass(
     job = pretraining.prepare(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, work=tmp_path)
     examples = ShownExamples.of(job.model, job.validation, tiny_tokenizer, num_examples=3)
     with caplog.at_level(logging.INFO):
-        examples.on_look(Look(10, 2.0, 0.5))
+        examples.on_validation(ValidationPass(10, 2.0, 0.5))
     shown = [record.getMessage() for record in caplog.records]
     assert len(shown) == 3
     for line in shown:
@@ -111,3 +111,8 @@ def test_examples_are_shown_at_each_validation_pass(
         before = words[words.index("[MASK]" if objective == "mlm" else "…") - 1]
         assert truth == (int(before.removeprefix("w")) - 5 + 1) % 59 + 5
         assert text.count("[MASK]") == (objective == "mlm"), "one word is masked, the rest is readable"
+
+
+def test_a_listener_of_earlier_versions_is_told_the_new_name() -> None:
+    with pytest.raises(TypeError, match="on_validation"):
+        type("Old", (Callback,), {"on_look": lambda self, look: None})

@@ -40,7 +40,7 @@ def train(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path, *
     trained = job.trained(tokenizer, state)
     if job.is_first_process:
         trained.save(folder / "encoder")
-    best = state.best_look
+    best = state.best_validation
     return {
         "started_at": start.step,
         "losses": [point.loss for point in state.curve],

@@ -122,10 +122,10 @@ def teach(params: PretrainParams, corpus: DemoCorpus, seed: int, work: Path, cal
     head = models.head_of(job.model)
     examiner = Examiner(job.validation, tokenizer, Spelling.open(corpus.tokenizer), head, is_frequent_V)
     questions = tuple(examiner.questions(_NUM_QUESTIONS))
-    looks = job.loop.looks
-    assert looks is not None, "short() asks for one"
+    validations = job.loop.validation
+    assert validations is not None, "short() asks for one"
     job.model.eval()
-    loss_before = looks.measure().loss
+    loss_before = validations.measure().loss
     before = tuple(examiner.ask(job.model, question) for question in questions)
     state = job.run(callbacks)
     return Lesson(
@@ -133,7 +133,7 @@ def teach(params: PretrainParams, corpus: DemoCorpus, seed: int, work: Path, cal
         before=before,
         after=tuple(examiner.ask(job.model, question) for question in questions),
         loss_before=loss_before,
-        loss_after=state.looks[-1].loss,
+        loss_after=state.validations[-1].loss,
         unigram_entropy=unigram_entropy(job.train.shards, job.train.vocabulary),
         num_parameters=job.num_parameters,
         num_tokens=state.num_tokens,

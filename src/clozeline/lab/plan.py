@@ -227,8 +227,8 @@ def _check_stage(plan: SweepPlan, params: Params) -> None:
             " replace meanwhile",
             do="run `clozeline run --set pretrain.start=null --set pretrain.replay_fraction=null` first",
         )
-    needs_looks = plan.metric.startswith("best_validation") or plan.pruning
-    if plan.stage == "pretrain" and needs_looks and params.pretrain.validation.every_steps is None:
+    needs_validation = plan.metric.startswith("best_validation") or plan.pruning
+    if plan.stage == "pretrain" and needs_validation and params.pretrain.validation.every_steps is None:
         raise ParamsError(
             "the trainings of this sweep have no validation passes, which pruning and this metric need",
             do="set `pretrain.validation.every_steps` in params.yaml, or `pruning: false` and `metric: nats_per_byte`",

@@ -38,13 +38,13 @@ from clozeline.tasks.training import best_of, files_of, prepare_training, use_th
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import OUTBOX, RUN, Outbox, Status, TrackedRun, now_ms
 from clozeline.tracking.runs import FlowRun
-from clozeline.training.curves import Look
+from clozeline.training.curves import ValidationPass
 from clozeline.training.state import Callback
 
 _LOG = logging.getLogger(__name__)
-OnLook = Callable[[int, float], None]
+OnValidation = Callable[[int, float], None]
 """Called with the step and the figure of each validation pass; what it raises ends the training."""
-_FROM_LOOKS: Final = {"best_validation_accuracy": "accuracy"}
+_FROM_VALIDATION: Final = {"best_validation_accuracy": "accuracy"}
 """Metric → figure of a validation pass that a trial is stopped by; of others the loss."""
 _LASTING: Final = ("trials",)
 """Keys of the plan that may change between calls: more trials add to those that there are."""
@@ -57,7 +57,7 @@ class Training(Protocol):
     @property
     def folder(self) -> Path: ...
 
-    def run(self, on_look: OnLook) -> float:
+    def run(self, on_validation: OnValidation) -> float:
         """Train, from where an earlier call was killed, and return the metric. No test data are used."""
 
     def forget(self) -> None:
@@ -65,12 +65,12 @@ class Training(Protocol):
 
 
 class _Telling(Callback):
-    def __init__(self, on_look: OnLook, figure: str) -> None:
-        self._on_look = on_look
+    def __init__(self, on_validation: OnValidation, figure: str) -> None:
+        self._on_validation = on_validation
         self._figure = figure
 
-    def on_look(self, look: Look) -> None:
-        self._on_look(look.step, getattr(look, self._figure))
+    def on_validation(self, validation: ValidationPass) -> None:
+        self._on_validation(validation.step, getattr(validation, self._figure))
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class EncoderTraining:
     def folder(self) -> Path:
         return self.experiment.folder
 
-    def run(self, on_look: OnLook) -> float:
-        telling = _Telling(on_look, _FROM_LOOKS.get(self.metric, "loss"))
+    def run(self, on_validation: OnValidation) -> float:
+        telling = _Telling(on_validation, _FROM_VALIDATION.get(self.metric, "loss"))
         result = self.experiment.run([telling], keeps_weights=True)
         if self.metric == "nats_per_byte":
             return result.nats_per_byte
@@ -132,11 +132,11 @@ class TaskTraining:
         folder = kept / fingerprint(facts, [*files_of(data), *code])
         return cls(folder, own, task, corpus, data)
 
-    def run(self, on_look: OnLook) -> float:
+    def run(self, on_validation: OnValidation) -> float:
         with run_lock(self.folder / "lock", wait_seconds=math.inf):
-            return self._run(on_look)
+            return self._run(on_validation)
 
-    def _run(self, on_look: OnLook) -> float:
+    def _run(self, on_validation: OnValidation) -> float:
         file = self.folder / "score.json"
         if file.is_file():
             return _Score.read(file).validation_score
@@ -154,8 +154,8 @@ class TaskTraining:
         )
         work = self.folder / "work"
         training = prepare_training(KINDS[section.kind].prepare(inputs), inputs, work)
-        trained = training.chosen().run(Callback(), lambda look: on_look(look.step, look.validation_score))
-        score = _Score(validation_score=best_of(trained.looks).validation_score)
+        trained = training.chosen().run(Callback(), lambda it: on_validation(it.step, it.validation_score))
+        score = _Score(validation_score=best_of(trained.validations).validation_score)
         score.write(file)
         training.forget()
         return score.validation_score
@@ -297,14 +297,14 @@ def _ended(sweep: Sweep, trial: TrialRecord, workers: Workers) -> TrialRecord:
 def _trained(item: _Item) -> TrialRecord:
     sweep, trial = item.sweep, item.trial
 
-    def on_look(step: int, figure: float) -> None:
-        is_hopeless = sweep.trials.look(trial, step, figure)
+    def on_validation(step: int, figure: float) -> None:
+        is_hopeless = sweep.trials.report(trial, step, figure)
         if is_hopeless and trial.number:  # the first trial is what the others are compared with
             raise PrunedError
 
     os.environ.update(item.curves_to)
     try:
-        value = item.training.run(on_look)
+        value = item.training.run(on_validation)
     except PrunedError:
         item.training.forget()
         return replace(trial, state="pruned")

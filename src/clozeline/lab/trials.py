@@ -58,7 +58,7 @@ class TrialRecord:
     number: int
     values: Mapping[str, Value]
     state: State = "running"
-    looks: Mapping[int, float] = field(default_factory=dict)
+    validations: Mapping[int, float] = field(default_factory=dict)
     """Step of a validation pass → figure."""
     value: float | None = None
     """The metric; None: not finished."""
@@ -134,7 +134,7 @@ class Trials:
         """Note the folder of the trial's training."""
         self._storage.set_trial_user_attr(self._id(trial.attempt), _EXPERIMENT, trial.experiment)
 
-    def look(self, trial: TrialRecord, step: int, figure: float) -> bool:
+    def report(self, trial: TrialRecord, step: int, figure: float) -> bool:
         """Note the figure of a validation pass; return whether the trial's best one is worse than the median of the
         others at that step.
         """
@@ -268,7 +268,7 @@ def _record(frozen: FrozenTrial) -> TrialRecord:
         number=told[_NUMBER],
         values=told[_VALUES],
         state="running" if _is_interrupted(frozen) else _STATES[frozen.state],
-        looks=dict(sorted(frozen.intermediate_values.items())),
+        validations=dict(sorted(frozen.intermediate_values.items())),
         value=frozen.value if frozen.state == TrialState.COMPLETE else None,
         experiment=told.get(_EXPERIMENT, ""),
         reason=told.get(_REASON, ""),

@@ -260,12 +260,12 @@ def _error_of(path: Path, tree: Any, fault: Any) -> ParamsError:
     if unknown := _unknown(fault, tree):
         section, _, rest = unknown.place.partition(".")  # a recipe has the keys of `pretrain`
         place = f"pretrain.{rest.partition('.')[2]}" if section == "recipes" else unknown.place
-        if became := _removed().get(place):
+        if became := _removed().get(place) or _removed().get(unknown.name):
             return ParamsError(
                 f"`{unknown.place}` {became}",
                 given=f"{unknown.name}: {_short(unknown.value)}",
                 expected="a file without this key",
-                do=f"remove it from {path}",
+                do=f"rename it in {path}" if became.startswith("is now ") else f"remove it from {path}",
             )
         near = _near(unknown)
         return ParamsError(

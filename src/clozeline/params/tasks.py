@@ -90,7 +90,7 @@ class FinetuneParams(Section):
     micro_batch_tokens: Count | None
     """Maximum number of tokens in memory at once, including padding; gradients are summed exactly. Null: no limit."""
     epochs: Count
-    looks_per_epoch: Count
+    validations_per_epoch: Count
     """Number of validation passes per epoch; the weights of the best one are kept."""
     patience: Count | None
     """Validation passes without a better figure after which training stops; null: train to the end."""
@@ -342,7 +342,7 @@ class ZeroShotParams(LabelledParams):
     idle: ClassVar[tuple[str, ...]] = (
         "micro_batch_tokens",
         "epochs",
-        "looks_per_epoch",
+        "validations_per_epoch",
         "patience",
         "optimizer",
         "warmup_fraction",

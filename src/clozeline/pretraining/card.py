@@ -76,7 +76,7 @@ def _training(objective: str, seed: int, state: State) -> Iterator[str]:
     yield f"- Budget: {state.step:,} optimizer steps, {state.num_tokens:,} tokens, {state.epoch:,} whole epochs"
     if (sizes := state.world_sizes) != [1]:
         yield f"- Number of processes: {', then '.join(map(str, sizes))}"
-    if best := state.best_look:
+    if best := state.best_validation:
         yield f"- Best loss on the validation text: {best.loss:.4f} nats per target, at step {best.step:,}"
 
 

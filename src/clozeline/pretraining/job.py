@@ -40,7 +40,7 @@ from clozeline.system.group import agreed
 from clozeline.system.progress import ProgressBar
 from clozeline.training.checkpoints import Checkpoints
 from clozeline.training.distribution import Processes
-from clozeline.training.loop import Looks, Loop
+from clozeline.training.loop import Loop, Validation
 from clozeline.training.micro_batches import Hardware, MicroBatches, Precision
 from clozeline.training.optimizers import Schedule, build_optimizer
 from clozeline.training.state import Callback, Callbacks, State
@@ -221,7 +221,7 @@ def pretrain(
         tokenizer: folder of the tokenizer that made the tokens.
         work: folder of the checkpoints until the model is saved (`Pretrained.save`); a killed run resumes from there.
             None: a temporary folder, so that no run outlives its process.
-        callbacks: called at each point of the curve (nats per target), each validation look, start and end.
+        callbacks: called at each point of the curve (nats per target), each validation pass, start and end.
 
     Raises:
         ArtifactError: shards, tokenizer or start point are damaged, or do not belong together.
@@ -298,7 +298,7 @@ def prepare(
         checkpoints=Checkpoints.of(work, name, params.num_checkpoints),
         hardware=hardware,
         seed=seed,
-        looks=_looks(params, judge),
+        validation=_validation_of(params, judge),
     )
     return Pretraining(params, model, loop, len(train.rows), train, validation, judge, replay)
 
@@ -348,7 +348,7 @@ def _model(params: PretrainParams, train: Split, tokenizer: Path, seed: int) -> 
     return model
 
 
-def _looks(params: PretrainParams, judge: Judge) -> Looks | None:
+def _validation_of(params: PretrainParams, judge: Judge) -> Validation | None:
     if params.validation.every_steps is None:
         return None
-    return Looks(params.validation.every_steps, params.validation.patience, judge.measure)
+    return Validation(params.validation.every_steps, params.validation.patience, judge.measure)

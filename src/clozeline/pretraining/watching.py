@@ -28,7 +28,7 @@ from clozeline.language.objectives import Split, TargetBatch, unigram_entropy
 from clozeline.language.spelling import Spelling
 from clozeline.pretraining.losses import Judge, TargetLoss
 from clozeline.system.progress import ProgressBar
-from clozeline.training.curves import CurvePoint, Look
+from clozeline.training.curves import CurvePoint, ValidationPass
 from clozeline.training.optimizers import Schedule
 from clozeline.training.state import Callback, PlateauWarning, State
 
@@ -192,7 +192,7 @@ class ShownExamples(Callback):
         examiner = Examiner(validation, reader, Spelling.open(tokenizer), models.head_of(model))
         return cls(model, examiner, tuple(examiner.questions(num_examples)))
 
-    def on_look(self, look: Look) -> None:
+    def on_validation(self, validation: ValidationPass) -> None:
         for question in self.questions:
             (guess, probability), *_ = self.examiner.ask(self.model, question).guesses
             _LOG.info("  %s → %r (%.0f %%), right: %r", question.text, guess, 100 * probability, question.truth)
@@ -218,14 +218,14 @@ class ShownParts(Callback):
         plateau = PlateauWarning(unigram_loss, first_step, patience_points=_PATIENCE_LOOKS)
         return cls(model, replace(judge, loss=TargetLoss(model)), discriminator_weight, plateau)
 
-    def on_look(self, look: Look) -> None:
+    def on_validation(self, validation: ValidationPass) -> None:
         was_training = self.model.training
         self.model.eval()
         generator = self.generator.measure().loss
         self.model.train(was_training)
-        discriminator = (look.loss - generator) / self.discriminator_weight
+        discriminator = (validation.loss - generator) / self.discriminator_weight
         _LOG.info("  generator %.3f nats per target, discriminator %.4f nats per token", generator, discriminator)
-        self.plateau.hear(look.step, generator)
+        self.plateau.hear(validation.step, generator)
 
 
 def advisers(job: "Pretraining", tokenizer: Path) -> list[Callback]:

@@ -17,7 +17,7 @@ from clozeline.reporting.charts import Bar, Series, bars, lines
 from clozeline.reporting.run import Fold, Part, ReportedRun, comparison, facts
 from clozeline.system.errors import ArtifactError
 from clozeline.system.files import Dataclass
-from clozeline.training.curves import CurvePoint, Look, SpeedPoint
+from clozeline.training.curves import CurvePoint, SpeedPoint, ValidationPass
 
 _METRICS = "metrics/evaluate.json"
 _EVALUATE = "evaluate"
@@ -184,7 +184,7 @@ _CURVE_CHARTS = (
         "nats per target",
         (
             _Curve("training", _LOSS, CurvePoint, "loss"),
-            _Curve("validation", "plots/pretrain_validation.csv", Look, "loss", has_dots=True),
+            _Curve("validation", "plots/pretrain_validation.csv", ValidationPass, "loss", has_dots=True),
         ),
         "The training loss is at the mask rate of its step; the validation loss is always at the same rate.",
     ),
@@ -193,7 +193,7 @@ _CURVE_CHARTS = (
         "share of targets, 0-1",
         (
             _Curve("training", _LOSS, CurvePoint, "accuracy"),
-            _Curve("validation", "plots/pretrain_validation.csv", Look, "accuracy", has_dots=True),
+            _Curve("validation", "plots/pretrain_validation.csv", ValidationPass, "accuracy", has_dots=True),
         ),
         "Share of hidden or next tokens that are the model's first guess.",
     ),

@@ -12,7 +12,7 @@ from math import isfinite
 
 from markupsafe import Markup
 
-from clozeline.records.finetune.task_metrics import CLASS, AnswerRow, Headline, ScoredLook, ShownItem, TaskMetrics
+from clozeline.records.finetune.task_metrics import CLASS, AnswerRow, Headline, ShownItem, TaskMetrics, ValidationScore
 from clozeline.reporting import formats
 from clozeline.reporting.charts import Bar, Series, bars, lines
 from clozeline.reporting.run import Part, ReportedRun, comparison, facts, folded, html, joined, message, table, verdict
@@ -145,7 +145,7 @@ def _loss(run: ReportedRun, task: str) -> Markup | None:
 
 
 def _scores(run: ReportedRun, task: str) -> Markup | None:
-    rows = run.files.rows(f"plots/finetune/{task}_validation.csv", ScoredLook, stage=f"finetune@{task}")
+    rows = run.files.rows(f"plots/finetune/{task}_validation.csv", ValidationScore, stage=f"finetune@{task}")
     points = [(row.step, row.validation_score) for row in rows if isfinite(row.validation_score)]
     series = [Series("validation score", points, has_dots=True)]
     note = f"The weights of epoch {metrics(run, task).best_epoch} were kept."

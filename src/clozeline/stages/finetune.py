@@ -40,7 +40,7 @@ def run(
     out: Path,
     metrics: Path,
     curve: Path,
-    looks: Path,
+    validation: Path,
     confusion: Path,
     classes: Path,
     examples: Path,
@@ -50,9 +50,9 @@ def run(
 ) -> None:
     """Train `task` on `data` from each of its seeds; write the best model to `out`, its figures to `metrics`.
 
-    The training loss of the kept model goes to `curve` and its validation scores to `looks`, both as CSV. Every test
-    answer goes to `confusion` and the figures of each class to `classes`, both as CSV (without rows for kinds that have
-    none). Some test items go to `examples`, in readable form. Of several processes, the first one writes.
+    The training loss of the kept model goes to `curve` and its validation scores to `validation`, both as CSV. Every
+    test answer goes to `confusion` and the figures of each class to `classes`, both as CSV (without rows for kinds that
+    have none). Some test items go to `examples`, in readable form. Of several processes, the first one writes.
 
     `pretraining_text` is read only to count test texts that the encoder has seen; `work` holds the checkpoints of an
     unfinished training. `family`: `pretrain.model.family`, which opens your own encoder. With `only_seed`, one of the
@@ -83,7 +83,7 @@ def run(
         kept.task.save(folder)
         card_of(task, inputs, found).save(folder / CARD)
     write_records(curve, CurvePoint, kept.trained.curve)
-    write_records(looks, task_metrics.ScoredLook, kept.trained.looks)
+    write_records(validation, task_metrics.ValidationScore, kept.trained.validations)
     _write_tables(kept.report, confusion, classes, examples)
     found.write(metrics)
     for forget_seed in forget:
@@ -152,25 +152,25 @@ def _contamination(
 def watched(task: str, num_seeds: int, rates: BestRate, seed: int) -> TrainingOutcome:
     training = rates.chosen()
     if not training.loop.hardware.processes.is_first:
-        return training.run(Callback(), lambda look: None)
+        return training.run(Callback(), lambda validation: None)
     name = f"finetune {task}" if num_seeds == 1 else f"finetune {task}, seed {seed}"
     with closing(run_logger(name)) as log, ProgressBar(name, training.loop.total_steps) as bar:
         watch = _Watch(bar, log, prefix="" if num_seeds == 1 else f"seed_{seed}.")
-        trained = training.run(watch, watch.look)
-    _log_kept_epoch(name, trained.looks)
+        trained = training.run(watch, watch.validated)
+    _log_kept_epoch(name, trained.validations)
     return trained
 
 
-def _log_kept_epoch(name: str, looks: Sequence[task_metrics.ScoredLook]) -> None:
-    kept = best_of(looks)
-    if are_alike(looks):
+def _log_kept_epoch(name: str, validations: Sequence[task_metrics.ValidationScore]) -> None:
+    kept = best_of(validations)
+    if are_alike(validations):
         _LOG.warning(
             "%s: the validation score is %.4f at all %d validation passes, so the last weights are kept",
-            *(name, kept.validation_score, len(looks)),
+            *(name, kept.validation_score, len(validations)),
         )
-    elif len(looks) > 1 and kept.step == 0:
+    elif len(validations) > 1 and kept.step == 0:
         _LOG.info("%s: no epoch is better than the fitted head on the frozen encoder, which is kept", name)
-    elif len(looks) > 1:
+    elif len(validations) > 1:
         _LOG.info("%s: epoch %g is kept, validation score %.4f", name, kept.epoch, kept.validation_score)
 
 
@@ -211,11 +211,11 @@ class _Watch(Callback):
         self._bar.advance(point.step - self._bar.done, note=f"loss {point.loss:.3f}")
         self._tell({"loss": point.loss, "learning_rate": point.learning_rate}, point.step)
 
-    def look(self, look: task_metrics.ScoredLook) -> None:
-        self._bar.advance(look.step - self._bar.done)
-        after = f"epoch {look.epoch:g}" if look.step else "before training"
-        _LOG.info("%s: validation score %.4f", after, look.validation_score)
-        self._tell({"validation_score": look.validation_score}, look.step)
+    def validated(self, validation: task_metrics.ValidationScore) -> None:
+        self._bar.advance(validation.step - self._bar.done)
+        after = f"epoch {validation.epoch:g}" if validation.step else "before training"
+        _LOG.info("%s: validation score %.4f", after, validation.validation_score)
+        self._tell({"validation_score": validation.validation_score}, validation.step)
 
     def _tell(self, figures: Mapping[str, float], step: int) -> None:
         self._log.metrics({f"{self._prefix}{name}": value for name, value in figures.items()}, step=step)

@@ -17,7 +17,7 @@ from clozeline.records.record import MetricFile
 from clozeline.system.files import write_records
 from clozeline.system.progress import ProgressBar
 from clozeline.tracking.run_logger import RunLogger, run_logger
-from clozeline.training.curves import CurvePoint, Look, SpeedPoint
+from clozeline.training.curves import CurvePoint, SpeedPoint, ValidationPass
 from clozeline.training.state import Callback, State
 
 _LOG = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def run(
     out: Path,
     metrics: Path,
     curve: Path,
-    looks: Path,
+    validation: Path,
     timing: Path,
     work: Path,
     start: Path | None = None,
@@ -43,9 +43,9 @@ def run(
 ) -> None:
     """Train on the shards in `tokens`; write the model to `out` and its figures to `metrics`.
 
-    `curve` gets loss and accuracy in training, `looks` those on held-out text, and `timing` tokens/s, which differs
-    from run to run and is therefore no output of the stage. `work` holds the checkpoints while the training is not
-    finished.
+    `curve` gets loss and accuracy in training, `validation` those on held-out text, and `timing` tokens/s, which
+    differs from run to run and is therefore no output of the stage. `work` holds the checkpoints while the training is
+    not finished.
     `start`: folder of the encoder to continue from, with the keys of the documents that it was trained on.
     `export`: section of params.yaml; if it names models, your own encoder has to be exportable before it is trained.
     `before_first_step`: is called with the prepared training, in the first process only.
@@ -76,14 +76,14 @@ def run(
         state = job.run([watch, *advisers(job, tokenizer), *callbacks])
     job.trained(tokenizer, state).save(out, card_of(job.params, seed, tokens, state, job.num_parameters))
     write_records(curve, CurvePoint, state.curve)
-    write_records(looks, Look, state.looks)
+    write_records(validation, ValidationPass, state.validations)
     write_records(timing, SpeedPoint, (SpeedPoint(*speed) for speed in watch.speeds))
     MetricFile.model_validate(_figures(job, state)).write(metrics)
     job.loop.checkpoints.remove()
 
 
 def _figures(job: Pretraining, state: State) -> dict[str, int | float | None]:
-    best = state.best_look
+    best = state.best_validation
     return {
         "parameters": job.num_parameters,
         "steps": state.step,
@@ -115,9 +115,10 @@ class _Watch(Advancing):
         values = asdict(point) | {"tokens_per_second": self.speeds[-1][1]}
         self._log.metrics({name: values[name] for name in _TRACKED}, step=point.step)
 
-    def on_look(self, look: Look) -> None:
+    def on_validation(self, validation: ValidationPass) -> None:
         _LOG.info(
             "step %s: validation loss %.3f nats per target, accuracy %.1f %%",
-            *(f"{look.step:,}", look.loss, 100 * look.accuracy),
+            *(f"{validation.step:,}", validation.loss, 100 * validation.accuracy),
         )
-        self._log.metrics({"validation_loss": look.loss, "validation_accuracy": look.accuracy}, step=look.step)
+        figures = {"validation_loss": validation.loss, "validation_accuracy": validation.accuracy}
+        self._log.metrics(figures, step=validation.step)

@@ -211,7 +211,7 @@ def train_one(inputs: TaskInputs, seed: int, work: Path, run: Watched) -> None:
     """Train from one seed and leave the checkpoint of the finished training, from which `train_each` goes on.
 
     Raises:
-        ArtifactError, DataError, ParamsError, TrainingError: as in `TaskKind.prepare` and `BestLook.run`.
+        ArtifactError, DataError, ParamsError, TrainingError: as in `TaskKind.prepare` and `BestValidation.run`.
     """
     _, training = _prepared(inputs, seed, work)
     run(training, seed)
@@ -224,7 +224,7 @@ def train_each(inputs: TaskInputs, work: Path, run: Watched) -> Iterator[Finishe
     The caller removes the checkpoints of a finished training. Until then, a restarted run resumes from them.
 
     Raises:
-        ArtifactError, DataError, ParamsError, TrainingError: as in `TaskKind.prepare` and `BestLook.run`.
+        ArtifactError, DataError, ParamsError, TrainingError: as in `TaskKind.prepare` and `BestValidation.run`.
     """
     for seed in seeds_of(inputs):
         task, training = _prepared(inputs, seed, work)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from clozeline.encoder.own import sources_of
-from clozeline.records.finetune.task_metrics import ScoredLook
+from clozeline.records.finetune.task_metrics import ValidationScore
 from clozeline.system.content import code_of, fingerprint
 from clozeline.system.errors import TrainingError
 from clozeline.system.files import remove_folder
@@ -51,15 +51,15 @@ class TrainingOutcome:
     validation pass, NaN if it diverged; it is empty if one rate was tried.
     """
 
-    looks: list[ScoredLook]
+    validations: list[ValidationScore]
     curve: list[CurvePoint]
     learning_rate: float | None
     score_at_rate: Mapping[float, float]
 
     @property
-    def best(self) -> ScoredLook:
+    def best(self) -> ValidationScore:
         """Validation pass whose weights are kept."""
-        return best_of(self.looks)
+        return best_of(self.validations)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ValidationPlan:
 
     steps_per_epoch: int
     num_epochs: int
-    looks_per_epoch: int
+    validations_per_epoch: int
     checkpoint_every_steps: int | None
     patience: int | None
 
@@ -80,21 +80,21 @@ class ValidationPlan:
         return self.num_epochs * self.steps_per_epoch
 
     @property
-    def look_steps(self) -> list[int]:
+    def validation_steps(self) -> list[int]:
         """Steps with a validation pass: evenly spaced, with one at the end of each epoch."""
-        num_looks = self.num_epochs * self.looks_per_epoch
-        steps = {-(-place * self.total_steps // num_looks) for place in range(1, num_looks + 1)}
+        num_validations = self.num_epochs * self.validations_per_epoch
+        steps = {-(-place * self.total_steps // num_validations) for place in range(1, num_validations + 1)}
         return sorted(steps)
 
     @property
     def stops(self) -> list[int]:
         """Steps with a validation pass or a checkpoint."""
         every = self.checkpoint_every_steps or self.total_steps
-        return sorted({*self.look_steps, *range(every, self.total_steps, every)})
+        return sorted({*self.validation_steps, *range(every, self.total_steps, every)})
 
 
 @dataclass(frozen=True)
-class BestLook:
+class BestValidation:
     """A training loop that runs from stop to stop and ends with the weights of the best validation pass."""
 
     loop: Loop[Any]
@@ -107,7 +107,7 @@ class BestLook:
     # Whether the weights before the first step are validated too, and kept if no later ones are better.
     validates_start: bool = False
 
-    def run(self, callback: Callback, on_look: Callable[[ScoredLook], None]) -> TrainingOutcome:
+    def run(self, callback: Callback, on_validation: Callable[[ValidationScore], None]) -> TrainingOutcome:
         """Train from the newest checkpoint, or from the start. A resumed run ends with the same bytes.
 
         Raises:
@@ -115,85 +115,91 @@ class BestLook:
             TrainingError: the loss or the gradient is not finite.
         """
         if self.plan.total_steps == 0:  # zero-shot tasks do not train
-            only = ScoredLook(0, 0.0, self.validation_score())
-            on_look(only)
+            only = ValidationScore(0, 0.0, self.validation_score())
+            on_validation(only)
             return TrainingOutcome([only], [], None, {})
-        return self._run(self.plan.stops, callback, on_look)
+        return self._run(self.plan.stops, callback, on_validation)
 
     def trial(self, callback: Callback) -> float:
         """Train up to the first validation pass, as `run` does, and return its score. `run` goes on from there."""
-        first = self.plan.look_steps[0]
-        trained = self._run([stop for stop in self.plan.stops if stop <= first], callback, lambda look: None)
-        return next(look.validation_score for look in trained.looks if look.step == first)
+        first = self.plan.validation_steps[0]
+        trained = self._run([stop for stop in self.plan.stops if stop <= first], callback, lambda it: None)
+        return next(it.validation_score for it in trained.validations if it.step == first)
 
-    def _run(self, stops: Sequence[int], callback: Callback, on_look: Callable[[ScoredLook], None]) -> TrainingOutcome:
-        state, looks, best_weights = self._resume()
-        for look in looks:
-            on_look(look)
-        look_steps = set(self.plan.look_steps)
+    def _run(
+        self, stops: Sequence[int], callback: Callback, on_validation: Callable[[ValidationScore], None]
+    ) -> TrainingOutcome:
+        state, validations, best_weights = self._resume()
+        for validation in validations:
+            on_validation(validation)
+        validation_steps = set(self.plan.validation_steps)
         for stop in [stop for stop in stops if stop > state.step]:
-            if self._has_lost_patience(looks):
+            if self._has_lost_patience(validations):
                 break
             state = replace(self.loop, total_steps=stop).run(state, callback)
-            if stop in look_steps:
-                looks.append(ScoredLook(stop, stop / self.plan.steps_per_epoch, self.validation_score()))
-                on_look(looks[-1])
-                best_weights = self._weights_of_best(best_weights, looks)
-            records = [asdict(look) for look in looks]
-            self.loop.save(state, validation_looks=records, validation_best=best_weights)
+            if stop in validation_steps:
+                validations.append(ValidationScore(stop, stop / self.plan.steps_per_epoch, self.validation_score()))
+                on_validation(validations[-1])
+                best_weights = self._weights_of_best(best_weights, validations)
+            records = [asdict(validation) for validation in validations]
+            self.loop.save(state, validations=records, validation_best=best_weights)
         assert best_weights is not None
         self.loop.model.load_state_dict(best_weights)
-        return TrainingOutcome(looks, state.curve, self.learning_rate, self.score_at_rate)
+        return TrainingOutcome(validations, state.curve, self.learning_rate, self.score_at_rate)
 
-    def _weights_of_best(self, before: Weights | None, looks: Sequence[ScoredLook]) -> Weights:
+    def _weights_of_best(self, before: Weights | None, validations: Sequence[ValidationScore]) -> Weights:
         """Return the weights of the best pass: those from before, or those of now if the last pass is the best."""
-        return _copy_of_weights(self.loop.model) if before is None or best_of(looks) is looks[-1] else before
+        if before is None or best_of(validations) is validations[-1]:
+            return _copy_of_weights(self.loop.model)
+        return before
 
-    def _has_lost_patience(self, looks: Sequence[ScoredLook]) -> bool:
-        if self.plan.patience is None or not looks:
+    def _has_lost_patience(self, validations: Sequence[ValidationScore]) -> bool:
+        if self.plan.patience is None or not validations:
             return False
-        return len(looks) - 1 - looks.index(_first_highest(looks)) >= self.plan.patience
+        return len(validations) - 1 - validations.index(_first_highest(validations)) >= self.plan.patience
 
-    def _resume(self) -> tuple[State, list[ScoredLook], Weights | None]:
+    def _resume(self) -> tuple[State, list[ValidationScore], Weights | None]:
         saved = self.loop.newest()
         if saved is None:
-            looks = [ScoredLook(0, 0.0, self.validation_score())] if self.validates_start else []
-            return State(), looks, _copy_of_weights(self.loop.model) if looks else None
-        looks = [ScoredLook(**look) for look in saved["validation_looks"]]
-        return self.loop.restore(saved), looks, saved["validation_best"]
+            validations = [ValidationScore(0, 0.0, self.validation_score())] if self.validates_start else []
+            return State(), validations, _copy_of_weights(self.loop.model) if validations else None
+        validations = [ValidationScore(**validation) for validation in saved["validations"]]
+        return self.loop.restore(saved), validations, saved["validation_best"]
 
 
 def _copy_of_weights(model: nn.Module) -> Weights:
     return {name: weight.clone() for name, weight in model.state_dict().items()}
 
 
-def best_of(looks: Sequence[ScoredLook]) -> ScoredLook:
+def best_of(validations: Sequence[ValidationScore]) -> ValidationScore:
     """Return the first validation pass with the highest score; NaN loses to any number. If the first passes
     have equal scores, only the last of them counts, because it trained longest.
     """
-    num_alike = next((place for place, look in enumerate(looks) if not _is_alike(look, looks[0])), len(looks))
-    return _first_highest(looks[num_alike - 1 :])
+    num_alike = next(
+        (place for place, it in enumerate(validations) if not _is_alike(it, validations[0])), len(validations)
+    )
+    return _first_highest(validations[num_alike - 1 :])
 
 
-def are_alike(looks: Sequence[ScoredLook]) -> bool:
+def are_alike(validations: Sequence[ValidationScore]) -> bool:
     """Return whether there are several validation passes, all with the same score."""
-    return len(looks) > 1 and all(_is_alike(look, looks[0]) for look in looks)
+    return len(validations) > 1 and all(_is_alike(validation, validations[0]) for validation in validations)
 
 
-def _is_alike(one: ScoredLook, other: ScoredLook) -> bool:
+def _is_alike(one: ValidationScore, other: ValidationScore) -> bool:
     return not _is_better(one, other) and not _is_better(other, one)
 
 
-def _first_highest(looks: Sequence[ScoredLook]) -> ScoredLook:
-    best = looks[0]
-    for look in looks[1:]:
-        best = look if _is_better(look, best) else best
+def _first_highest(validations: Sequence[ValidationScore]) -> ValidationScore:
+    best = validations[0]
+    for validation in validations[1:]:
+        best = validation if _is_better(validation, best) else best
     return best
 
 
-def _is_better(look: ScoredLook, best: ScoredLook) -> bool:
-    return look.validation_score > best.validation_score or (
-        math.isnan(best.validation_score) and not math.isnan(look.validation_score)
+def _is_better(validation: ValidationScore, best: ValidationScore) -> bool:
+    return validation.validation_score > best.validation_score or (
+        math.isnan(best.validation_score) and not math.isnan(validation.validation_score)
     )
 
 
@@ -201,7 +207,7 @@ def _is_better(look: ScoredLook, best: ScoredLook) -> bool:
 class BestRate:
     """Trainings of one model that differ in their learning rate alone."""
 
-    trainings: Sequence[BestLook]
+    trainings: Sequence[BestValidation]
     # Folder of their checkpoints, in that of all seeds.
     folder: Path
 
@@ -209,7 +215,7 @@ class BestRate:
     def loop(self) -> Loop[Any]:
         return self.trainings[0].loop
 
-    def chosen(self) -> BestLook:
+    def chosen(self) -> BestValidation:
         """Return the training with the best first validation pass, which `run` continues from there.
 
         Each is the same as if it were the only one, and none of its steps is done twice. The first is chosen unless
@@ -243,11 +249,11 @@ class BestRate:
         with suppress(OSError):  # other seeds are not done
             self.folder.parent.rmdir()
 
-    def _score(self, training: BestLook) -> float:
+    def _score(self, training: BestValidation) -> float:
         name = f"learning rate {training.learning_rate}"
         shown = self.loop.hardware.processes.is_first
         try:
-            with ProgressBar(name, training.plan.look_steps[0]) as bar:
+            with ProgressBar(name, training.plan.validation_steps[0]) as bar:
                 return training.trial(_Shown(bar) if shown else Callback())
         except TrainingError as error:
             if training is self.trainings[0]:
@@ -335,14 +341,14 @@ def use_threads(num_threads: int | None) -> None:
 
 def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestRate:
     """Return the training of a task at each learning rate: warm-up and linear decay to zero (Devlin et al. 2018,
-    appendix A.2), with a checkpoint at each look.
+    appendix A.2), with a checkpoint at each validation pass.
 
     Raises:
         ParamsError: `frozen_layers` exceeds the encoder's layers, or the processor does not support the precision.
     """
     params = inputs.params
     plan = ValidationPlan(
-        *(task.batches_per_epoch, params.epochs, params.looks_per_epoch),
+        *(task.batches_per_epoch, params.epochs, params.validations_per_epoch),
         checkpoint_every_steps=params.checkpoint_every_steps,
         patience=params.patience,
     )
@@ -364,7 +370,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestRate:
     def validation_score() -> float:
         return processes.of_the_first(task.validation_score())
 
-    def at(factor: float) -> BestLook:
+    def at(factor: float) -> BestValidation:
         optimizer = params.optimizer.times(factor)
         loop = Loop(
             model=task.model,
@@ -381,7 +387,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestRate:
             hardware=hardware,
             seed=inputs.seed,
         )
-        return BestLook(loop, plan, validation_score, optimizer.learning_rate, validates_start=fitted is not None)
+        return BestValidation(loop, plan, validation_score, optimizer.learning_rate, validates_start=fitted is not None)
 
     return BestRate([at(factor) for factor in params.rate_factors], work / name / of_seed)
 

@@ -27,7 +27,7 @@ class Quality(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Look:
+class ValidationPass:
     """Loss on held-out text after `step` optimizer steps, in nats per target, and accuracy, 0-1."""
 
     step: int

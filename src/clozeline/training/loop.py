@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from clozeline.system.errors import ArtifactError, TrainingError
 from clozeline.training.checkpoints import SHARDS, Checkpoints
-from clozeline.training.curves import Look, Quality
+from clozeline.training.curves import Quality, ValidationPass
 from clozeline.training.distribution import Processes
 from clozeline.training.micro_batches import Hardware
 from clozeline.training.optimizers import scale_learning_rates
@@ -29,7 +29,7 @@ _MOST_EMPTY_BATCHES = 1000
 
 
 @dataclass
-class Looks:
+class Validation:
     """When to validate, how to measure, and when to stop."""
 
     every_steps: int
@@ -46,25 +46,25 @@ class Looks:
     def is_due(self, step: int, is_last: bool) -> bool:
         return step % self.every_steps == 0 or is_last
 
-    def take(self, model: nn.Module, state: State, processes: Processes) -> Look:
+    def take(self, model: nn.Module, state: State, processes: Processes) -> ValidationPass:
         """Measure the model. With `patience`, keep the weights if they are the best so far. Training is not affected.
 
         All processes take the figures that the first one measured, so that they stop at the same step and do not wait
         for each other forever.
         """
         model.eval()
-        look = Look(state.step, *processes.of_the_first(self.measure()))
+        validation = ValidationPass(state.step, *processes.of_the_first(self.measure()))
         model.train()
-        state.looks.append(look)
-        if self.keeps_best and state.best_look is look:
+        state.validations.append(validation)
+        if self.keeps_best and state.best_validation is validation:
             self.best_weights = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
-        return look
+        return validation
 
     def has_lost_patience(self, state: State) -> bool:
-        best = state.best_look
+        best = state.best_validation
         if self.patience is None or best is None:
             return False
-        return len(state.looks) - 1 - state.looks.index(best) >= self.patience
+        return len(state.validations) - 1 - state.validations.index(best) >= self.patience
 
     def restore_best(self, model: nn.Module) -> None:
         if self.best_weights is not None:
@@ -91,7 +91,7 @@ class Loop(Generic[Inputs]):
     hardware: Hardware[Inputs]
     seed: int
     """Seed of the randomness in a step (dropout)."""
-    looks: Looks | None = None
+    validation: Validation | None = None
 
     def run(self, state: State, callback: Callback) -> State:
         """Train from `state` to the last step. A run that was killed at any step and resumed ends with the same bytes.
@@ -115,8 +115,8 @@ class Loop(Generic[Inputs]):
                     do="raise `masking.mask_rate`, or add texts that are not all special or unknown tokens",
                 )
             self._take(batch, steps, state, callback)
-        if self.looks is not None and self.looks.keeps_best:
-            self.looks.restore_best(self.model)
+        if self.validation is not None and self.validation.keeps_best:
+            self.validation.restore_best(self.model)
         callback.on_end(state)
         return state
 
@@ -135,8 +135,8 @@ class Loop(Generic[Inputs]):
             state.add(*steps.read())
         if is_point:
             self._draw(steps, state, callback)
-        if self.looks is not None and self.looks.is_due(state.step, is_last):
-            callback.on_look(self.looks.take(self.model, state, self.hardware.processes))
+        if self.validation is not None and self.validation.is_due(state.step, is_last):
+            callback.on_validation(self.validation.take(self.model, state, self.hardware.processes))
         if self._is_done(state) and not is_point:
             self._draw(steps, state, callback)
         if is_checkpoint:
@@ -148,7 +148,7 @@ class Loop(Generic[Inputs]):
         callback.on_point(state.close_window(self.optimizer.param_groups[0]["lr"], steps.last_norm))
 
     def _is_done(self, state: State) -> bool:
-        return self.looks is not None and self.looks.has_lost_patience(state)
+        return self.validation is not None and self.validation.has_lost_patience(state)
 
     def save(self, state: State, **more: object) -> None:
         """Save a checkpoint; `more` is stored with it and comes back from `Checkpoints.load_newest`.
@@ -172,7 +172,7 @@ class Loop(Generic[Inputs]):
     def _save_shards(self, state: State) -> None:
         from clozeline.training import sharding
 
-        best = self.looks.best_weights if self.looks is not None else None
+        best = self.validation.best_weights if self.validation is not None else None
         rest = {
             "scaler": self.hardware.precision.scaler.state_dict(),
             "has_best_weights": best is not None,
@@ -185,7 +185,7 @@ class Loop(Generic[Inputs]):
         """Return what `restore` needs."""
         processes = self.hardware.processes
         model, optimizer = processes.states(self.model, self.optimizer)
-        best = self.looks.best_weights if self.looks is not None else None
+        best = self.validation.best_weights if self.validation is not None else None
         return {
             "model": model,
             "optimizer": optimizer,
@@ -229,9 +229,9 @@ class Loop(Generic[Inputs]):
             return self._restore_shards(saved)
         self.hardware.processes.restore(self.model, self.optimizer, saved["model"], saved["optimizer"])
         self.hardware.precision.scaler.load_state_dict(saved["scaler"])
-        if self.looks is not None:
+        if self.validation is not None:
             best = saved["best_weights"]
-            self.looks.best_weights = None if best is None else self.hardware.processes.divide(best, self.model)
+            self.validation.best_weights = None if best is None else self.hardware.processes.divide(best, self.model)
         return State.of(saved["state"])
 
     def _restore_shards(self, saved: Mapping[str, Any]) -> State:
@@ -242,6 +242,6 @@ class Loop(Generic[Inputs]):
             saved[SHARDS], self.model, self.optimizer, has_best=has_best, group=self.hardware.processes
         )
         self.hardware.precision.scaler.load_state_dict(saved["scaler"])
-        if self.looks is not None:
-            self.looks.best_weights = best
+        if self.validation is not None:
+            self.validation.best_weights = best
         return State.of(saved["state"])

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from clozeline.training.curves import CurvePoint, Look
+from clozeline.training.curves import CurvePoint, ValidationPass
 
 _LOG = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class State:
     world_sizes: list[int] = field(default_factory=list)
     """Number of processes at the start, and after each restart that changed it."""
     curve: list[CurvePoint] = field(default_factory=list)
-    looks: list[Look] = field(default_factory=list)
+    validations: list[ValidationPass] = field(default_factory=list)
 
     def note_world_size(self, world_size: int) -> None:
         """Record the number of processes that train from here on."""
@@ -101,19 +101,30 @@ class State:
         return point
 
     @property
-    def best_look(self) -> Look | None:
+    def best_validation(self) -> ValidationPass | None:
         """First validation pass with the lowest loss. Losses that are not finite are ignored."""
-        return min((look for look in self.looks if isfinite(look.loss)), key=lambda look: look.loss, default=None)
+        return min((it for it in self.validations if isfinite(it.loss)), key=lambda it: it.loss, default=None)
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "State":
         """Return a state from its `dataclasses.asdict` form."""
         curve = [CurvePoint(**point) for point in fields["curve"]]
-        return cls(**fields | {"curve": curve, "looks": [Look(**look) for look in fields["looks"]]})
+        validations = [ValidationPass(**it) for it in fields["validations"]]
+        return cls(**fields | {"curve": curve, "validations": validations})
 
 
 class Callback:
     """Base of listeners: override the events you need."""
+
+    def __init_subclass__(cls, **more: object) -> None:
+        """Refuse a listener of an earlier version, which would hear of no validation pass.
+
+        Raises:
+            TypeError: `on_look` is defined.
+        """
+        super().__init_subclass__(**more)
+        if "on_look" in vars(cls):
+            raise TypeError(f"{cls.__name__}.on_look is now on_validation: rename the method")
 
     def on_start(self, state: State) -> None:
         """Called before the first step of a new or resumed training: `state.step` says where it is."""
@@ -121,7 +132,7 @@ class Callback:
     def on_point(self, point: CurvePoint) -> None:
         """Called every `log_every_steps`, and at the last step."""
 
-    def on_look(self, look: Look) -> None:
+    def on_validation(self, validation: ValidationPass) -> None:
         """Called after each validation pass."""
 
     def on_end(self, state: State) -> None:
@@ -146,9 +157,9 @@ class Callbacks(Callback):
         for callback in self.each:
             callback.on_point(point)
 
-    def on_look(self, look: Look) -> None:
+    def on_validation(self, validation: ValidationPass) -> None:
         for callback in self.each:
-            callback.on_look(look)
+            callback.on_validation(validation)
 
     def on_end(self, state: State) -> None:
         for callback in self.each:

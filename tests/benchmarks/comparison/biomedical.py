@@ -264,7 +264,7 @@ def _pretrained(budget: Budget, out: Path, corpus: Corpus, section: Mapping[str,
         out=out / "encoder",
         metrics=out / "metrics.json",
         curve=out / "training.csv",
-        looks=out / "validation.csv",
+        validation=out / "validation.csv",
         timing=out / "timing.csv",
         work=out / "work",
     )

@@ -197,7 +197,7 @@ def run_stage(name: str, params: FinetuneParams, seed: int, encoder: Path, data:
         out=out / "model",
         metrics=out / "metrics.json",
         curve=out / "training.csv",
-        looks=out / "validation.csv",
+        validation=out / "validation.csv",
         confusion=out / "confusion.csv",
         classes=out / "classes.csv",
         examples=out / "examples",

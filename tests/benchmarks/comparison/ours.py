@@ -174,7 +174,7 @@ class _EnoughError(Exception):
     """Raised by the callback to stop the loop."""
 
 
-def train_until(job: Pretraining, look: Callable[[], float], target_loss: float) -> Passing:
+def train_until(job: Pretraining, validation: Callable[[], float], target_loss: float) -> Passing:
     """Train until `look`, called at each point of the curve, returns a loss of at most `target_loss`."""
     looking, seen = 0.0, Passing(0.0, 0, float("inf"), passed=False)
     started = time.perf_counter()
@@ -182,7 +182,7 @@ def train_until(job: Pretraining, look: Callable[[], float], target_loss: float)
     def at_point(point: CurvePoint) -> None:
         nonlocal looking, seen
         paused = time.perf_counter()
-        loss = look()
+        loss = validation()
         seen = Passing(paused - started - looking, point.step, loss, passed=loss <= target_loss)
         looking += time.perf_counter() - paused
         if seen.passed:

@@ -124,7 +124,7 @@ class TaskMetrics(MetricFile):
 
 
 @dataclass(frozen=True)
-class ScoredLook:
+class ValidationScore:
     """Score on the validation split of a task after `step` optimizer steps; higher is better."""
 
     step: int
