@@ -95,7 +95,7 @@ def test_the_end_of_text_token_is_a_target_but_theirs_ignores_it_if_it_is_also_p
     split = opened(make_tokens(documents, documents))
     split = replace(split, boundary=Boundary(cls_id=2, sep_id=SEP, pad_id=SEP))
     masker = Masker.create(tiny_pretraining.masking, split.vocabulary, seed=1)
-    batch = OBJECTIVES["clm"].training(split, masker, split.read(np.arange(3)), 0, 0.0)
+    batch = OBJECTIVES["clm"].training_batch(split, masker, split.read(np.arange(3)), 0, 0.0)
     row_T = batch.slot_T // batch.input_ids_BL.shape[1]
     assert row_T[batch.labels_T == SEP].tolist() == [0, 1, 2]
     assert len(batch.labels_T) == sum(len(document) + 1 for document in documents)

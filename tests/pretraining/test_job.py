@@ -55,7 +55,7 @@ def test_a_training_batch_hides_targets_and_names_them(tiny_tokens: Path, tiny_p
     split = Split.open(TokenShards.open(tiny_tokens, "train"), max_length=32)
     masker = Masker.create(tiny_pretraining.masking, split.vocabulary, seed=1)
     tokens = split.read(np.arange(20))
-    batch = OBJECTIVES["mlm"].training(split, masker, tokens, 0, 0.0)
+    batch = OBJECTIVES["mlm"].training_batch(split, masker, tokens, 0, 0.0)
     original = tokens.padded(tokens.input_ids_N, split.boundary).reshape(-1)
     assert (batch.labels_T.numpy() == original[batch.slot_T.numpy()]).all()
     unchanged = np.ones(len(original), dtype=bool)
