@@ -288,5 +288,5 @@ def test_an_incomplete_snapshot_is_refused(tmp_path: Path, params_of, fault: str
         "cut file": lambda: (raw / file.object_name).write_text("a"),
     }
     damage[fault]()
-    with pytest.raises(ArtifactError, match="not a complete snapshot"):
+    with pytest.raises(ArtifactError, match="dvc repro -f snapshot"):
         portions.open_snapshot(raw, params_of().source)
