@@ -12,7 +12,7 @@ from types import MappingProxyType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from clozeline.orchestration.items_file import items_file, write_items
+from clozeline.orchestration.import_items import items_file, write_items
 from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.snapshot import FORGOTTEN_LOCK
 from clozeline.registry.models import CHAMPION, Registered

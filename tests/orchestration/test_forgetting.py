@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from clozeline.cli import app
 from clozeline.orchestration.forgetting import Findings, forget
-from clozeline.orchestration.items_file import items_file
+from clozeline.orchestration.import_items import items_file
 from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.record import Lock
 from clozeline.records.snapshot import FORGOTTEN_LOCK, KEY_FILE

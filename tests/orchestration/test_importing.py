@@ -24,7 +24,7 @@ from transformers import (
 from clozeline.exporting.trained import open_trained, tokenizer_of_vocabulary
 from clozeline.orchestration.importing import Described, SentenceVectors, described, sentence_vectors
 from clozeline.params.delivery import ImportParams
-from clozeline.planning.chooser import choices
+from clozeline.planning.advice import choices
 from clozeline.records.published import INDEX, Published, published_folder
 from clozeline.system.errors import ArtifactError
 from tests.make.models import SENTENCES, sentence_tokenizer, small_bert, word_pieces

@@ -17,8 +17,7 @@ from onnx import numpy_helper
 from clozeline.inference.completer import Completer
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.package import load
-from clozeline.orchestration.import_items import built_in_items
-from clozeline.orchestration.items_file import write_items
+from clozeline.orchestration.import_items import built_in_items, write_items
 from clozeline.orchestration.release import decide
 from clozeline.orchestration.trials import IncomparableError, PackageTrials, TextLosses, TrialItems, losses_of, try_both
 from clozeline.params.delivery import ImportParams

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import BertModel
 
-from clozeline.orchestration.items_file import items_file, write_items
+from clozeline.orchestration.import_items import items_file, write_items
 from clozeline.params.editing import edit
 from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.package import FILES

@@ -19,8 +19,7 @@ from clozeline.params.model import ModelParams
 from clozeline.params.pretraining import PretrainParams
 from clozeline.params.reading import with_keys
 from clozeline.planning import serving
-from clozeline.planning.advice import Situation, advise
-from clozeline.planning.chooser import as_tree, choices, combine
+from clozeline.planning.advice import Situation, advise, as_tree, choices, combine
 from clozeline.planning.costs import TrainingPlan, device_bytes, zoo
 from clozeline.planning.timing import BATCH_TEXTS, TEXT_TOKENS
 from clozeline.system.progress import track

@@ -80,8 +80,8 @@ def import_(
     - `clozeline import google-bert/bert-base-uncased --task feature-extraction`
     """
     workspace = project_to_run()
+    from clozeline.orchestration.import_items import items_file, write_items
     from clozeline.orchestration.importing import described
-    from clozeline.orchestration.items_file import items_file, write_items
     from clozeline.records.published import resolved
 
     earlier = read_params(params_file := workspace.root / "params.yaml")
@@ -223,7 +223,7 @@ def _items(
 
 
 def _without_forgotten(items: "Sequence[HeldOut]", workspace: Workspace) -> "Sequence[HeldOut]":
-    from clozeline.orchestration.items_file import without
+    from clozeline.orchestration.import_items import without
     from clozeline.records.snapshot import FORGOTTEN_LOCK, Forgotten
 
     forgotten = Forgotten.read(workspace.root / FORGOTTEN_LOCK)

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from clozeline.corpus.cleaning.preparation import clean, split_long
 from clozeline.corpus.sources.store import SnapshotStore, keep_earlier_records
 from clozeline.orchestration.garbage import held_to_remove, lock_of, own_lock
-from clozeline.orchestration.items_file import FOLDER as ITEMS
-from clozeline.orchestration.items_file import items_files, without, write_items
+from clozeline.orchestration.import_items import FOLDER as ITEMS
+from clozeline.orchestration.import_items import items_files, without, write_items
 from clozeline.records import snapshot
 from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.reading.streams import Meter, decompressed

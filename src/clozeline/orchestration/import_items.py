@@ -1,7 +1,8 @@
 """Items on which INT8 is compared with fp32: the user's own texts or records, or else built-in ones.
 
 Built-in sentences of six parts say who did what where, and how it was. So taggers find names, classifiers an opinion,
-answerers an answer, and pairs that share some of the parts have a known similarity.
+answerers an answer, and pairs that share some of the parts have a known similarity. The project keeps the items of an
+import in `imports/NAME.jsonl`, one JSON object per line.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from clozeline.inference.tagger import extents
 from clozeline.params.text import SourceParams
 from clozeline.records.finetune.scored_items import EntitySpan, HeldOut
 from clozeline.system.errors import DataError
+from clozeline.system.files import replacing_file
 from clozeline.tasks.files import LabelledRecord, read_records
 from clozeline.tasks.tagging.data import to_iob2
 
@@ -204,3 +206,30 @@ _READ: Final[Mapping[str, Callable[[LabelledRecord], HeldOut]]] = MappingProxyTy
         "question-answering": _read_question,
     }
 )
+
+
+FOLDER: Final = "imports"
+"""Folder of the items on which INT8 is compared with fp32; like params.yaml it belongs to the project."""
+
+
+def items_file(name: str) -> str:
+    """Return the file of the import `name`, from the root of the project."""
+    return f"{FOLDER}/{name}.jsonl"
+
+
+def items_files(root: Path) -> list[Path]:
+    """Return the files of all imports of the project in `root`."""
+    return sorted((root / FOLDER).glob("*.jsonl"))
+
+
+def write_items(path: Path, items: Sequence[HeldOut]) -> None:
+    """Write the items into the file `path`, whole or not at all."""
+    path.parent.mkdir(exist_ok=True)
+    with replacing_file(path) as beside:
+        lines = (f"{item.model_dump_json(exclude_defaults=True)}\n" for item in items)
+        beside.write_text("".join(lines), encoding="utf-8")
+
+
+def without(items: Sequence[HeldOut], holds: Callable[[str], bool]) -> list[HeldOut]:
+    """Return the items of whose texts `holds` is true of none."""
+    return [item for item in items if not any(map(holds, (item.text, item.second or "", *item.right)))]

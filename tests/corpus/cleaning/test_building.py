@@ -18,7 +18,7 @@ from clozeline.corpus.cleaning.portions import names_in_source, open_snapshot
 from clozeline.params.text import PreprocessParams
 from clozeline.records.clean_text import DOC_ID, TEXT, CorpusMetrics, columns_of, file_of, files_in, num_rows
 from clozeline.records.reading.streams import identity_of
-from clozeline.stages.calling.text_profile import sample_of
+from clozeline.stages.calling.profiles import sample_of
 from clozeline.system.errors import DataError
 from clozeline.system.workers import worker_processes
 from clozeline.tasks.files import read_records

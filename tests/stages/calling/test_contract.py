@@ -21,8 +21,7 @@ from clozeline.params.project import Params
 from clozeline.params.reading import read_params
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 from clozeline.stages.calling.contract import FILE, Accepted, under_contract
-from clozeline.stages.calling.label_profile import LabelProfile
-from clozeline.stages.calling.text_profile import TextProfile
+from clozeline.stages.calling.profiles import LabelProfile, TextProfile
 from clozeline.system.errors import ArtifactError, ContractError
 from tests.conftest import SPECIAL_IDS, VOCAB_SIZE
 from tests.make.params import with_task
@@ -232,7 +231,7 @@ def test_tasks_that_train_side_by_side_are_all_recorded(tmp_path: Path) -> None:
 
 
 def test_test_rows_that_a_growing_split_pushes_out_do_not_count_as_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozeline.stages.calling.label_profile._MOST_TEST_ROWS", 2)
+    monkeypatch.setattr("clozeline.stages.calling.profiles._MOST_TEST_ROWS", 2)
 
     def profile(*rows: str) -> LabelProfile:
         return LabelProfile(num_texts=9, num_conflicts=0, texts_by_label={}, test_rows=dict.fromkeys(rows, "label"))

@@ -18,8 +18,7 @@ from clozeline.params.text import ContractParams
 from clozeline.records.clean_text import file_of
 from clozeline.records.finetune.statistics import stability_index
 from clozeline.records.record import Lock
-from clozeline.stages.calling.label_profile import LABELLED, LabelProfile
-from clozeline.stages.calling.text_profile import TextProfile
+from clozeline.stages.calling.profiles import LABELLED, LabelProfile, TextProfile
 from clozeline.system.errors import ArtifactError, ContractError
 from clozeline.system.files import alone, replacing_file
 

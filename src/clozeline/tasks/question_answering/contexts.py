@@ -24,8 +24,7 @@ from clozeline.records.finetune.task_metrics import Headline, ShownItem
 from clozeline.tasks import heads
 from clozeline.tasks.classification.scores import tfidf_vectorizer
 from clozeline.tasks.formats import task_records
-from clozeline.tasks.question_answering.data import ContextQuestion, ContextQuestions, select
-from clozeline.tasks.question_answering.windows import NO_ANSWER, Windows
+from clozeline.tasks.question_answering.data import NO_ANSWER, ContextQuestion, ContextQuestions, Windows, select
 from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer_to, shown
 from clozeline.tasks.rows import Ids, TargetedBatch
 from clozeline.tasks.selection import count_seen
