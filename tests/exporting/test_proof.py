@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
-from clozeline.exporting import proof
+from clozeline.exporting import exams, proof
 from clozeline.exporting.exams import Answers, Sample, exam_of, logits
 from clozeline.exporting.graph import read_graph, write_graph
 from clozeline.exporting.proof import Proof, lacking
@@ -237,7 +237,7 @@ def no_number_in(place: int, values: Iterable[np.ndarray]) -> Iterator[np.ndarra
 
 def test_nan_logits_fail_the_saturation_check(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = proof_of(package)
-    monkeypatch.setattr(proof, "logits", lambda *given: no_number_in(1, logits(*given)))
+    monkeypatch.setattr(exams, "logits", lambda *given: no_number_in(1, logits(*given)))
     rung = rung_by(held, package)
     assert failed(rung.checks) == ["saturation"]
     again = Rung.model_validate_json(rung.model_dump_json())

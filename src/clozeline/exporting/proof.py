@@ -106,7 +106,7 @@ class Proof:
                 for end, pick in (("mean", np.mean), ("min", np.min))
             },
             batch_flips=flips,
-            batch_cosine_min=min(batch_cosines, default=None),
+            batch_cosine_min=float(np.min(batch_cosines)) if batch_cosines else None,  # NaN stays NaN
             saturation=self._saturation(model, graph),
             checks=(),
         )

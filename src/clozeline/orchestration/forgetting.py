@@ -24,7 +24,7 @@ from clozeline.records import snapshot
 from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.reading.streams import Meter, decompressed
 from clozeline.records.record import Lock, LockedPath, Record
-from clozeline.records.snapshot import FORGOTTEN_LOCK, MIN_WORDS, Earlier, Forgotten, Snapshot, words_of
+from clozeline.records.snapshot import FORGOTTEN_LOCK, MANIFEST, MIN_WORDS, Earlier, Forgotten, Snapshot, words_of
 from clozeline.registry.decisions import every_version, mark
 from clozeline.registry.lineage import Ancestor, ancestry
 from clozeline.registry.models import MODEL_PREFIX, Registered
@@ -151,7 +151,7 @@ def rewrite(earlier: Earlier, forgotten: Forgotten, folder: Path) -> Snapshot:
     else:
         files = tuple(store.keep_earlier(file, file.name) for file in earlier.files)
     rewritten = earlier.manifest.model_copy(update={"files": files, "forgotten": forgotten.digest})
-    rewritten.write(folder)
+    rewritten.write(folder / MANIFEST, exclude_none=True)
     return rewritten
 
 

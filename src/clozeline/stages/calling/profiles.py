@@ -1,9 +1,9 @@
 """Profiles of what a training reads: of the corpus, and of the labelled data of each task.
 
 That of a corpus: its size, the texts that were dropped, scripts, language, lengths and unknown tokens. All but size and
-drops are those of a sample of the training split, so that the cost does not grow with the text. That of a task: classes,
-conflicts, and the rows of the test split; pairs of texts have none, because copies of a scored pair may differ, and a
-matching pair has no label.
+drops are those of a sample of the training split, so that the cost does not grow with the text. That of a task:
+classes, conflicts, and the rows of the test split; pairs of texts have none, because copies of a scored pair may
+differ, and a matching pair has no label.
 """
 
 import hashlib
