@@ -23,7 +23,7 @@ from clozeline.planning import serving
 from clozeline.planning.costs import ParameterCount, outline
 from clozeline.planning.serving import served_families
 from clozeline.planning.timing import Footprint
-from clozeline.records.reading.tokens import SpecialIds, SplitInfo, TokensInfo
+from clozeline.records.reading.tokens import INFO_NAME, SpecialIds, SplitInfo, TokensInfo
 from clozeline.system.errors import ParamsError
 from tests.conftest import PROJECT
 
@@ -211,5 +211,5 @@ def test_a_budget_in_epochs_is_counted_in_the_existing_tokens(project: Path) -> 
     ids = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, every=(0, 1, 2, 3, 4))
     info = TokensInfo.of(vocab_size=64, tokenizer_sha256="", special_ids=ids, splits={"train": split})
     (project / "data/tokens").mkdir(parents=True)
-    info.write(project / "data/tokens")
+    info.write(project / "data/tokens" / INFO_NAME)
     assert plan_module.with_budget_in_tokens(params).tokens == 2500
