@@ -73,8 +73,6 @@ def test_the_zoo_has_every_family_in_every_size_and_larger_sizes_are_larger() ->
         assert totals == sorted(totals)
 
 
-
-
 @cache
 def defaults() -> dict[str, Any]:
     tree: dict[str, Any] = read_tree(FILE)

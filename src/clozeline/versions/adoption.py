@@ -79,9 +79,12 @@ class StageCode:
 
     def read_by(self, stage: str) -> dict[str, dict[str, bytes]]:
         """Return the files of each code dependency of a stage, by their paths in it; "" for a single file."""
-        deps = [dep for dep in self.deps_of(stage) if dep.startswith(CODE_FOLDER)]
-        return {dep: {path.removeprefix(dep).lstrip("/"): content for path, content in self.files.items()
-                      if path == dep or path.startswith(f"{dep}/")} for dep in deps}  # fmt: skip
+        found: dict[str, dict[str, bytes]] = {dep: {} for dep in self.deps_of(stage) if dep.startswith(CODE_FOLDER)}
+        for path, content in self.files.items():
+            for dep in found:
+                if path == dep or path.startswith(f"{dep}/"):
+                    found[dep][path.removeprefix(dep).lstrip("/")] = content
+        return found
 
     def made(self, stage: str, lock: Lock) -> bool:
         """Return whether dvc.lock says that this code made the outputs of a stage."""
