@@ -37,11 +37,9 @@ BELOW_THE_DOORS = [
 ]
 MOST_LINES = 450
 TOO_LONG = {
-    "cluster/ray_jobs.py": 586,
-    "encoder/own.py": 473,
+    "cluster/ray_jobs.py": 529,
+    "encoder/own.py": 466,
     "inference/tokenization.py": 479,
-    "planning/costs.py": 460,
-    "tasks/classification/texts.py": 529,
 }
 """Files with more lines than that, and how many they may have; no file is added, and no number rises."""
 A_KEY = re.compile(rf"`(?:{'|'.join(Params.model_fields)})\.[a-z]|\bin params\.yaml|^params\.yaml: ")
