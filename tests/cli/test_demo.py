@@ -18,7 +18,7 @@ from clozeline.language.shards import TokenShards
 from clozeline.language.spelling import Spelling
 from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining.watching import Examiner
-from clozeline.records.reading.tokens import TokensInfo
+from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 from tests.conftest import PROJECT
 
 WORDS = [f"{first}{second}{last}" for first in "bdfg" for second in "aeiou" for last in ("lden", "rden", "sten")]
@@ -34,7 +34,7 @@ def corpus(tiny_tokens: Path, tiny_tokenizer: Path) -> DemoCorpus:
         text = text.replace(f'"w{number}":', f'"{WORDS[number - 5]}":')
     file.write_text(text, encoding="utf-8")
     info = TokensInfo.of_folder(tiny_tokens)
-    info.model_copy(update={"tokenizer_sha256": hashlib.sha256(file.read_bytes()).hexdigest()}).write(tiny_tokens)
+    info.model_copy(update={"tokenizer_sha256": hashlib.sha256(file.read_bytes()).hexdigest()}).write(tiny_tokens / INFO_NAME)
     return DemoCorpus(tiny_tokens, tiny_tokenizer)
 
 
