@@ -33,8 +33,9 @@ def corpus(tiny_tokens: Path, tiny_tokenizer: Path) -> DemoCorpus:
     for number in range(5, 64):
         text = text.replace(f'"w{number}":', f'"{WORDS[number - 5]}":')
     file.write_text(text, encoding="utf-8")
-    info = TokensInfo.of_folder(tiny_tokens)
-    info.model_copy(update={"tokenizer_sha256": hashlib.sha256(file.read_bytes()).hexdigest()}).write(tiny_tokens / INFO_NAME)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    info = TokensInfo.of_folder(tiny_tokens).model_copy(update={"tokenizer_sha256": digest})
+    info.write(tiny_tokens / INFO_NAME)
     return DemoCorpus(tiny_tokens, tiny_tokenizer)
 
 
