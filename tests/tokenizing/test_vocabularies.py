@@ -27,7 +27,8 @@ from types import SimpleNamespace
 from clozeline.params.text import TokenizeParams
 from clozeline.tokenizing.vocabularies import learn
 params, texts = json.load(sys.stdin)
-tokenizer = learn(TokenizeParams.model_validate(params), [SimpleNamespace(digest="", reads=(), texts=lambda: iter([texts]))])
+counted = SimpleNamespace(digest="", reads=(), texts=lambda: iter([texts]))
+tokenizer = learn(TokenizeParams.model_validate(params), [counted])
 print(hashlib.sha256(tokenizer.to_str().encode()).hexdigest())
 """
 
