@@ -87,7 +87,7 @@ def test_two_models_that_could_answer_need_a_name(project: Path) -> None:
         write_classifier(project / "dist" / name)
     with pytest.raises(ParamsError) as raised:
         default_for("text-classification")
-    assert raised.value.expected == "one of: dist/library, dist/topic"
+    assert "dist/library, dist/topic" in str(raised.value)
 
 
 def test_a_registered_model_is_fetched_and_has_the_version_of_the_registry(
