@@ -286,7 +286,7 @@ def with_a_cache_that_cannot_be_written(root: Path) -> None:
         (with_a_mistyped_key, ParamsError, "sede"),
         (without_its_text, DataError, "my-texts does not exist"),
         (with_labels_in_an_unknown_format, DataError, r"mine\.xlsx has a format that cannot be read"),
-        (with_a_start_that_dvc_would_delete, ParamsError, r"`pretrain\.start` is an output of this project"),
+        (with_a_start_that_dvc_would_delete, ParamsError, r"`pretrain\.start: models/encoder` is an output"),
         (with_a_cache_that_cannot_be_written, StorageError, "cache is not writable"),
     ],
 )
@@ -306,6 +306,6 @@ def test_a_flow_fails_if_a_stage_did_not_make_the_input_of_another(toy: Path) ->
     dvc_yaml = (toy / "dvc.yaml").read_text().replace("outs: [upper.txt]", "outs: [made]")
     dvc_yaml = dvc_yaml.replace("raw.txt upper.txt", "raw.txt made/upper.txt")
     (toy / "dvc.yaml").write_text(dvc_yaml.replace("deps: [upper.txt]", "deps: [made/lower.txt]"))
-    with pytest.raises(DataError, match=r"made/lower\.txt does not exist, and stage `count`"):
+    with pytest.raises(DataError, match=r"made/lower\.txt does not exist .*stage `count`"):
         pipeline(toy)
     assert (toy / "made/upper.txt").exists()

@@ -225,9 +225,9 @@ def start_folder(params: Params, *, fetches: bool) -> Path | None:
     """
     locked = StartLock.of_yaml(Path(START_LOCK))
     if (locked is not None) != (params.pretrain.start == FROM_CHAMPION):
+        version = f"version {locked.version} of {locked.model}" if locked else "no version"
         raise ArtifactError(
-            f"{START_LOCK} has {locked or 'no version'}, and `pretrain.start` is {params.pretrain.start or 'null'}: a"
-            f" version belongs to `start: {FROM_CHAMPION}` alone",
+            f"{START_LOCK} and `pretrain.start` disagree: {version}, but `start: {params.pretrain.start or 'null'}`",
             do=f"run `clozeline run --no-release`, which writes {START_LOCK}; from then on `dvc repro` uses it",
         )
     if locked is None:
