@@ -45,7 +45,7 @@ PYTEST = [
 ]
 EXPORT = [sys.executable, "-m", "pytest", "-q", "-n0", "tests/clients/exported.py"]
 TESTS = [
-    "tests/serving/http/test_endpoint.py",
+    "tests/serving/http/test_huggingface.py",
     "tests/clients/embedding_clients.py",
     "tests/clients/optimum_onnx.py",
 ]

@@ -29,7 +29,7 @@ AT_MOST = {
     "tiny private functions used once": 142,
     "leaves of params.yaml": 217,
     "code lines of the tests": 54_510,
-    "files of the tests": 439,
+    "files of the tests": 440,
     "rows of `Where do I add`": 30,
     "class names in two files": 0,
 }
