@@ -28,7 +28,7 @@ AT_MOST = {
     "files below 60 code lines": 23,
     "tiny private functions used once": 142,
     "leaves of params.yaml": 217,
-    "code lines of the tests": 54_510,
+    "code lines of the tests": 54_456,
     "files of the tests": 440,
     "rows of `Where do I add`": 30,
     "class names in two files": 0,
