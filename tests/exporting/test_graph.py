@@ -184,7 +184,7 @@ def test_gathers_and_slices_of_rows_count_as_lookups() -> None:
         helper.make_node("Gather", ["other", "ids"], ["rows of another"]),
         helper.make_node("Slice", ["table", "zero", "length", "zero"], ["first rows"]),
         helper.make_node("Slice", ["table", "zero", "length", "one"], ["first columns"]),
-        helper.make_node("Slice", ["table", "zero", "length", "axes"], ["of axes that nobody knows"]),
+        helper.make_node("Slice", ["table", "zero", "length", "axes"], ["of unknown axes"]),
         helper.make_node("Transpose", ["table"], ["turned"]),
     ]
     constants = [numpy_helper.from_array(value, name) for name, value in CONSTANTS.items()]

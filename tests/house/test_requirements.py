@@ -1,4 +1,4 @@
-"""The tables of tests/pitfalls.md and tests/reliability.md name tests for each row, or say why there are none.
+"""Each row of tests/pitfalls.md and tests/reliability.md names its tests, or says why it has none.
 
 A row is `| P1 | requirement | its tests |`."""
 

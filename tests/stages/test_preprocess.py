@@ -1,4 +1,4 @@
-"""From a source to its splits: what is dropped is told, and what cannot be read leaves the old text as it is."""
+"""From a source to its splits: dropped texts are reported, and an unreadable source leaves the text unchanged."""
 
 import errno
 import gzip

@@ -198,7 +198,7 @@ def test_damaged_runs_are_removed_with_their_empty_folders_which_break_dvc(root:
 
 
 def test_a_run_is_removed_with_the_first_of_its_outputs(root: Path, one: Lock) -> None:
-    """DVC would take the run for complete, and restore only what is left."""
+    """DVC would treat the run as complete and restore only the files that are left."""
     (needed,) = Lock.read(root / "dvc.lock").stages["upper"].outs
     folder = str(one.stages["pages"].outs[0].md5)
     (run,) = (path for path in (root / ".dvc/cache/runs").rglob("*") if path.is_file() and folder in path.read_text())
