@@ -128,7 +128,7 @@ def test_a_request_waiting_for_tokenization_is_dropped_when_its_client_leaves(
         assert tokenizing.begun.wait(timeout=120)
         with connection(client) as leaving:
             leaving.sendall(posted(path, {"inputs": LONG}))
-            wait_until(lambda: service.asking._tokenizer._waiting_characters == 2 * len(LONG))
+            wait_until(lambda: service.asking._waiting_characters == 2 * len(LONG))
         wait_until(lambda: 'rejections_total{reason="dropped"} 1.0' in client.get("/metrics").text)
         tokenizing.may_end.set()
         assert before.result().status_code == 200

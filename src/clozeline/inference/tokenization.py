@@ -19,11 +19,11 @@ ArtifactError
 """
 
 import re
-from collections import ChainMap, OrderedDict
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import Annotated, Self
 
 import numpy as np
@@ -264,11 +264,9 @@ class TextTokenizer:
         self._whole = Tokenizer.from_file(str(path))
         self._whole.no_padding()
         self._whole.no_truncation()
-        self._cut = Tokenizer.from_file(str(path))
-        self._cut.no_padding()
-        self._cut.enable_truncation(max_length)
-        self._cutters: OrderedDict[tuple[int, int, bool], Tokenizer] = OrderedDict()
-        self._cutters_lock = Lock()
+        self._cut = self._new_cutter(max_length, 0, False)
+        self._cutter = lru_cache(_MAX_CUTTERS)(self._new_cutter)
+        """Returns a tokenizer that splits texts in this way. A few are cached, because clients use few settings."""
         self._known_words = KnownWords.of(self._whole)
         self._continuing: str = getattr(self._whole.model, "continuing_subword_prefix", None) or ""
         self._max_length = max_length
@@ -358,16 +356,6 @@ class TextTokenizer:
         decoder = self._whole.decoder
         text: str = decoder.decode(list(tokens)) if decoder is not None else " ".join(tokens)
         return text
-
-    def _cutter(self, longest: int, overlap: int, pairs: bool) -> Tokenizer:
-        """Return a tokenizer that splits texts in this way. A few are cached, because clients use few settings."""
-        key = (longest, overlap, pairs)
-        with self._cutters_lock:
-            cutter = self._cutters.pop(key, None) or self._new_cutter(*key)
-            self._cutters[key] = cutter
-            while len(self._cutters) > _MAX_CUTTERS:
-                self._cutters.popitem(last=False)
-        return cutter
 
     def _new_cutter(self, longest: int, overlap: int, pairs: bool) -> Tokenizer:
         cutter = Tokenizer.from_str(self._whole.to_str())

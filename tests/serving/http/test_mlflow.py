@@ -66,6 +66,14 @@ def test_a_record_equals_the_prediction_of_the_registered_model(
     assert [label["label"] for label in labels[0]["labels"]] == [label["label"] for label in first["labels"]]
 
 
+def test_the_tokens_of_all_parts_of_an_answer_are_counted(client: httpx.Client) -> None:
+    given = {"inputs": ["open the file"]}
+    continued = client.post("/models/writer/complete", json=given).headers["x-compute-tokens"]
+    embedded = client.post("/models/writer/embed", json=given).headers["x-compute-tokens"]
+    both = client.post("/models/writer/invocations", json=given).headers["x-compute-tokens"]
+    assert int(both) == int(continued) + int(embedded)
+
+
 def test_bracketed_mask_is_accepted_by_every_model(
     tmp_path: Path, serving: Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 ) -> None:

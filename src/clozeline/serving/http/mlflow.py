@@ -5,7 +5,7 @@ Its clients send texts as dataframes by columns or by rows, as instances, or as 
 The answers equal those of `mlflow.pyfunc.load_model(…).predict`, which registry/served_model.py gives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import zip_longest
@@ -21,9 +21,9 @@ from clozeline.inference import fields
 from clozeline.inference.answerer import Answer
 from clozeline.inference.classifier import LabelScore
 from clozeline.inference.fields import StrictModel
-from clozeline.inference.package import kind_of, resolved
 from clozeline.inference.tagger import Entity
-from clozeline.serving.errors import ApiError, problem
+from clozeline.inference.tokenization import Given, each_text
+from clozeline.serving.errors import ApiError, problem, refused
 from clozeline.serving.http.bodies import MAX_TEXTS, NUMBER_TAG, TEXT_TAG, Texts, checked_texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING_PAIRS
@@ -69,13 +69,14 @@ TEXT_COLUMN = "text"
 _Names = tuple[str, str]
 
 
-def _name_kind(given: object) -> str | None:
-    return {str: TEXT_TAG, int: NUMBER_TAG, float: NUMBER_TAG}.get(type(given))
-
-
+_NAME_TAGS: Mapping[type, str] = {str: TEXT_TAG, int: NUMBER_TAG, float: NUMBER_TAG}
 _ColumnName = Annotated[
     Annotated[str, Tag(TEXT_TAG)] | Annotated[int, fields.WHOLE, Tag(NUMBER_TAG)],
-    Discriminator(_name_kind, custom_error_type="name_type", custom_error_message="a name, or a number"),
+    Discriminator(
+        lambda given: _NAME_TAGS.get(type(given)),
+        custom_error_type="name_type",
+        custom_error_message="a name, or a number",
+    ),
 ]
 
 
@@ -171,14 +172,8 @@ def _text_column(names: Sequence[str] | dict[str, Any]) -> str:
         return next(iter(names))
     if TEXT_COLUMN in names:
         return TEXT_COLUMN
-    raise problem(
-        422,
-        "no_text_column",
-        "it is unclear which column holds the texts",
-        given=f"columns: {', '.join(names) or 'none'}",
-        expected=f"one column, or a column named `{TEXT_COLUMN}`",
-        do=f"name the column with the texts `{TEXT_COLUMN}`",
-    )
+    given, expected = f"columns: {', '.join(names) or 'none'}", f"one column, or a column named `{TEXT_COLUMN}`"
+    raise refused("no_text_column", given=given, expected=expected)
 
 
 def _given(shape: str) -> JsonDict:
@@ -243,9 +238,13 @@ async def invocations(call: Call, body: InvocationsRequest) -> Response:
     sent = Sent(shape, getattr(body, shape))
     params = body.params or fields.InvocationParams()
     served = call.served(ANY, params.model)
-    kind = resolved(kind_of(served.model.manifest.task).answers)
-    records, headers = await kind.records(call, served.identity.name, sent, params)
-    return JsonResponse({"predictions": records}, headers=headers)
+    names = served.model.pair_names(reads_pairs=served.model.manifest.reads_pairs)
+    given: Sequence[Given] = sent.pairs(names) if names else sent.texts()
+    dialogue = served.model.recording(given, top_k=params.top_k, truncate=params.truncate)
+    reply = await call.converse(served, each_text(given), dialogue)
+    for part in reply.answers[0]:
+        call.confident(served, part, [record[part] for record in reply.answers])
+    return JsonResponse({"predictions": reply.answers}, headers=reply.headers)
 
 
 async def mlflow_version(call: Call) -> Response:
