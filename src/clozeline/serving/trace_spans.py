@@ -46,10 +46,7 @@ class Spans(Tracing):
 
     def around(self, app: ASGIApp) -> ASGIApp:
         async def traced(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http":
-                await app(scope, receive, send)
-                return
-            await self._traced(app, scope, receive, send)
+            await (self._traced(app, scope, receive, send) if scope["type"] == "http" else app(scope, receive, send))
 
         return traced
 

@@ -154,7 +154,7 @@ async def infer(call: Call, body: InferRequest) -> Response:
     check_known("no_such_parameter", sorted(body.parameters.model_fields_set), sorted(kind.parameters), "parameters.{}")
     wanted = tuple(dict.fromkeys(output.name for output in body.outputs)) or kind.unasked or kind.outputs
     check_known("no_such_output", wanted, kind.outputs, "outputs")
-    asked = tensors.TensorRequest(call, served.identity.name, _given(call, served, body), wanted, body.parameters)
+    asked = tensors.TensorRequest(call, served, _given(call, served, body), wanted, body.parameters)
     values, headers = await kind.tensors(asked)
     binary = {output.name: output.parameters.binary_data for output in body.outputs}
     everywhere = body.parameters.binary_data_output

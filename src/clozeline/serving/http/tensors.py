@@ -32,6 +32,7 @@ from clozeline.serving.errors import ApiError, refused
 from clozeline.serving.http import house_labels, house_texts
 from clozeline.serving.http.bodies import FLAT_TAG, MAX_TEXTS, NESTED_TAG, check_encoding, nesting
 from clozeline.serving.http.operation import Call, JsonResponse
+from clozeline.serving.loading import ServedModel
 
 HEADER_LENGTH = "inference-header-content-length"
 InputName = Literal["text", "text_pair", "question", "context"]
@@ -242,7 +243,7 @@ class TensorRequest:
     """A checked request: its model has the named inputs, outputs and parameters."""
 
     call: Call
-    model: str
+    served: ServedModel[Any]
     given: Sequence[Any]
     """Texts, or pairs of texts."""
     outputs: Sequence[OutputName]
@@ -259,22 +260,21 @@ async def _encoded(
     `question` asks the model for these tokens; `best` returns tokens and scores, best first, of the model, the index of
     a text and its answer.
     """
-    served = asked.call.served(house_texts.EMBEDDING, asked.model)
-    texts, wanted = asked.given, asked.outputs
+    model, texts, wanted = asked.served.model, asked.given, asked.outputs
     predicts = not {"token", "score"}.isdisjoint(wanted)
 
     def asking() -> Dialogue[list[list[Any]]]:
-        embedding = [served.model.embedding(texts, truncate=asked.parameters.truncate)] if "embedding" in wanted else []
-        answers: list[list[Any]] = yield Round([*embedding, *([question(served.model, asked)] if predicts else [])])
+        embedding = [model.embedding(texts, truncate=asked.parameters.truncate)] if "embedding" in wanted else []
+        answers: list[list[Any]] = yield Round([*embedding, *([question(model, asked)] if predicts else [])])
         return answers
 
-    reply = await asked.call.converse(served, texts, asking())
+    reply = await asked.call.converse(asked.served, texts, asking())
     values: dict[OutputName, Values] = {}
     if "embedding" in wanted:
         values["embedding"] = np.stack(reply.answers[0])
     if predicts:
-        words_N = [best(served.model, *numbered) for numbered in enumerate(reply.answers[-1])]
-        asked.call.service.metrics.confident(asked.model, (words[0][1] for words in words_N))
+        words_N = [best(model, *numbered) for numbered in enumerate(reply.answers[-1])]
+        asked.call.service.metrics.confident(asked.served.identity.name, (words[0][1] for words in words_N))
         values["token"] = [[token for token, _ in words] for words in words_N]
         values["score"] = np.array([[score for _, score in words] for words in words_N], dtype=np.float32)
     return values, reply.headers
@@ -308,24 +308,22 @@ def _next_token(completer: Completer, number: int, candidates: Candidates) -> li
 
 async def _labelled(asked: TensorRequest) -> Tensors:
     """Return the labels of texts or pairs of texts, best first."""
-    served = asked.call.served(house_labels.CLASSIFYING, asked.model)
-    wanted = asked.parameters
-    reply = await house_labels.labelled(asked.call, served, asked.given, top_k=wanted.top_k, truncate=wanted.truncate)
+    top_k, truncate = asked.parameters.top_k, asked.parameters.truncate
+    reply = await house_labels.labelled(asked.call, asked.served, asked.given, top_k=top_k, truncate=truncate)
     score_NK = np.array([[label.score for label in labels] for labels in reply.answers], dtype=np.float32)
     return {"label": [[one.label for one in labels] for labels in reply.answers], "score": score_NK}, reply.headers
 
 
 async def _tagged(asked: TensorRequest) -> Tensors:
     """Return the entities of each text as a JSON list, because their number differs between texts."""
-    served = asked.call.served(house_labels.TAGGING, asked.model)
-    reply = await house_labels.tagged(asked.call, served, asked.given, asked.parameters)
+    reply = await house_labels.tagged(asked.call, asked.served, asked.given, asked.parameters)
     return {"entities": [[orjson.dumps(of_text).decode()] for of_text in reply.answers]}, reply.headers
 
 
 async def _answered(asked: TensorRequest) -> Tensors:
     """Return the answers to each question, best first."""
-    served, wanted = asked.call.served(house_labels.ANSWERING, asked.model), asked.parameters
-    reply = await house_labels.answered(asked.call, served, asked.given, wanted.top_k or 1, wanted)
+    top_k, search = asked.parameters.top_k or 1, asked.parameters
+    reply = await house_labels.answered(asked.call, asked.served, asked.given, top_k, search)
     most = max(map(len, reply.answers))
     rows = [[*answers, *[_NO_ANSWER] * (most - len(answers))] for answers in reply.answers]
     return {
