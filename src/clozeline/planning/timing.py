@@ -12,6 +12,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median_high
+from timeit import timeit
 
 import numpy as np
 import torch
@@ -54,6 +56,11 @@ class Speed:
         return self.batch_tokens / self.seconds_per_step
 
 
+def own_device() -> torch.device:
+    """Return the device that trains in this process."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def measure(model: LanguageModel, params: PretrainParams, *, target_share: float, flops_per_token: float) -> Speed:
     """Train `model` for a few steps, with the threads, compilation and gradient checkpointing of the real training.
 
@@ -62,7 +69,7 @@ def measure(model: LanguageModel, params: PretrainParams, *, target_share: float
     Raises:
         ParamsError: this processor does not support the precision, or no compiler is installed.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = own_device()
     precision = Precision.choose(params.precision, device)
     no_flags_V = np.zeros(model.config.vocab_size, dtype=bool)
     if params.gradient_checkpointing:
@@ -119,8 +126,7 @@ def _timed(first: Callable[[], None], second: Callable[[], None], device: torch.
             if device.type == "cuda":
                 torch.cuda.synchronize()
             taken.append(time.perf_counter() - started)
-    medians = [sorted(taken)[len(taken) // 2] for taken in seconds]
-    return medians[0], medians[1]
+    return median_high(seconds[0]), median_high(seconds[1])
 
 
 @dataclass(frozen=True)
@@ -161,19 +167,15 @@ def footprint(graph: Path, feed: GraphFeed) -> Footprint:
 
 def _footprint(graph: Path, feed: GraphFeed) -> Footprint:
     session = GraphSession(graph, input_names=feed.input_names, num_threads=1)
-    text, batch = (_milliseconds(session, feed, num_texts) for num_texts in (1, BATCH_TEXTS))
-    return Footprint(resident_bytes(), text, batch)
 
-
-def _milliseconds(session: GraphSession, feed: GraphFeed, num_texts: int) -> float:
-    batch = feed.batch(num_texts)
-    session.run(batch, *feed.outputs)
-    seconds: list[float] = []
-    while sum(seconds) < _FOOTPRINT_SECONDS:
-        started = time.perf_counter()
+    def milliseconds(num_texts: int) -> float:
+        batch, seconds = feed.batch(num_texts), [0.0]
         session.run(batch, *feed.outputs)
-        seconds.append(time.perf_counter() - started)
-    return 1000 * min(seconds)
+        while sum(seconds) < _FOOTPRINT_SECONDS:
+            seconds.append(timeit(lambda: session.run(batch, *feed.outputs), number=1))
+        return 1000 * min(seconds[1:])
+
+    return Footprint(resident_bytes(), milliseconds(1), milliseconds(BATCH_TEXTS))
 
 
 def resident_bytes() -> int | None:
