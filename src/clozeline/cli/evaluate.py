@@ -4,7 +4,6 @@ Results of `evaluate` are tables for people or one JSON object for programs. `se
 libraries by what they do.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from clozeline.cli.tables import AnswerForm, printer, ranked, show, table_of
+from clozeline.cli.tables import AnswerForm, JsonLinesOption, JsonOption, ranked, show_answers, show_or_json, table_of
 from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
 from clozeline.params.reading import read_params, renamed
@@ -61,34 +60,18 @@ _SCORES = {"both": "score", "meaning": "cosine", "words": "BM25"}
 
 
 def evaluate(
-    model: Annotated[str, typer.Option("--model", "-m", help="A folder with a model, or a name on the hub.")],
-    text: Annotated[
-        Path | None, typer.Option("--text", "-t", help="A file or folder of text that the model was not trained on.")
-    ] = None,
-    against: Annotated[str | None, typer.Option(help="Another model: a paired test says which is better.")] = None,
-    blimp: Annotated[
-        Path | None, typer.Option(help="A folder of minimal pairs (BLiMP's .jsonl files): accuracy by phenomenon.")
-    ] = None,
-    estimator: Annotated[
-        Literal["folds", "pll"],
-        typer.Option(help="Hide a fold of the tokens at a time, or each token alone (pseudo-log-likelihood: slower)."),
-    ] = "folds",
-    text_field: Annotated[
-        str, typer.Option(help="Field or column with the text, in JSON Lines, CSV or Parquet.")
-    ] = "text",
-    one_document_per: Annotated[
-        Literal["paragraph", "line", "file"], typer.Option(help="Unit of plain text that is one document.")
-    ] = "paragraph",
-    pattern: Annotated[str, typer.Option(help="Files to read, if --text is a folder.")] = "**/*",
-    max_length: Annotated[
-        int | None,
-        typer.Option(min=8, help="Tokens per row. [default: that of params.yaml; else 128]", show_default=False),
-    ] = None,
-    samples: Annotated[int, typer.Option(min=100, help="Resamples of the documents, for intervals and tests.")] = 2000,
-    scores: Annotated[
-        Path | None, typer.Option(help="Write the log-likelihood of each document to this file, as JSON Lines.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    model: Annotated[str, typer.Option("--model", "-m")],
+    text: Annotated[Path | None, typer.Option("--text", "-t")] = None,
+    against: str | None = None,
+    blimp: Path | None = None,
+    estimator: Literal["folds", "pll"] = "folds",
+    text_field: str = "text",
+    one_document_per: Literal["paragraph", "line", "file"] = "paragraph",
+    pattern: str = "**/*",
+    max_length: Annotated[int | None, typer.Option(min=8, show_default=False)] = None,
+    samples: Annotated[int, typer.Option(min=100)] = 2000,
+    scores: Path | None = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure how well a masked or causal language model predicts a text, and which of two models predicts it better.
 
@@ -102,8 +85,20 @@ def evaluate(
     - `clozeline evaluate -m models/encoder --against answerdotai/ModernBERT-base -t notes.txt`
     - `clozeline evaluate -m models/encoder -t notes.jsonl --estimator pll --scores scores.jsonl`
     - `clozeline evaluate -m models/encoder --blimp blimp/data --json`
+
+    Args:
+        model: A folder with a model, or a name on the hub.
+        text: A file or folder of text that the model was not trained on.
+        against: Another model: a paired test says which is better.
+        blimp: A folder of minimal pairs (BLiMP's .jsonl files): accuracy by phenomenon.
+        estimator: Hide a fold of the tokens at a time, or each token alone (pseudo-log-likelihood: slower).
+        text_field: Field or column with the text, in JSON Lines, CSV or Parquet.
+        one_document_per: Unit of plain text that is one document.
+        pattern: Files to read, if --text is a folder.
+        max_length: Tokens per row. [default: that of params.yaml; else 128]
+        samples: Resamples of the documents, for intervals and tests.
+        scores: Write the log-likelihood of each document to this file, as JSON Lines.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see stage.py: set before torch is loaded
     if text is None and blimp is None:
         raise ParamsError(
             "there is nothing to evaluate on: neither --text nor --blimp is given",
@@ -119,7 +114,7 @@ def evaluate(
         judgement = judge_models([name for name in (model, against) if name is not None], questions, scores)
     except DataError as error:
         raise renamed(error, _OPTIONS.get) from error
-    show(judgement, _judgement_tables(judgement), as_json=as_json)
+    show_or_json(judgement, _judgement_tables(judgement), as_json=as_json)
 
 
 def _how(estimator: Literal["folds", "pll"], max_length: int | None) -> "tuple[ContestAsking, str | None]":
@@ -221,27 +216,13 @@ def _heads(judgement: "Judgement") -> Sequence[str]:
 
 
 def search(
-    queries: Annotated[
-        list[str] | None, typer.Argument(metavar="QUERY...", help="What the function does, as a sentence; quote each.")
-    ] = None,
-    top_k: Annotated[int, typer.Option(min=1, help="Functions for each query.")] = 10,
-    library: Annotated[
-        str | None, typer.Option(help="Search only this library, such as numpy; `python` is the standard library.")
-    ] = None,
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="A folder of dist/, or a registry URI (models:/NAME@ALIAS).")
-    ] = _PACKAGE,
-    by: Annotated[
-        Literal["both", "meaning", "words"],
-        typer.Option(help="meaning: cosine of the model's vectors; words: BM25; both: a weighted sum."),
-    ] = "both",
-    beir: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Measure the search on judged queries instead: a folder in BEIR's layout."),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per query, each on its own line.")
-    ] = False,
+    queries: Annotated[list[str] | None, typer.Argument(metavar="QUERY...")] = None,
+    top_k: Annotated[int, typer.Option(min=1)] = 10,
+    library: str | None = None,
+    model: Annotated[str, typer.Option("--model", "-m")] = _PACKAGE,
+    by: Literal["both", "meaning", "words"] = "both",
+    beir: Annotated[Path | None, typer.Option(metavar="FOLDER")] = None,
+    as_json: JsonLinesOption = False,
 ) -> None:
     """Find functions of the installed libraries by what they do, not by their names.
 
@@ -261,6 +242,14 @@ def search(
     - `clozeline search "Wait until a file exists." --library python --top-k 3`
     - `clozeline search "Compute a hash of a file." --by meaning --json`
     - `clozeline search --beir data/scifact -m dist/minilm`
+
+    Args:
+        queries: What the function does, as a sentence; quote each.
+        top_k: Functions for each query.
+        library: Search only this library, such as numpy; `python` is the standard library.
+        model: A folder of dist/, or a registry URI (models:/NAME@ALIAS).
+        by: meaning: cosine of the model's vectors; words: BM25; both: a weighted sum.
+        beir: Measure the search on judged queries instead: a folder in BEIR's layout.
     """
     if beir is not None and not queries:
         _measure(model, beir, as_json=as_json)
@@ -288,7 +277,7 @@ def _answer(model: str, queries: Sequence[str], top_k: int, library: str | None,
     answers = [index.nearest(query, top_k, library, by) for query in asked]
     rows = ranked("score", "library", "name", "summary")
     form = AnswerForm(("query", "found"), rows, partial(_found_tables, _SCORES[by]))
-    printer(as_json, form)(queries, answers)
+    show_answers(queries, answers, form, as_json=as_json)
 
 
 def _measure(place: str, beir: Path, *, as_json: bool) -> None:
@@ -301,7 +290,7 @@ def _measure(place: str, beir: Path, *, as_json: bool) -> None:
     columns = ("method", ">nDCG@10", ">recall@10", ">nDCG@10 minus BM25", ">recall@10 minus BM25")
     measured = ((one.method, (one.ndcg_at_10, one.recall_at_10)) for one in found.methods)
     rows = ((method, *map(_in_percent, both), *map(_lead, both)) for method, both in measured)
-    show(found, [table_of(title, *columns, rows=rows)], as_json=as_json)
+    show_or_json(found, [table_of(title, *columns, rows=rows)], as_json=as_json)
 
 
 def _in_percent(found: "MeanOverQueries") -> str:

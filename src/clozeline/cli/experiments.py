@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from clozeline.cli import stage
-from clozeline.cli.tables import show, table_of
+from clozeline.cli.tables import JsonOption, show, show_or_json, table_of
 from clozeline.cli.verbs import ending_orderly, sound_project_here
 from clozeline.cluster.address import reachable_cluster
 from clozeline.params.editing import assignments, edit
@@ -48,12 +47,10 @@ _WORDS = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman": 
 
 
 def ablate(
-    first: Annotated[
-        str, typer.Argument(metavar="A", help="params.yaml, a file in configs/, or 'KEY=VALUE KEY=VALUE'.")
-    ],
-    second: Annotated[str, typer.Argument(metavar="B", help="The other arm, written alike.")],
-    seeds: Annotated[int, typer.Option(help="Number of seeds, at least 2. Both arms train from each.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    first: Annotated[str, typer.Argument(metavar="A")],
+    second: Annotated[str, typer.Argument(metavar="B")],
+    seeds: int = 5,
+    as_json: JsonOption = False,
 ) -> None:
     """Train two versions of params.yaml from the same seeds, and say whether their difference is more than chance.
 
@@ -70,10 +67,13 @@ def ablate(
     - `clozeline ablate params.yaml pretrain.masking.mask_rate=0.3`
     - `clozeline ablate params.yaml 'pretrain.optimizer.learning_rate=2.0e-3 pretrain.steps=500' --seeds 8`
     - `clozeline ablate params.yaml configs/low-resource.yaml --json`
+
+    Args:
+        first: params.yaml, a file in configs/, or 'KEY=VALUE KEY=VALUE'.
+        second: The other arm, written alike.
+        seeds: Number of seeds, at least 2. Both arms train from each.
     """
     stage.refuse_for("ablate")
-    # See stage.py: set before torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     workspace = sound_project_here()
     from clozeline.lab import ablation
     from clozeline.lab.experiment import arms_of
@@ -85,7 +85,7 @@ def ablate(
     with ending_orderly():
         found = ablation.ablate(arms, seeds, shared_corpus(workspace), base, workspace.experiments)
     lines = (Text(line) for line in (_verdict(found), _next(found)))
-    show(found, [_ablation_table(found), *lines], as_json=as_json)
+    show_or_json(found, [_ablation_table(found), *lines], as_json=as_json)
 
 
 def _tell_little() -> None:
@@ -168,9 +168,9 @@ def _next(found: "Ablation") -> str:
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What to try, as in the example above.")],
-    workers: Annotated[int, typer.Option(min=1, help="Trainings at once, also on a cluster; 1 is reproducible.")] = 1,
-    write: Annotated[bool, typer.Option("--write", help="Write the winner's values into params.yaml.")] = False,
+    file: Annotated[Path, typer.Argument(metavar="FILE")],
+    workers: Annotated[int, typer.Option(min=1)] = 1,
+    write: Annotated[bool, typer.Option("--write")] = False,
 ) -> None:
     """Try values of params.yaml, each trial chosen from the results of those before it, and show which won.
 
@@ -199,10 +199,13 @@ def sweep(
     - `clozeline sweep sweep.yaml`
     - `clozeline sweep sweep.yaml --workers 2`
     - `clozeline sweep sweep.yaml --write`
+
+    Args:
+        file: What to try, as in the example above.
+        workers: Trainings at once, also on a cluster; 1 is reproducible.
+        write: Write the winner's values into params.yaml.
     """
     stage.refuse_for("sweep")
-    # See stage.py: set before torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     workspace = sound_project_here()
     import optuna  # noqa: F401  # a missing extra is refused before anything runs
 
@@ -248,10 +251,8 @@ def _end(workspace: Workspace, found: "Sweep", *, write: bool) -> None:
     (workspace.root / _DIFF).parent.mkdir(exist_ok=True)
     with replacing_file(workspace.root / _DIFF) as beside:
         beside.write_text(diff, encoding="utf-8")
-    Console().print(_table(found, winner))
-    for line in _summary(found, winner, outcome):
-        typer.echo(line)
-    typer.echo(f"charts of the trials: `optuna-dashboard sqlite:///{os.path.relpath(found.trials.file)}`")
+    charts = f"charts of the trials: `optuna-dashboard sqlite:///{os.path.relpath(found.trials.file)}`"
+    show([_table(found, winner), *map(Text, _summary(found, winner, outcome)), Text(charts)])
     if write and diff:
         for line in edit(workspace.root / "params.yaml", list(winner.values.items()), "the winner of the sweep"):
             typer.echo(f"params.yaml: {line}")
@@ -267,14 +268,16 @@ def _end(workspace: Workspace, found: "Sweep", *, write: bool) -> None:
 
 def _table(found: "Sweep", winner: "TrialRecord") -> Table:
     """Return every trial, with its values and what came of it; the winner is bold."""
-    table = table_of("Trials", ">trial", f">{found.plan.metric}", "state", *(escape(key) for key in found.plan.space))
-    for trial in found.trials.read():
+
+    def cells(trial: "TrialRecord") -> Iterator[str]:
         figure = "" if trial.value is None else f"{trial.value:.4f}"
         values = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in trial.values.values())
         state = f"{trial.state}: {trial.reason}" if trial.reason else trial.state
-        style = "bold" if trial.number == winner.number else None
-        table.add_row(str(trial.number + 1), figure, *map(escape, (state, *values)), style=style)
-    return table
+        of_winner = "[bold]" if trial.number == winner.number else ""
+        return (of_winner + escape(cell) for cell in (str(trial.number + 1), figure, state, *values))
+
+    columns = (">trial", f">{found.plan.metric}", "state", *map(escape, found.plan.space))
+    return table_of("Trials", *columns, rows=map(cells, found.trials.read()))
 
 
 def _summary(found: "Sweep", winner: "TrialRecord", outcome: "Outcome") -> Iterator[str]:
@@ -300,23 +303,14 @@ def _summary(found: "Sweep", winner: "TrialRecord", outcome: "Outcome") -> Itera
 
 
 def glue(
-    data: Annotated[Path, typer.Argument(metavar="FOLDER", help="Your copy of GLUE: a folder for each task.")],
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="The encoder: a folder, or a name on the hub.")
-    ] = "models/encoder",
-    tasks: Annotated[
-        str | None, typer.Option(metavar="NAME,NAME", help="Tasks to do. [default: all that are in FOLDER]")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each task, with seeds from `seed` upwards.")] = 1,
-    limit: Annotated[
-        int | None, typer.Option(min=10, help="Use at most this many rows of each part: a trial, not a GLUE figure.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A knob of all tasks, as under `finetune`: `epochs=5`."),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for converted data, checkpoints and results.")] = Path("work/glue"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON object instead of a table.")] = False,
+    data: Annotated[Path, typer.Argument(metavar="FOLDER")],
+    model: Annotated[str, typer.Option("--model", "-m")] = "models/encoder",
+    tasks: Annotated[str | None, typer.Option(metavar="NAME,NAME")] = None,
+    seeds: Annotated[int, typer.Option(min=1)] = 1,
+    limit: Annotated[int | None, typer.Option(min=10)] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
+    out: Path = Path("work/glue"),
+    as_json: JsonOption = False,
 ) -> None:
     """Fine-tune the encoder for the nine tasks of GLUE, and print each score and the average.
 
@@ -338,9 +332,17 @@ def glue(
     - `clozeline glue data/glue --tasks cola,rte --limit 500`
     - `clozeline glue data/glue --seeds 3`
     - `clozeline glue data/glue -m sentence-transformers/all-MiniLM-L6-v2 --set epochs=3 --set batch_size=16`
+
+    Args:
+        data: Your copy of GLUE: a folder for each task.
+        model: The encoder: a folder, or a name on the hub.
+        tasks: Tasks to do. [default: all that are in FOLDER]
+        seeds: Trainings of each task, with seeds from `seed` upwards.
+        limit: Use at most this many rows of each part: a trial, not a GLUE figure.
+        settings: A knob of all tasks, as under `finetune`: `epochs=5`.
+        out: Folder for converted data, checkpoints and results.
     """
     stage.refuse_for("glue")
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see stage.py: set before torch is loaded
     from clozeline.lab.glue import GlueRun, run
     from clozeline.lab.glue_data import chosen
 
@@ -355,7 +357,7 @@ def glue(
         work=out,
     )
     figures, file = run(request)
-    show(figures, [_glue_table(figures), *_lines(figures), f"All figures: {file}"], as_json=as_json)
+    show_or_json(figures, [_glue_table(figures), *_lines(figures), f"All figures: {file}"], as_json=as_json)
 
 
 def _knobs(settings: list[str]) -> dict[str, Any]:

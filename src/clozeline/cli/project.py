@@ -137,24 +137,7 @@ def _write(path: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8")
 
 
-def init(
-    folder: Annotated[Path, typer.Argument(help="Folder of the project, made if it is missing.")],
-    template: Annotated[
-        Template,
-        typer.Option(
-            help="mlm: fills blanks; clm: continues text; adapt: trains a published encoder further; published: takes "
-            "it as it is; lines: a sentence in each line of one file."
-        ),
-    ] = "mlm",
-    upgrade: Annotated[
-        bool,
-        typer.Option(
-            "--upgrade",
-            help="Pin the running Clozeline in a project that is there already, and keep the outputs of stages whose "
-            "code only moved; in a checkout, the latter alone.",
-        ),
-    ] = False,
-) -> None:
+def init(folder: Path, template: Template = "mlm", upgrade: Annotated[bool, typer.Option("--upgrade")] = False) -> None:
     """Create a project: params, stages, flows, infra, Makefile, a test, and the pinned Clozeline.
 
     Examples:
@@ -164,6 +147,13 @@ def init(
     `clozeline init my-encoder --template lines`    of my-encoder/sentences.txt
 
     `clozeline init . --upgrade`                    after `pip install` of another wheel of Clozeline
+
+    Args:
+        folder: Folder of the project, made if it is missing.
+        template: mlm: fills blanks; clm: continues text; adapt: trains a published encoder further; published:
+            takes it as it is; lines: a sentence in each line of one file.
+        upgrade: Pin the running Clozeline in a project that is there already, and keep the outputs of stages whose
+            code only moved; in a checkout, the latter alone.
     """
 
     if upgrade:
@@ -182,14 +172,15 @@ def init(
         typer.echo(f"Or take a model as it is, without text: `{into}clozeline import NAME-OR-FOLDER`")
 
 
-def params(
-    out: Annotated[Path | None, typer.Option(help="File to write; the default is standard output.")] = None,
-) -> None:
+def params(out: Path | None = None) -> None:
     """Print every knob of the project: params.yaml, completed with the defaults.
 
     A file gets the values as the stages take them: the recipe is laid over `pretrain`, and each task is complete.
 
     Example: `clozeline params`
+
+    Args:
+        out: File to write; the default is standard output.
     """
 
     tree = read_tree(_PARAMS)

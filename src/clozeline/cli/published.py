@@ -42,27 +42,15 @@ Contents = Mapping[Path, bytes | None]
 
 
 def import_(
-    model: Annotated[str, typer.Argument(help="A folder with a model, or a name on the Hugging Face hub.")],
-    task: Annotated[
-        str | None,
-        typer.Option(help="Kind of model: feature-extraction, fill-mask, … [default: what the model is published as]"),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name in dist/ and in the registry. [default: from the model's name]")
-    ] = None,
-    text: Annotated[
-        Path | None, typer.Option("--text", "-t", help="Your text: INT8 is compared with fp32 on it.")
-    ] = None,
-    labelled: Annotated[
-        Path | None,
-        typer.Option(help="Your labelled records (.jsonl, .csv, .parquet): INT8 has to be as good on them."),
-    ] = None,
-    fields: Annotated[
-        list[str] | None, typer.Option("--field", metavar="NAME=YOURS", help="Another name of a field in --labelled.")
-    ] = None,
-    pairs: Annotated[bool, typer.Option("--pairs", help="The classifier reads pairs of texts.")] = False,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub. [default: main]")] = None,
-    release: Annotated[bool, typer.Option(help="Register the package, and release it if it passes its gates.")] = True,
+    model: str,
+    task: str | None = None,
+    name: str | None = None,
+    text: Annotated[Path | None, typer.Option("--text", "-t")] = None,
+    labelled: Path | None = None,
+    fields: Annotated[list[str] | None, typer.Option("--field", metavar="NAME=YOURS")] = None,
+    pairs: Annotated[bool, typer.Option("--pairs")] = False,
+    revision: str | None = None,
+    release: bool = True,
 ) -> None:
     """Make a published model a package of this project: ONNX, INT8 proven, registered, ready for `clozeline serve`.
 
@@ -78,6 +66,17 @@ def import_(
     - `clozeline import sentence-transformers/all-MiniLM-L6-v2 --text notes.txt`
     - `clozeline import ./my-folder --name sentiment --labelled reviews.csv --field label=stars`
     - `clozeline import google-bert/bert-base-uncased --task feature-extraction`
+
+    Args:
+        model: A folder with a model, or a name on the Hugging Face hub.
+        task: Kind of model: feature-extraction, fill-mask, … [default: what the model is published as]
+        name: Name in dist/ and in the registry. [default: from the model's name]
+        text: Your text: INT8 is compared with fp32 on it.
+        labelled: Your labelled records (.jsonl, .csv, .parquet): INT8 has to be as good on them.
+        fields: Another name of a field in --labelled.
+        pairs: The classifier reads pairs of texts.
+        revision: Branch, tag or commit on the hub. [default: main]
+        release: Register the package, and release it if it passes its gates.
     """
     workspace = project_to_run()
     from clozeline.orchestration.import_items import items_file, write_items

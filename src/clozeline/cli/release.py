@@ -24,11 +24,7 @@ if TYPE_CHECKING:
     from clozeline.registry.versions import Registry
 
 
-def release(
-    accept_held: Annotated[
-        bool, typer.Option("--accept", help="Promote held versions too, except those that were rolled back.")
-    ] = False,
-) -> None:
+def release(accept_held: Annotated[bool, typer.Option("--accept")] = False) -> None:
     """Release the packages in `dist/`: check, register, and promote what passes the gates of params.yaml.
 
     A version that passes becomes the `champion`, and the old champion becomes the `previous` version. A version that
@@ -42,6 +38,9 @@ def release(
     `clozeline release`
 
     `clozeline release --accept`   after a look at the evidence
+
+    Args:
+        accept_held: Promote held versions too, except those that were rolled back.
     """
     workspace = sound_project_here()
     with ending_orderly():
@@ -56,14 +55,10 @@ def release(
 
 
 def rollback(
-    model: Annotated[
-        str, typer.Argument(help="Name of a registered model (`clozeline-encoder`), or its name in dist/ (`encoder`).")
-    ] = "encoder",
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="VERSION", help="Go back to this version, however old.")
-    ] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Make the rolled-back version the champion again.")] = False,
-    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Reason, kept in the record of the change.")] = "",
+    model: Annotated[str, typer.Argument()] = "encoder",
+    to: Annotated[str | None, typer.Option("--to", metavar="VERSION")] = None,
+    undo: Annotated[bool, typer.Option("--undo")] = False,
+    why: Annotated[str, typer.Option("--why", metavar="TEXT")] = "",
 ) -> None:
     """Make the previous version the champion again; a second rollback in a row is refused.
 
@@ -78,6 +73,12 @@ def rollback(
     `clozeline rollback library --undo`
 
     `clozeline rollback library --to 3 --why "wrong labels in version 4"`
+
+    Args:
+        model: Name of a registered model (`clozeline-encoder`), or its name in dist/ (`encoder`).
+        to: Go back to this version, however old.
+        undo: Make the rolled-back version the champion again.
+        why: Reason, kept in the record of the change.
     """
     if to and undo:
         raise ParamsError(
@@ -90,8 +91,7 @@ def rollback(
 
 
 def history(
-    model: Annotated[str, typer.Argument(help="Name of a registered model, or its name in dist/.")] = "encoder",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON record for each change.")] = False,
+    model: Annotated[str, typer.Argument()] = "encoder", as_json: Annotated[bool, typer.Option("--json")] = False
 ) -> None:
     """Show each change of the champion: who made it, when, why, and on which evidence.
 
@@ -100,6 +100,10 @@ def history(
     `clozeline history`
 
     `clozeline history library --json`
+
+    Args:
+        model: Name of a registered model, or its name in dist/.
+        as_json: Print one JSON record for each change.
     """
     name, registry = _registered_model(model)
     changes = registry.changes(name)
@@ -130,16 +134,17 @@ def _registered_model(model: str) -> "tuple[str, Registry]":
     return name, registry
 
 
-def sign(
-    model: Annotated[str, typer.Argument(help="A folder of dist/, or models:/NAME@ALIAS or …/VERSION.")],
-    key: Annotated[Path, typer.Option(exists=True, help="SSH key; its .pub file if ssh-agent holds the private half.")],
-) -> None:
+def sign(model: str, key: Annotated[Path, typer.Option(exists=True)]) -> None:
     """Sign a model, so that `clozeline serve --require-signature` serves it.
 
     The signature of a folder is in the file FOLDER.sig, that of a registered version in its tag. A release signs what
     it registers if CLOZELINE_SIGNING_KEY names a key.
 
     Example: `clozeline sign models:/clozeline-encoder@champion --key ~/.ssh/id_ed25519`
+
+    Args:
+        model: A folder of dist/, or models:/NAME@ALIAS or …/VERSION.
+        key: SSH key; its .pub file if ssh-agent holds the private half.
     """
     from clozeline.registry.sources import REGISTRY_SCHEME
 
@@ -167,15 +172,15 @@ def _in_the_registry(uri: str, key: Path) -> str:
 
 
 def lineage(
-    uri: Annotated[str, typer.Argument(metavar="MODEL", help="A registered model: models:/NAME@ALIAS or …/VERSION.")],
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Check the hash of every file on the way; name each that is missing or differs."),
-    ] = False,
+    uri: Annotated[str, typer.Argument(metavar="MODEL")], verify: Annotated[bool, typer.Option("--verify")] = False
 ) -> None:
     """Trace a registered model back to the raw text, by the hashes of the dvc.lock that it was released with.
 
     Example: `clozeline lineage models:/clozeline-encoder@champion --verify`
+
+    Args:
+        uri: A registered model: models:/NAME@ALIAS or …/VERSION.
+        verify: Check the hash of every file on the way; name each that is missing or differs.
     """
     workspace = project_here()
     from clozeline.registry import lineage

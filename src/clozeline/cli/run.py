@@ -16,17 +16,10 @@ from clozeline.tracking.run_logger import require_tensorboard
 
 
 def run(
-    release: Annotated[bool, typer.Option(help="Release the models that pass the gates of params.yaml.")] = True,
-    refresh: Annotated[
-        bool, typer.Option("--refresh", help="Read a source again that DVC cannot watch: a URL, a database, the hub.")
-    ] = False,
-    config: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Change params.yaml to the values in FILE, as in configs/."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value of params.yaml.")
-    ] = None,
+    release: bool = True,
+    refresh: Annotated[bool, typer.Option("--refresh")] = False,
+    config: Annotated[list[Path] | None, typer.Option(metavar="FILE")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
 ) -> None:
     """Bring every stage up to date, release the models, and show the results, as tables and in reports/report.html.
 
@@ -43,6 +36,12 @@ def run(
     `clozeline run --config configs/clm.yaml`   change all values that this file names
 
     `CLOZELINE_TENSORBOARD=work/tensorboard clozeline run`   write the curves for TensorBoard, too
+
+    Args:
+        release: Release the models that pass the gates of params.yaml.
+        refresh: Read a source again that DVC cannot watch: a URL, a database, the hub.
+        config: Change params.yaml to the values in FILE, as in configs/.
+        settings: Change one value of params.yaml.
     """
     workspace = project_here()
     require_tensorboard()

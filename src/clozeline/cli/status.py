@@ -19,7 +19,7 @@ _GB = 1e9
 PortOption = Annotated[int, typer.Option(min=1, max=65535)]
 
 
-def status(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON record.")] = False) -> None:
+def status(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     """Show where the project stands: champions, the last scheduled runs, drift, disk, remote, and what to type next.
 
     It changes nothing. A server that does not answer is named, and the rest is shown.
@@ -29,6 +29,9 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON 
     `clozeline status`
 
     `clozeline status --json`
+
+    Args:
+        as_json: Print one JSON record.
     """
     workspace = project_here()
     from clozeline.orchestration.status import project_status
