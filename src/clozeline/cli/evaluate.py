@@ -263,7 +263,7 @@ def search(
 
 
 def _answer(model: str, queries: Sequence[str], top_k: int, library: str | None, by: "By", *, as_json: bool) -> None:
-    from clozeline.lab.search import Query, SearchIndex
+    from clozeline.lab.search import SearchIndex
 
     embedder, folder, name = _opened(model)
     index = SearchIndex.open(embedder, folder, _CLEAN, _KEPT / name)
@@ -273,8 +273,8 @@ def _answer(model: str, queries: Sequence[str], top_k: int, library: str | None,
             do="choose one of these, or leave --library out",
         )
     vectors_QH = embedder.embed(queries, truncate=True)
-    asked = [Query(query, vector_H) for query, vector_H in zip(queries, vectors_QH, strict=True)]
-    answers = [index.nearest(query, top_k, library, by) for query in asked]
+    asked = zip(queries, vectors_QH, strict=True)
+    answers = [index.nearest(query, vector_H, top_k, library, by) for query, vector_H in asked]
     rows = ranked("score", "library", "name", "summary")
     form = AnswerForm(("query", "found"), rows, partial(_found_tables, _SCORES[by]))
     show_answers(queries, answers, form, as_json=as_json)

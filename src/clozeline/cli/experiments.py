@@ -218,7 +218,7 @@ def sweep(
         corpus = shared_corpus(workspace, with_encoder=plan.task is not None)
         found = Sweep(plan, config, corpus, workspace.experiments)
         if (parent := os.environ.get(_PARENT)) is not None:
-            run_trials(found, TrialLog.of(found, parent), joins=True)
+            run_trials(found, TrialLog(found, parent), joins=True)
             return
         with tracked(found, workspace, [workspace.root / _DIFF]) as log:
             with _further_workers(file, workers - 1, log.parent):
@@ -383,7 +383,7 @@ def _row(task: "TaskFigures") -> tuple[str, ...]:
 
 
 def _lines(figures: "GlueFigures") -> list[str]:
-    from clozeline.lab.glue import missing_titles
+    from clozeline.lab.glue_data import glue_tasks
 
     if figures.average is not None:
         lines = [_average("GLUE average of eight tasks, without WNLI", figures.average)]
@@ -391,7 +391,8 @@ def _lines(figures: "GlueFigures") -> list[str]:
         return lines if with_wnli is None else [*lines, _average("with WNLI, as on the leaderboard", with_wnli)]
     lines = []
     if figures.missing:
-        lines.append(f"No GLUE average: {', '.join(missing_titles(figures))} missing.")
+        titles = ", ".join(glue_tasks()[name].title for name in figures.missing)
+        lines.append(f"No GLUE average: {titles} missing.")
     elif figures.limit is not None:
         lines.append("No GLUE average: --limit leaves rows out.")
     if (mean := figures.mean_of_measured) is not None:

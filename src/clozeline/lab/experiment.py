@@ -94,13 +94,30 @@ class Corpus:
 
     def laid_into(self, folder: Path) -> None:
         """Make the folder of a run read this corpus."""
-        parts = {_CLEAN: self.clean, _TOKENS: self.tokens, _TOKENIZER: self.tokenizer, ENCODER: self.encoder}
-        for place, source in parts.items():
-            if source is None:
-                continue
-            (folder / place).parent.mkdir(parents=True, exist_ok=True)
-            (folder / place).unlink(missing_ok=True)
-            (folder / place).symlink_to(source.resolve())
+        of_encoder = {ENCODER: self.encoder} if self.encoder else {}
+        lay({_CLEAN: self.clean, _TOKENS: self.tokens, _TOKENIZER: self.tokenizer, **of_encoder}, folder)
+
+
+def lay(parts: Mapping[Path, Path], folder: Path) -> None:
+    """Make each place in a folder a link to a folder elsewhere."""
+    for place, source in parts.items():
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).unlink(missing_ok=True)
+        (folder / place).symlink_to(source.resolve())
+
+
+def refuse_champion(params: Params, what: str, do: str) -> None:
+    """Refuse to continue from the live model, which a release may replace meanwhile.
+
+    Raises:
+        ParamsError: the params ask for it.
+    """
+    if params.pretrain.start == FROM_CHAMPION:
+        raise ParamsError(
+            f"{what} does not continue from the live model (`pretrain.start`: {FROM_CHAMPION}): a release may replace"
+            " it meanwhile",
+            do=do,
+        )
 
 
 def held(root: Path, kept: Path, *, with_encoder: bool = False) -> Corpus:
@@ -130,12 +147,9 @@ def tokenized(corpus: Corpus, config: Config, kept: Path) -> Corpus:
     folder = kept / f"tokens-{digest}"
     done = folder / "metrics" / "tokenize.json"
     if not done.is_file():  # the stage writes it last
-        folder.mkdir(parents=True, exist_ok=True)
         run = Run(folder)
+        lay({_CLEAN: corpus.clean}, folder)
         written(run, config)
-        (folder / _CLEAN).parent.mkdir(exist_ok=True)
-        (folder / _CLEAN).unlink(missing_ok=True)
-        (folder / _CLEAN).symlink_to(corpus.clean.resolve())
         call("tokenize", run, {})
     return replace(corpus, tokens=folder / _TOKENS, tokenizer=folder / _TOKENIZER, digest=digest)
 
@@ -159,7 +173,7 @@ class Seconds(NamedTuple):
 class _Spent(Record):
     """Seconds from the start of the training to each of some steps."""
 
-    at_step: Mapping[int, Seconds] = {}
+    at_step: dict[int, Seconds]
 
 
 class Stopwatch(Callback):
@@ -167,34 +181,38 @@ class Stopwatch(Callback):
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._spent = _Spent.read(file, absent=_Spent())
-        self._before = Seconds(0.0, 0.0)
+        self._spent_at = _Spent.read(file, absent=_Spent(at_step={})).at_step
         self._started = Seconds.now()
 
     @property
     def total(self) -> Seconds:
         """Seconds up to the last point."""
-        return self._spent.at_step[max(self._spent.at_step)] if self._spent.at_step else Seconds(0.0, 0.0)
+        return self._spent_at[max(self._spent_at)] if self._spent_at else Seconds(0.0, 0.0)
 
     def on_start(self, state: State) -> None:
         """Drop what the killed process did after its last checkpoint, which is done again."""
-        kept = {step: spent for step, spent in self._spent.at_step.items() if step <= state.step}
-        self._spent = _Spent(at_step=kept)
-        self._before = self.total
-        self._started = Seconds.now()
+        self._spent_at = {step: spent for step, spent in self._spent_at.items() if step <= state.step}
+        now, before = Seconds.now(), self.total
+        self._started = Seconds(now.wall - before.wall, now.cpu - before.cpu)
 
-    def on_point(self, point: CurvePoint) -> None:
-        self._note(point.step)
+    def on_point(self, point: CurvePoint | State) -> None:
+        now = Seconds.now()
+        self._spent_at[point.step] = Seconds(now.wall - self._started.wall, now.cpu - self._started.cpu)
+        _Spent(at_step=self._spent_at).write(self._file)
 
     def on_end(self, state: State) -> None:
         """Count the validation pass after the last point too."""
-        self._note(state.step)
+        self.on_point(state)
 
-    def _note(self, step: int) -> None:
-        marks = zip(self._before, Seconds.now(), self._started, strict=True)
-        spent = Seconds(*(before + now - started for before, now, started in marks))
-        self._spent = _Spent(at_step={**self._spent.at_step, step: spent})
-        self._spent.write(self._file)
+
+def environment_of(corpus: Corpus) -> dict[str, str]:
+    """Return what decides the result of a training beside params and code."""
+    return {
+        "corpus": corpus.digest,
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    }
 
 
 @dataclass(frozen=True)
@@ -277,12 +295,8 @@ def _check_measured_alike(arm: Arm, base: Params) -> None:
             + "; ".join(_SAME_IN_BOTH[name] for name in changed),
             do="change only keys of `pretrain` or `tokenize`, or change params.yaml for both: `clozeline run --set`",
         )
-    if arm.params.pretrain.start == FROM_CHAMPION:
-        raise ParamsError(
-            f"an ablation does not continue from the live model (`pretrain.start`: {FROM_CHAMPION}): a release may"
-            " replace it meanwhile",
-            do="add `pretrain.start=null pretrain.replay_fraction=null` to both arms, or the folder of an encoder",
-        )
+    do = "add `pretrain.start=null pretrain.replay_fraction=null` to both arms, or the folder of an encoder"
+    refuse_champion(arm.params, "an ablation", do)
 
 
 def _check_comparable(first: Arm, second: Arm) -> None:
@@ -333,17 +347,16 @@ class Experiment:
             **training_of(params),
             "evaluate": params.evaluate.model_dump(),
             "seeds": [seed, params.seed],
-            "corpus": corpus.digest,
-            "torch": torch.__version__,
-            "transformers": version("transformers"),
             "cores": available_cores(),
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+            **environment_of(corpus),
         }
+        of_family = sources_of_family(params.pretrain.model.family)
+        code = [*code_of_stage("pretrain"), *sources_of_start(params.pretrain.start), *of_family]
         own = config.copy()
         own["seed"] = seed
         own["finetune"] = {}
         own["export"]["models"] = {}
-        return cls(kept / fingerprint(facts, _sources(params)), own, corpus, params.seed)
+        return cls(kept / fingerprint(facts, code), own, corpus, params.seed)
 
     @property
     def result(self) -> Result | None:
@@ -406,9 +419,3 @@ class Experiment:
         )
         result.write(self.folder / _RESULT)
         return result
-
-
-def _sources(params: Params) -> list[Path]:
-    """Return the files that decide the result: our code, the model that training starts from, and your own encoder."""
-    of_family = sources_of_family(params.pretrain.model.family)
-    return [*code_of_stage("pretrain"), *sources_of_start(params.pretrain.start), *of_family]

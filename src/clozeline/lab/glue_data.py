@@ -9,7 +9,6 @@ import heapq
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +26,8 @@ _LOG = logging.getLogger(__name__)
 _MOST_SHORT = 0.001
 """Share of lines that may lack columns: a few of QQP's do."""
 Row = dict[str, Any]
+Files = Mapping[str, Sequence[Path]]
+"""Part of a task → its files."""
 TRAIN, DEV = "train", "dev"
 LABEL, PART = "label", "part"
 """Fields of the written records, beside the texts."""
@@ -87,17 +88,8 @@ def plain(name: str) -> str:
     return "".join(sign for sign in name.lower() if sign.isalnum())
 
 
-@dataclass(frozen=True)
-class TaskFiles:
-    """Files of one task: those of the training part, and those of each part that is evaluated."""
-
-    task: GlueTask
-    train: tuple[Path, ...]
-    parts: dict[str, tuple[Path, ...]]
-
-
-def found_in(folder: Path, task: GlueTask) -> TaskFiles | None:
-    """Return the files of a task in the user's folder; None if the folder lacks the task.
+def found_in(folder: Path, task: GlueTask) -> Files | None:
+    """Return the files of a task in the user's folder, by part; None if the folder lacks the task.
 
     Raises:
         DataError: the task has a folder that lacks a part.
@@ -114,7 +106,7 @@ def found_in(folder: Path, task: GlueTask) -> TaskFiles | None:
             f"{own} lacks {', '.join(missing)} of {task.title}: it has {there}",
             do=f"add the files, {expected}, or leave the task out: `--tasks` without {task.name}",
         )
-    return TaskFiles(task, files.pop(TRAIN), files)
+    return files
 
 
 def _files(folder: Path, part: str) -> tuple[Path, ...]:
@@ -125,7 +117,7 @@ def _files(folder: Path, part: str) -> tuple[Path, ...]:
     return tuple(tables or (path for pattern in patterns for path in sorted(folder.glob(pattern))))
 
 
-def write_records(files: TaskFiles, out: Path, limit: int | None) -> dict[str, int]:
+def write_records(task: GlueTask, files: Files, out: Path, limit: int | None) -> dict[str, int]:
     """Write train.jsonl and dev.jsonl with the fields of the task's preset; return the number of rows of each.
 
     Args:
@@ -134,11 +126,10 @@ def write_records(files: TaskFiles, out: Path, limit: int | None) -> dict[str, i
     Raises:
         DataError: a file cannot be read, or a label is hidden or unknown.
     """
-    task, num = files.task, {}
-    parts = {TRAIN: {TRAIN: files.train}, DEV: files.parts}
+    num = {}
     with replacing_folder(out) as folder:
-        for name, sources in parts.items():
-            rows = [row for part, paths in sources.items() for row in _limited(_rows(task, part, paths), limit, task)]
+        for name, parts in ((TRAIN, [TRAIN]), (DEV, [*task.parts])):
+            rows = [row for part in parts for row in _limited(_rows(task, part, files[part]), limit, task)]
             text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
             (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
             num[name] = len(rows)
