@@ -22,10 +22,8 @@ from clozeline.cli import (
     project,
     published,
     release,
-    run,
     serve,
     stage,
-    status,
 )
 from clozeline.cli.verbs import Verb, Verbs, telling_of_extras
 from clozeline.system.errors import ClozelineError
@@ -34,14 +32,14 @@ from clozeline.system.machine import collect_rarely
 VERBS: Final[Mapping[str, Sequence[Callable[..., None]]]] = MappingProxyType(
     {
         "Make a model": (
-            *(project.init, project.params, run.run, plan.plan, experiments.ablate, experiments.sweep, demo.demo),
+            *(project.init, project.params, release.run, plan.plan, experiments.ablate, experiments.sweep, demo.demo),
             *(published.import_, release.release, release.rollback, release.history),
         ),
         "Use a model": (
             *(ask.fill, ask.complete, ask.embed, ask.classify, ask.choose, ask.tag, ask.answer),
             *(evaluate.search, evaluate.evaluate, experiments.glue, serve.serve, release.sign, release.lineage),
         ),
-        "Look at it": (keep.report, keep.compare, status.status, keep.gc, keep.forget, status.ui),
+        "Look at it": (keep.report, keep.compare, keep.status, keep.gc, keep.forget, keep.ui),
         "Called by dvc.yaml": (stage.stage,),
     }
 )

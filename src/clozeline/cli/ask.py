@@ -4,10 +4,11 @@
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal, TypeVar
 
 import typer
@@ -34,6 +35,20 @@ _VERBS = (
     "choose masked encoders and entailment classifiers; classify classifiers; tag taggers; "
     "answer question-answering models"
 )
+
+EXAMPLES: Mapping[str, str] = MappingProxyType(
+    {
+        "fill-mask": 'fill "A sentence of yours with a [MASK] in it."',
+        "text-generation": 'complete "The beginning of a sentence of yours"',
+        "text-classification": 'classify "A sentence of yours."',
+        "token-classification": 'tag "A sentence of yours."',
+        "question-answering": 'answer "A question?" --context "A text with the answer."',
+        "feature-extraction": 'embed "A sentence of yours."',
+        "pairs": 'classify "A sentence of yours." --with "Another one."',
+        "entailment": 'choose "A sentence of yours." --labels sport,money',
+    }
+)
+"""Kind of model → an example of its verb; `pairs` and `entailment` are classifiers of two texts."""
 
 TextsArgument = Annotated[
     list[str], typer.Argument(metavar="TEXT...", help="Texts; `-` reads them from standard input, one per line.")

@@ -39,14 +39,15 @@ def demo(
     from clozeline.cli import lesson
 
     pretrain, num_steps = read_params(Path("params.yaml")).pretrain, steps or _STEPS[mode]
+    logging.getLogger("clozeline.stages").setLevel(logging.WARNING)
     with TemporaryDirectory(prefix="clozeline-demo-") as name:
-        folder = Path(name)
-        own = lesson.PROJECTS_OWN
-        text = "this project's text" if own.is_there else "the docstrings of the standard library"
+        folder, is_own = Path(name), lesson.has_tokens(Path())
+        text = "this project's text" if is_own else "the docstrings of the standard library"
         typer.echo(f"Training a small encoder on {text}: {_ASKED[mode]}.")
-        logging.getLogger("clozeline.stages").setLevel(logging.WARNING)
-        given = own if own.is_there else lesson.standard_library(folder)
+        if not is_own:
+            lesson.standard_library(folder)
         short_training = lesson.short(pretrain, mode, num_steps)
         with ProgressBar("train", num_steps) as bar:
-            learned = lesson.teach(short_training, given, seed, folder / "work", [lesson.Watch(bar)])
+            where = Path() if is_own else folder
+            learned = lesson.teach(short_training, where, seed, folder / "lesson", [lesson.Watch(bar)])
     show(lesson.report(learned, mode), plain_if_piped=True)

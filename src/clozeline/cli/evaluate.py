@@ -39,9 +39,6 @@ _OPTIONS = {
 }
 """Field of the text room → option of this command."""
 
-_SEED, _MAX_LENGTH = 0, 128
-"""Defaults outside a project."""
-_SIGNIFICANT = 0.05
 _ESTIMATORS = {"folds": "one token in {num_folds} hidden at a time", "pll": "each token hidden alone"}
 _PAIRS = "of the pairs"
 _CAUSAL = "each token predicted from those before it"
@@ -124,15 +121,12 @@ def _how(estimator: Literal["folds", "pll"], max_length: int | None) -> "tuple[C
     from clozeline.evaluation.groups import BATCH_TOKENS, NUM_FOLDS
     from clozeline.lab.contest import ContestAsking
 
-    seed, length, family = _SEED, _MAX_LENGTH, None
+    seed, length, family = 0, 128, None  # outside a project
     if (file := Path("params.yaml")).is_file():
         params = read_params(file)
         seed, length, family = params.seed, params.evaluate.max_length, params.pretrain.model.family
     length = max_length or length
-    how = ContestAsking(
-        estimator=estimator, seed=seed, num_folds=NUM_FOLDS, max_length=length, batch_tokens=max(BATCH_TOKENS, length)
-    )
-    return how, family
+    return ContestAsking(estimator, seed, NUM_FOLDS, length, max(BATCH_TOKENS, length)), family
 
 
 def source_of(
@@ -201,7 +195,7 @@ def _verdict(judgement: "Judgement", test: "PairedTest", unit: str, *, is_low_be
     summary += f"p = {test.p_value:.4f}: "
     if not (judgement.asked_alike or unit == _PAIRS):
         return summary + "but one sees both sides of a token, the other one side"
-    if test.p_value >= _SIGNIFICANT:
+    if not test.is_significant:
         return summary + "no significant difference on these texts"
     return summary + f"[bold]{first if (test.difference < 0) == is_low_better else second}[/] is better"
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from clozeline.lab.winner import Outcome
 
 
-_SIGNIFICANT = 0.05
 _PARENT: Final = "CLOZELINE_SWEEP_RUN"
 """Environment variable with the name of the sweep's run in MLflow, for its further workers."""
 _DIFF: Final = "reports/sweep.diff"
@@ -49,7 +48,7 @@ _WORDS = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman": 
 def ablate(
     first: Annotated[str, typer.Argument(metavar="A")],
     second: Annotated[str, typer.Argument(metavar="B")],
-    seeds: int = 5,
+    seeds: Annotated[int, typer.Option(min=2)] = 5,
     as_json: JsonOption = False,
 ) -> None:
     """Train two versions of params.yaml from the same seeds, and say whether their difference is more than chance.
@@ -79,7 +78,6 @@ def ablate(
     from clozeline.lab.experiment import arms_of
 
     _tell_little()
-    ablation.check_seeds(seeds)
     arms = arms_of(first, second, workspace.root)
     base = read_params(workspace.root / "params.yaml")
     with ending_orderly():
@@ -149,7 +147,7 @@ def _verdict(found: "Ablation") -> str:
         arm = "B" if difference < 0 else "A"
         text = f"{arm} is better by {abs(difference):.4f} nats per byte (p = {found.p_value:.4f})"
     wall = found.wall_seconds
-    if wall.over_seeds.p_value >= _SIGNIFICANT:
+    if not wall.over_seeds.is_significant:
         return f"{text}; neither is slower beyond chance"
     slower = "B" if wall.over_seeds.difference > 0 else "A"
     share = max(wall.first, wall.second) / min(wall.first, wall.second)

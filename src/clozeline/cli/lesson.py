@@ -23,6 +23,7 @@ from clozeline.system.progress import ProgressBar
 from clozeline.training.curves import CurvePoint
 from clozeline.training.state import Callback
 
+TOKENS, TOKENIZER = Path("data/tokens"), Path("models/tokenizer")
 _VOCAB_SIZE = 4096
 _NO_PACKAGES = "no-packages.txt"
 _NUM_QUESTIONS = 4
@@ -40,20 +41,12 @@ class Watch(Callback):
         self.bar.advance(point.step - self.bar.done, note=f"loss {point.loss:.2f}")
 
 
-@dataclass(frozen=True)
-class DemoCorpus:
-    tokens: Path
-    tokenizer: Path
-
-    @property
-    def is_there(self) -> bool:
-        return self.tokens.is_dir() and self.tokenizer.is_dir()
+def has_tokens(folder: Path) -> bool:
+    """Return whether stage `tokenize` has run in the folder of a project."""
+    return (folder / TOKENS).is_dir() and (folder / TOKENIZER).is_dir()
 
 
-PROJECTS_OWN = DemoCorpus(Path("data/tokens"), Path("models/tokenizer"))
-
-
-def standard_library(folder: Path) -> DemoCorpus:
+def standard_library(folder: Path) -> None:
     """Preprocess and tokenize the docstrings of the standard library, in a few seconds."""
     run, config = Run(folder), Config()
     config["preprocess"]["source"] = {"path": _NO_PACKAGES}
@@ -63,7 +56,6 @@ def standard_library(folder: Path) -> DemoCorpus:
     (folder / _NO_PACKAGES).write_text("# The standard library alone.\n", encoding="utf-8")
     for stage in ("snapshot", "preprocess", "tokenize"):
         call(stage, run, {"preprocess.source.path": _NO_PACKAGES})
-    return DemoCorpus(folder / PROJECTS_OWN.tokens, folder / PROJECTS_OWN.tokenizer)
 
 
 @dataclass(frozen=True)
@@ -104,18 +96,18 @@ def short(params: PretrainParams, objective: Objective, steps: int) -> PretrainP
     return params.model_copy(update=changes)
 
 
-def teach(params: PretrainParams, corpus: DemoCorpus, seed: int, work: Path, callbacks: Iterable[Callback]) -> Lesson:
-    """Train, and ask the same questions before and after.
+def teach(params: PretrainParams, folder: Path, seed: int, work: Path, callbacks: Iterable[Callback]) -> Lesson:
+    """Train on the tokens in the folder of a project, and ask the same questions before and after.
 
     Raises:
         ArtifactError: the tokens are damaged.
     """
-    job = pretraining.prepare(params, seed=seed, tokens=corpus.tokens, tokenizer=corpus.tokenizer, work=work)
-    tokenizer = Tokenizer.from_file(str(corpus.tokenizer / "tokenizer.json"))
+    job = pretraining.prepare(params, seed=seed, tokens=folder / TOKENS, tokenizer=folder / TOKENIZER, work=work)
+    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER / "tokenizer.json"))
     counts_V = token_counts(job.train.shards, job.train.vocabulary)
     is_frequent_V = counts_V > _LEAST_SHARE * counts_V.sum()
     head = models.head_of(job.model)
-    examiner = Examiner(job.validation, tokenizer, Spelling.open(corpus.tokenizer), head, is_frequent_V)
+    examiner = Examiner(job.validation, tokenizer, Spelling.open(folder / TOKENIZER), head, is_frequent_V)
     questions = tuple(examiner.questions(_NUM_QUESTIONS))
     validations = job.loop.validation
     assert validations is not None, "short() asks for one"

@@ -1,9 +1,12 @@
-"""`clozeline release`, `rollback`, `history`, `sign` and `lineage`: champions, their signatures and their origins.
+"""`clozeline run`, `release`, `rollback`, `history`, `sign` and `lineage`: from raw text to champions and back.
 
 `sign` makes a signature that a server can require.
 """
 
 import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,13 +14,15 @@ import typer
 from rich.console import Console
 from rich.tree import Tree
 
-from clozeline.cli.verbs import ending_orderly, project_here, sound_project_here
+from clozeline.cli.verbs import ending_orderly, project_here, project_to_run, sound_project_here
+from clozeline.params.editing import assignments, changes_in, edit
 from clozeline.params.reading import read_params
 from clozeline.records.package import read_manifest, verify
 from clozeline.registry import signature
-from clozeline.system.errors import ArtifactError, ParamsError
+from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, TransientError
 from clozeline.system.files import replacing_file
 from clozeline.system.workspace import Workspace, tracking_uri
+from clozeline.tracking.run_logger import require_tensorboard
 
 if TYPE_CHECKING:
     from clozeline.registry.lineage import Ancestor, Trace
@@ -224,3 +229,73 @@ def _add(tree: Tree, traced: "Trace", ancestor: "Ancestor", listed: set[str]) ->
     branch = tree.add(f"{ancestor.path}  md5 {ancestor.md5}, {made_by}{state}")
     for parent in ancestor.parents:
         _add(branch, traced, parent, listed)
+
+
+def run(
+    release: bool = True,
+    refresh: Annotated[bool, typer.Option("--refresh")] = False,
+    config: Annotated[list[Path] | None, typer.Option(metavar="FILE")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
+) -> None:
+    """Bring every stage up to date, release the models, and show the results, as tables and in reports/report.html.
+
+    Only stages that depend on a change run; earlier results come from DVC's cache. `make run` calls this.
+
+    Examples:
+
+    `clozeline run`                everything
+
+    `clozeline run --no-release`   leave the registry as it is
+
+    `clozeline run --set pretrain.steps=500 --set seed=7`   change two values of params.yaml first
+
+    `clozeline run --config configs/clm.yaml`   change all values that this file names
+
+    `CLOZELINE_TENSORBOARD=work/tensorboard clozeline run`   write the curves for TensorBoard, too
+
+    Args:
+        release: Release the models that pass the gates of params.yaml.
+        refresh: Read a source again that DVC cannot watch: a URL, a database, the hub.
+        config: Change params.yaml to the values in FILE, as in configs/.
+        settings: Change one value of params.yaml.
+    """
+    workspace = project_here()
+    require_tensorboard()
+    _change_params(workspace, config or (), settings or ())
+    project_to_run()
+    started = time.monotonic()
+    with ending_orderly():
+        from clozeline.cli import summary
+        from clozeline.flows.pipeline import pipeline
+        from clozeline.flows.release import release as release_all
+        from clozeline.orchestration.release import Release, ReleaseRefusedError
+        from clozeline.orchestration.servers import ensure_prefect_server
+        from clozeline.reporting import page
+
+        ensure_prefect_server(workspace)
+        stages = pipeline(workspace.root, refresh=refresh)
+        releases: Sequence[Release] = ()
+        failure: ClozelineError | None = None
+        if release:
+            try:
+                releases = release_all(workspace.root, trial=True)
+            except ReleaseRefusedError as error:
+                failure, releases = error, error.releases
+            except TransientError as error:
+                failure = error
+        summary.show(workspace, stages, releases, seconds=time.monotonic() - started)
+        page.write(workspace, datetime.now(UTC))
+        if failure:
+            failure.is_reported = False  # show the error again below the tables
+            raise failure
+
+
+def _change_params(workspace: Workspace, files: Sequence[Path], settings: Sequence[str]) -> None:
+    """Change params.yaml before anything runs, and say how."""
+    changes = [change for file in files for change in changes_in(file)] + assignments(settings)
+    source = ", ".join([*map(str, files), *(["--set"] if settings else [])])
+    lines = edit(workspace.root / "params.yaml", changes, source) if changes else []
+    for line in lines:
+        typer.echo(f"params.yaml: {line}", err=True)
+    if lines and workspace.is_in_git:
+        typer.echo("`git diff params.yaml` shows the changes, `git checkout params.yaml` takes them back", err=True)

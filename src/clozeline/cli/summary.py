@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clozeline.cli import tables
+from clozeline.cli.ask import EXAMPLES
 from clozeline.cli.tables import table_of
 from clozeline.orchestration.pipeline import StageResult
 from clozeline.orchestration.release import Release
@@ -27,21 +28,19 @@ _NEXT_VERBS = {
     "serve": "serve the champions over HTTP; before there is one, all of dist/",
     "ui": "see the runs and the registry in MLflow, the flow runs in Prefect",
 }
-_QUESTIONS = {
-    "classification": 'classify "A text of yours."',
-    "tagging": 'tag "A text of yours."',
-    "question_answering": 'answer "A question of yours?" --context "A text that answers it."',
-    "similarity": 'embed "A text of yours."',
+_TASKS = {
+    "classification": "text-classification",
+    "tagging": "token-classification",
+    "question_answering": "question-answering",
+    "similarity": "feature-extraction",
 }
-"""Kind of task → example command."""
+"""Kind of fine-tuning → kind of model, of those that a text can be asked of."""
 _OF_ENCODER = (
     ("perplexity", "perplexity", "{:,.1f}".format),
     ("top-1", "top1", "{:.1%}".format),
     ("top-5", "top5", "{:.1%}".format),
 )
 """Name of a figure, its field, and how it is written."""
-_QUESTION_OF_PAIRS = 'classify "A text of yours." --with "Another one."'
-"""Example command for a model that reads two texts together."""
 
 
 def show(workspace: Workspace, stages: Sequence[StageResult], releases: Sequence[Release], *, seconds: float) -> None:
@@ -61,23 +60,20 @@ def _question(params: Params) -> str:
 
     Without an encoder among the packages, it asks the first task that can be asked so; empty: there is none.
     """
+    is_built_in = params.preprocess.source.kind == "python-docs"
     if params.encoder_package is None:
-        tasks = {name: params.finetune[Path(folder).name] for name, folder in params.export.models.items()}
-        asked = ((name, _question_of(task)) for name, task in tasks.items())
-        return next((f"{question} --model dist/{name}" for name, question in asked if question), "")
+        tasks = ((name, params.finetune[Path(folder).name]) for name, folder in params.export.models.items())
+        asked = ((name, "pairs" if _reads_pairs(task) else _TASKS.get(task.kind)) for name, task in tasks)
+        return next((f"{EXAMPLES[kind]} --model dist/{name}" for name, kind in asked if kind), "")
     if params.pretrain.objective == "clm":
-        is_built_in = params.preprocess.source.kind == "python-docs"
-        return f'complete "{"Return the number of" if is_built_in else "The beginning of a sentence of yours"}"'
-    if params.preprocess.source.kind == "python-docs":
-        return 'fill "Compute the [MASK] deviation along the given axis."'
-    return 'fill "A sentence of yours with a [MASK] in it."'
+        return 'complete "Return the number of"' if is_built_in else EXAMPLES["text-generation"]
+    return 'fill "Compute the [MASK] deviation along the given axis."' if is_built_in else EXAMPLES["fill-mask"]
 
 
-def _question_of(task: FinetuneParams) -> str | None:
-    reads_pairs = (isinstance(task, SimilarityParams) and task.read_together) or (
-        isinstance(task, ClassificationParams) and task.second_field is not None
-    )
-    return _QUESTION_OF_PAIRS if reads_pairs else _QUESTIONS.get(task.kind)
+def _reads_pairs(task: FinetuneParams) -> bool:
+    if isinstance(task, SimilarityParams):
+        return task.read_together
+    return isinstance(task, ClassificationParams) and task.second_field is not None
 
 
 def _clozeline_as_typed() -> str:

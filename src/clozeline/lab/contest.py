@@ -204,6 +204,10 @@ class Contender:
         return Said(DocumentSums.of(shards, sums["document"]), sums["confidence"], shards)
 
 
+SIGNIFICANT = 0.05
+"""p-value below which a difference is no chance."""
+
+
 @dataclass(frozen=True)
 class PairedTest:
     """Figure of the first model minus that of the second, paired by document."""
@@ -214,6 +218,10 @@ class PairedTest:
     """`low` and `high` are the ends of the 95 % interval. By document: bootstrap, with both models' answers."""
     p_value: float
     """Two-sided p-value. By document: how often random signs of the differences give one at least as large."""
+
+    @property
+    def is_significant(self) -> bool:
+        return self.p_value < SIGNIFICANT
 
     @classmethod
     def of(cls, first_D: Floats, second_D: Floats, weight_D: Floats, *, seed: int, num_samples: int) -> Self:
@@ -251,19 +259,15 @@ class Comparison:
     @classmethod
     def of(cls, first: Said, second: Said, *, same_tokens: bool, seed: int, num_samples: int) -> Self:
         ours, theirs = first.documents, second.documents
-        bytes_D = ours.text_bytes_D.astype(np.float64)
-        of_text = PairedTest.of(ours.nats_D, theirs.nats_D, bytes_D, seed=seed, num_samples=num_samples)
-        if not same_tokens:
-            return cls(of_text, None, None)
-        targets_D = ours.sums.num_targets_G.astype(np.float64)
-        of_token, of_hits = (
-            PairedTest.of(*pair_D, targets_D, seed=seed, num_samples=num_samples)
-            for pair_D in (
-                (ours.sums.loss_nats_G, theirs.sums.loss_nats_G),
-                (ours.sums.num_top1_G.astype(np.float64), theirs.sums.num_top1_G.astype(np.float64)),
-            )
-        )
-        return cls(of_text, of_token, of_hits)
+        one, other, targets_D = ours.sums, theirs.sums, ours.sums.num_targets_G
+        pairs = [(ours.nats_D, theirs.nats_D, ours.text_bytes_D)]
+        if same_tokens:
+            pairs += [(one.loss_nats_G, other.loss_nats_G, targets_D), (one.num_top1_G, other.num_top1_G, targets_D)]
+        tests = [
+            PairedTest.of(*(sum_D.astype(np.float64) for sum_D in pair), seed=seed, num_samples=num_samples)
+            for pair in pairs
+        ]
+        return cls(*tests) if same_tokens else cls(*tests, None, None)
 
 
 def have_same_tokens(first: Contender, second: Contender) -> bool:

@@ -224,11 +224,6 @@ class Arm:
     config: Config
     params: Params
 
-    @property
-    def training(self) -> dict[str, Any]:
-        """What decides the encoder and the time that its training takes, without the text and the seed."""
-        return training_of(self.params) | {"tokenize": self.params.tokenize.model_dump()}
-
 
 def training_of(params: Params) -> dict[str, Any]:
     """Return the section `pretrain` without keys that change neither the model nor its speed."""
@@ -300,12 +295,13 @@ def _check_measured_alike(arm: Arm, base: Params) -> None:
 
 
 def _check_comparable(first: Arm, second: Arm) -> None:
-    if first.training == second.training:
+    one, other = first.params, second.params
+    if training_of(one) == training_of(other) and one.tokenize == other.tokenize:
         raise ParamsError(
             f"both arms of the ablation are the same training: `{first.name}` and `{second.name}`",
             do="change one, for example `pretrain.masking.mask_rate=0.3`; `params.yaml` is the arm without changes",
         )
-    objectives = [arm.params.pretrain.objective for arm in (first, second)]
+    objectives = [one.pretrain.objective, other.pretrain.objective]
     if (objectives[0] == "clm") != (objectives[1] == "clm"):
         raise ParamsError(
             f"the losses of these arms do not compare (`pretrain.objective`: {' and '.join(objectives)}): one predicts"
@@ -388,13 +384,8 @@ class Experiment:
     def predicted(self, text: Path) -> DocumentSums:
         """Return the losses of the kept weights on the texts of a Parquet file, by block of documents."""
         params = self.config.checked
-        how = ContestAsking(
-            estimator="folds",
-            seed=self.measured_with,
-            num_folds=NUM_FOLDS,
-            max_length=params.evaluate.max_length,
-            batch_tokens=max(BATCH_TOKENS, params.evaluate.max_length),
-        )
+        length = params.evaluate.max_length
+        how = ContestAsking("folds", self.measured_with, NUM_FOLDS, length, max(BATCH_TOKENS, length))
         num_groups = min(clean_text.num_rows(text, clean_text.TEXT), MOST_BLOCKS)
         with TemporaryDirectory(prefix="clozeline-") as scratch:
             contender = Contender.open(str(self.model), Path(scratch) / "tokenizer", params.pretrain.model.family)

@@ -9,7 +9,6 @@ Shapes: S seeds, N rows of the dev part.
 import logging
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -81,8 +80,6 @@ class Trained(MetricFile):
     right: list[float]
     answers: list[float]
     num_train: int
-    num_validation: int
-    seconds: float
 
 
 class TaskFigures(Record):
@@ -263,7 +260,6 @@ def trained(task: GlueTask, params: FinetuneParams, seed: int, run: GlueRun, fam
     if not nothing.is_file():
         pq.write_table(SCHEMA.empty_table(), nothing)
     use_threads(params.num_threads)
-    started = time.monotonic()
     inputs = TaskInputs(params, seed, run.encoder, data, nothing, family)
     work = run.work / "training" / f"{task.name}-{seed}"
     (finished,) = train_each(inputs, work, partial(watched, f"{task.title}, seed {seed}", 1))
@@ -276,8 +272,6 @@ def trained(task: GlueTask, params: FinetuneParams, seed: int, run: GlueRun, fam
         right=[right for right, _ in answered],
         answers=[answer for _, answer in answered],
         num_train=int(str(report.figures["num_train"])),
-        num_validation=int(str(report.figures["num_validation"])),
-        seconds=time.monotonic() - started,
     )
     kept.parent.mkdir(parents=True, exist_ok=True)
     found.write(kept)
