@@ -27,7 +27,6 @@ from clozeline.system.machine import available_cores
 if TYPE_CHECKING:
     from clozeline.evaluation.measuring import EncoderFigures
     from clozeline.lab.contest import ContestAsking, Judgement, PairedTest
-    from clozeline.lab.retrieval import MeanOverQueries
     from clozeline.lab.search import By, SearchHit
 
 
@@ -282,17 +281,13 @@ def _measure(place: str, beir: Path, *, as_json: bool) -> None:
     found = retrieval(_opened(place)[0], judged)
     title = f"{beir}: {found.num_queries:,} queries, {found.num_documents:,} documents"
     columns = ("method", ">nDCG@10", ">recall@10", ">nDCG@10 minus BM25", ">recall@10 minus BM25")
-    measured = ((one.method, (one.ndcg_at_10, one.recall_at_10)) for one in found.methods)
-    rows = ((method, *map(_in_percent, both), *map(_lead, both)) for method, both in measured)
+    rows = []
+    for method in found.methods:
+        both = (method.ndcg_at_10, method.recall_at_10)
+        means = [f"{100 * m.value:.1f} ({100 * m.interval.low:.1f} to {100 * m.interval.high:.1f})" for m in both]
+        leads = ["" if m.lead is None else f"{100 * m.lead.low:+.1f} to {100 * m.lead.high:+.1f}" for m in both]
+        rows.append((method.method, *means, *leads))
     show_or_json(found, [table_of(title, *columns, rows=rows)], as_json=as_json)
-
-
-def _in_percent(found: "MeanOverQueries") -> str:
-    return f"{100 * found.value:.1f} ({100 * found.interval.low:.1f} to {100 * found.interval.high:.1f})"
-
-
-def _lead(found: "MeanOverQueries") -> str:
-    return "" if found.lead is None else f"{100 * found.lead.low:+.1f} to {100 * found.lead.high:+.1f}"
 
 
 def _opened(place: str) -> tuple[Embedder, Path, str]:

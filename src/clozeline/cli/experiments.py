@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from clozeline.lab.ablation import Ablation, Effect
     from clozeline.lab.contest import PairedTest
     from clozeline.lab.experiment import Corpus
-    from clozeline.lab.glue import Average, GlueFigures, TaskFigures
+    from clozeline.lab.glue import Average, GlueFigures
     from clozeline.lab.sweep import Sweep
     from clozeline.lab.trials import TrialRecord
     from clozeline.lab.winner import Outcome
@@ -371,13 +371,13 @@ def _glue_table(figures: "GlueFigures") -> Table:
     rows = "all rows" if figures.limit is None else f"at most {figures.limit:,} rows of each part"
     title = f"GLUE, dev parts; {figures.model}; {len(figures.seeds)} seed(s); {rows}"
     columns = ("task", "metrics", ">score", ">95 % over seeds", ">95 % over rows", ">trained on", ">rows")
-    return table_of(title, *columns, rows=map(_row, figures.tasks))
-
-
-def _row(task: "TaskFigures") -> tuple[str, ...]:
-    metrics = ", ".join(f"{_in_words(name)} {100 * value:.1f}" for name, value in task.metrics.items())
-    intervals = (_range(task.over_seeds), _range(task.over_rows))
-    return (task.title, metrics, f"{100 * task.score:.1f}", *intervals, f"{task.num_train:,}", f"{task.num_dev:,}")
+    rows = []
+    for task in figures.tasks:
+        metrics = ", ".join(f"{_in_words(name)} {100 * value:.1f}" for name, value in task.metrics.items())
+        intervals = (_range(task.over_seeds), _range(task.over_rows))
+        numbers = (f"{task.num_train:,}", f"{task.num_dev:,}")
+        rows.append((task.title, metrics, f"{100 * task.score:.1f}", *intervals, *numbers))
+    return table_of(title, *columns, rows=rows)
 
 
 def _lines(figures: "GlueFigures") -> list[str]:

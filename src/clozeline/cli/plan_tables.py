@@ -20,7 +20,7 @@ from clozeline.params.reading import with_keys, write_yaml
 from clozeline.planning import serving
 from clozeline.planning.advice import Situation, advise, as_tree, choices, combine
 from clozeline.planning.costs import TrainingPlan, device_bytes, zoo
-from clozeline.planning.timing import BATCH_TEXTS, TEXT_TOKENS
+from clozeline.planning.timing import BATCH_TEXTS, TEXT_TOKENS, Footprint
 from clozeline.system.progress import track
 
 _MIB, _GIB = 2**20, 2**30
@@ -73,20 +73,19 @@ def served_published(names: Sequence[str], export: ExportParams) -> Sequence[Ren
     return serving_table(_costs(builds, export), "with the shape and vocabulary of config.json, and random weights")
 
 
-def _costs(builds: Mapping[str, Any], export: ExportParams) -> Mapping[str, Mapping[str, serving.GraphCost]]:
+def _costs(builds: Mapping[str, Any], export: ExportParams) -> Mapping[str, Mapping[str, Footprint]]:
     for name in ("clozeline.encoder", "transformers"):
         logging.getLogger(name).setLevel(logging.ERROR)
     return {name: serving.serving_cost(builds[name], export) for name in track([*builds], "measure", len(builds))}
 
 
-def serving_table(costs: Mapping[str, Mapping[str, serving.GraphCost]], size: str) -> Sequence[RenderableType]:
+def serving_table(costs: Mapping[str, Mapping[str, Footprint]], size: str) -> Sequence[RenderableType]:
     """`size`: what the rows have in common, in words."""
     rows: list[Sequence[str] | None] = []
     for family, by_precision in costs.items():
         for precision, cost in by_precision.items():
-            taken = cost.footprint
-            memory = "unknown" if taken.memory_bytes is None else size_of(taken.memory_bytes)
-            times = (f"{taken.text_milliseconds:.2f} ms", f"{taken.batch_milliseconds:.1f} ms")
+            memory = "unknown" if cost.memory_bytes is None else size_of(cost.memory_bytes)
+            times = (f"{cost.text_milliseconds:.2f} ms", f"{cost.batch_milliseconds:.1f} ms")
             rows.append((family, precision, size_of(cost.file_bytes), memory, *times))
         rows.append(None)
     title = f"Serving on this machine with one thread, {size}: one text of {TEXT_TOKENS} tokens, and {BATCH_TEXTS} such"

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from clozeline.cli.ask import PrecisionOption
+from clozeline.cli.tables import show, table_of
 from clozeline.serving.admission import MAX_WAITING_TOKENS, Admission
 from clozeline.serving.errors import DEFAULT_TIMEOUT_SECONDS, KEYS_VARIABLE
 from clozeline.system.errors import ParamsError
@@ -142,13 +144,12 @@ def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
     from clozeline.serving.http.openapi import answered_examples
     from clozeline.serving.models import ANY
 
-    rows = [("model", "answers", "version", "from")]
+    rows = []
     for served in catalogue:
         identity, answered = served.identity, sorted(DIALECTS.asking(served), key=lambda one: one.ability is ANY)
-        rows.append((identity.name, " ".join(one.path for one in answered[:3]), identity.version, identity.source))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for row in rows:
-        typer.echo("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        paths = " ".join(one.path for one in answered[:3])
+        rows.append([escape(cell) for cell in (identity.name, paths, identity.version, identity.source)])
+    show([table_of("", "model", "answers", "version", "from", rows=rows)], plain_if_piped=True)
     asked, able = next(
         (one, able) for one in DIALECTS.operations if one.ability and (able := catalogue.able(one.ability))
     )

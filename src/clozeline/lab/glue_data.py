@@ -126,10 +126,16 @@ def write_records(task: GlueTask, files: Files, out: Path, limit: int | None) ->
     Raises:
         DataError: a file cannot be read, or a label is hidden or unknown.
     """
+
+    def draw(row: Row) -> bytes:
+        return hashlib.sha256("\n".join(row[name] for name in task.columns).encode()).digest()
+
     num = {}
     with replacing_folder(out) as folder:
         for name, parts in ((TRAIN, [TRAIN]), (DEV, [*task.parts])):
-            rows = [row for part in parts for row in _limited(_rows(task, part, files[part]), limit, task)]
+            all_rows = [_rows(task, part, files[part]) for part in parts]
+            some = all_rows if limit is None else [heapq.nsmallest(limit, rows, key=draw) for rows in all_rows]
+            rows = [row for of_part in some for row in of_part]
             text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
             (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
             num[name] = len(rows)
@@ -143,16 +149,6 @@ def part_of_texts(data: Path, task: GlueTask) -> dict[str, str]:
     return {" ".join(row[name].strip() for name in task.columns): row[PART] for row in reversed(rows)}
 
 
-def _limited(rows: Iterator[Row], limit: int | None, task: GlueTask) -> list[Row]:
-    if limit is None:
-        return list(rows)
-
-    def draw(row: Row) -> bytes:
-        return hashlib.sha256("\n".join(row[name] for name in task.columns).encode()).digest()
-
-    return heapq.nsmallest(limit, rows, key=draw)
-
-
 def _rows(task: GlueTask, part: str, paths: Sequence[Path]) -> Iterator[Row]:
     for path in paths:
         if path.suffix in PARQUET_SUFFIXES:
@@ -161,7 +157,9 @@ def _rows(task: GlueTask, part: str, paths: Sequence[Path]) -> Iterator[Row]:
         else:
             records = _separated(task, path)
         for place, values in records:
-            texts = {name: _text(values[name], name, place) for name in task.columns}
+            texts = {name: values[name] for name in task.columns}
+            if wrong := [name for name, text in texts.items() if not isinstance(text, str)]:
+                raise _wrong(place, f"{wrong[0]}: {texts[wrong[0]]!r} is no text")
             yield {**texts, LABEL: _label(task, values[LABEL], place), PART: part}
 
 
@@ -189,12 +187,6 @@ def _separated(task: GlueTask, path: Path) -> Iterator[tuple[str, Row]]:
         )
     if short:
         _LOG.warning("%s: %d lines lack columns and are left out (first: line %d)", path, len(short), short[0])
-
-
-def _text(value: Any, name: str, place: str) -> str:
-    if isinstance(value, str):
-        return value
-    raise _wrong(place, f"{name}: {value!r} is no text")
 
 
 def _label(task: GlueTask, value: Any, place: str) -> str | float:

@@ -232,8 +232,13 @@ def run_trials(sweep: Sweep, logged: Logged, *, joins: bool = False) -> None:
         if not joins:
             sweep.trials.settle()
         while (ended := sweep.trials.run_next(sweep.first, run)) is not None:
-            _tell(sweep, ended)
-            _forget_beaten(sweep)
+            trials = sweep.trials.read()
+            best = sweep.best_of(trials)
+            _tell(sweep, ended, best)
+            kept = {one.experiment for one in trials if one.number == 0 or one == best or one.state == "running"}
+            for trial in trials:
+                if trial.state == "finished" and trial.experiment not in kept:
+                    sweep.training(trial.values).forget()  # neither the first nor the best
 
 
 @dataclass(frozen=True)
@@ -284,9 +289,7 @@ def _trained(item: _Item) -> TrialRecord:
     return replace(trial, state="finished", value=value)
 
 
-def _tell(sweep: Sweep, trial: TrialRecord) -> None:
-    trials = sweep.trials.read()
-    best = sweep.best_of(trials)
+def _tell(sweep: Sweep, trial: TrialRecord, best: TrialRecord | None) -> None:
     figure = trial.state if trial.value is None else f"{sweep.plan.metric} {trial.value:.4f}"
     values = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in trial.values.items()}
     told = ", ".join(f"{key}={value}" for key, value in values.items())
@@ -296,16 +299,6 @@ def _tell(sweep: Sweep, trial: TrialRecord) -> None:
         f": {trial.reason}" if trial.reason else "",
         "" if best is None or best.value is None else f"; best {best.value:.4f} of trial {best.number + 1}",
     )
-
-
-def _forget_beaten(sweep: Sweep) -> None:
-    """Remove the weights of finished trials that are neither the first nor the best."""
-    trials = sweep.trials.read()
-    best = sweep.best_of(trials)
-    kept = {one.experiment for one in trials if one.number == 0 or one == best or one.state == "running"}
-    for trial in trials:
-        if trial.state == "finished" and trial.experiment not in kept:
-            sweep.training(trial.values).forget()
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from clozeline.exporting.graph import size_of
 from clozeline.inference.open_model import GraphSession, TextBatch
 from clozeline.language.models import LanguageModel, head_of
 from clozeline.language.objectives import DetectionBatch, TargetBatch
@@ -48,12 +49,8 @@ class Speed:
     batch_tokens: int
 
     @property
-    def seconds_per_step(self) -> float:
-        return self.seconds_per_token * self.batch_tokens + self.seconds_per_update
-
-    @property
     def tokens_per_second(self) -> float:
-        return self.batch_tokens / self.seconds_per_step
+        return self.batch_tokens / (self.seconds_per_token * self.batch_tokens + self.seconds_per_update)
 
 
 def own_device() -> torch.device:
@@ -149,8 +146,9 @@ class GraphFeed:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Memory and latency of a graph on one thread."""
+    """Size of a graph on disk, and its memory and latency on one thread."""
 
+    file_bytes: int
     memory_bytes: int | None
     """Resident memory of the whole process after it has answered; None if the system does not report it."""
     text_milliseconds: float
@@ -175,7 +173,8 @@ def _footprint(graph: Path, feed: GraphFeed) -> Footprint:
             seconds.append(timeit(lambda: session.run(batch, *feed.outputs), number=1))
         return 1000 * min(seconds[1:])
 
-    return Footprint(resident_bytes(), milliseconds(1), milliseconds(BATCH_TEXTS))
+    text, batch = milliseconds(1), milliseconds(BATCH_TEXTS)
+    return Footprint(size_of(graph), resident_bytes(), text, batch)
 
 
 def resident_bytes() -> int | None:
