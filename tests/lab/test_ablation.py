@@ -13,7 +13,7 @@ from clozeline.params.editing import Config
 from clozeline.system.errors import TrainingError
 
 DOCUMENTS = 40
-CORPUS = Corpus(Path("clean"), Path("tokens"), Path("tokenizer"), "a hash")
+CORPUS = Corpus(Path("corpus"), "a hash")
 
 
 @dataclass
@@ -87,7 +87,7 @@ def test_arms_with_another_vocabulary_get_tokens_of_their_own(monkeypatch: pytes
         return Trained(0, 0, 0, []).result("A", item.seed)
 
     def own_tokens(corpus: Corpus, config: Config, kept: Path) -> Corpus:
-        return Corpus(corpus.clean, kept / "tokens", kept / "tokenizer", f"{config.tokenize.vocab_size} words")
+        return Corpus(kept / "tokens", f"{config.tokenize.vocab_size} words")
 
     monkeypatch.setattr(ablation, "_result", result)
     monkeypatch.setattr(ablation, "tokenized", own_tokens)

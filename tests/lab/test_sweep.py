@@ -73,7 +73,7 @@ def sweep(tmp_path: Path, drawn: None) -> MadeSweep:
     plan = SweepPlan.model_validate(
         {"metric": "nats_per_byte", "trials": 5, "space": {KEY: {"low": 0.1, "high": 0.95}}}
     )
-    corpus = Corpus(tmp_path, tmp_path, tmp_path, "a hash")
+    corpus = Corpus(tmp_path, "a hash")
     return MadeSweep(plan, Config(), corpus, tmp_path / "kept")
 
 
@@ -95,11 +95,11 @@ def test_trials_end_finished_pruned_or_failed_and_only_weights_of_the_first_and_
     assert set(sweep.forgotten) == {0.2, 0.5}
 
 
-def test_a_figure_of_0_counts_and_one_of_a_pruned_trial_does_not(sweep: MadeSweep) -> None:
+def test_a_figure_of_0_counts_and_a_pruned_trial_does_not(sweep: MadeSweep) -> None:
     trials = [
         TrialRecord(number=number, values={}, state="finished", value=value) for number, value in enumerate([0.5, 0.0])
     ]
-    trials.append(TrialRecord(number=2, values={}, state="pruned", value=-1.0))
+    trials.append(TrialRecord(number=2, values={}, state="pruned"))
     found = sweep.best_of(trials)
     assert found is not None
     assert found.number == 1

@@ -284,7 +284,7 @@ def _summary(found: "Sweep", winner: "TrialRecord", outcome: "Outcome") -> Itera
     yield f"{len(trials)} trials: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}"
     values = ", ".join(f"{key}={value}" for key, value in winner.values.items())
     yield f"winner: trial {winner.number + 1}, {found.plan.metric} {winner.value:.4f} ({values});"
-    first = trials[0].figure
+    first = trials[0].value
     yield f"  params.yaml as it is: {'no figure' if first is None else f'{first:.4f}'}"
     if shares := found.trials.importances():
         told = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from clozeline.cli.stage import with_start_folder
 from clozeline.cli.tables import show
 from clozeline.params.model import FAMILY_NAMES, Size
-from clozeline.params.pretraining import WITHOUT_START, Objective, PretrainParams
+from clozeline.params.pretraining import WITHOUT_START, Objective, PretrainParams, laid_over
 from clozeline.params.project import Params
 from clozeline.params.reading import in_params, read_params
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
@@ -24,9 +24,6 @@ Need = StrEnum(
     "Need", "efficiency accuracy domain science biomedical genes legal finance code long multilingual generation"
 )
 """The rows of clozeline/planning/choices.yaml."""
-OPTIONS = {"family": "model.family", "size": "model.size", "objective": "objective", "max_length": "max_length"}
-"""Option → key of the section `pretrain`."""
-
 TAKEN: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "--for": (),
@@ -95,9 +92,7 @@ def plan(
     if published:
         show(plan_tables.served_published(published, params.export), plain_if_piped=True)
         return
-    pretrain = with_start_folder(
-        changed(params.pretrain, family=family, size=size, objective=objective, max_length=max_length), params
-    )
+    pretrain = with_start_folder(changed(params.pretrain, family, size, objective, max_length), params)
     try:
         num_tokens = vocab_size or _vocab_size(params, pretrain)
         if serving:
@@ -131,22 +126,19 @@ def check_options(tables: Sequence[str], options: Sequence[str]) -> None:
             )
 
 
-def changed(params: PretrainParams, **options: object) -> PretrainParams:
+def changed(
+    params: PretrainParams, family: str | None, size: str | None, objective: str | None, max_length: int | None
+) -> PretrainParams:
     """Return `params` with the given options in place, validated again.
 
     Raises:
         ParamsError: the options cannot be used together.
     """
-    given = {OPTIONS[name]: value for name, value in options.items() if value is not None}
-    tree: dict[str, Any] = params.model_dump()
-    if {"family", "size"} & {name for name, value in options.items() if value is not None}:
-        given |= WITHOUT_START
-    for key, value in given.items():
-        section, _, name = key.rpartition(".")
-        (tree[section] if section else tree)[name] = value
-    if options.get("size") is not None:
-        shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-        tree["model"].update(dict.fromkeys(shape))
+    of_model = {name: value for name, value in {"family": family, "size": size}.items() if value}
+    others = {name: value for name, value in {"objective": objective, "max_length": max_length}.items() if value}
+    shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    model = of_model | (dict.fromkeys(shape) if size else {})
+    tree = laid_over(params.model_dump(), {**others, **(WITHOUT_START if of_model else {}), "model": model})
     length = tree["max_length"]
     tree["model"]["max_position_embeddings"] = max(tree["model"]["max_position_embeddings"], length)
     tree["batch_tokens"] = max(tree["batch_tokens"], length)
@@ -155,7 +147,7 @@ def changed(params: PretrainParams, **options: object) -> PretrainParams:
     except ValidationError as error:
         fault = error.errors()[0]
         expected = fault["ctx"]["error"].args[0] if fault["type"] == "value_error" else fault["msg"]
-        told = ", ".join(f"{key}: {value}" for key, value in given.items())
+        told = ", ".join(f"{key}: {value}" for key, value in (of_model | others).items())
         raise ParamsError(
             f"these options cannot be used with params.yaml: {told}; expected: {expected}", do="correct the options"
         ) from error

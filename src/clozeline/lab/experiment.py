@@ -13,8 +13,8 @@ import math
 import shlex
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,9 +45,8 @@ from clozeline.training.state import Callback, State
 
 _PACKAGE: Final = "src/clozeline/"
 _CLEAN: Final = Path("data/clean")
-_TOKENS: Final = Path("data/tokens")
-_TOKENIZER: Final = Path("models/tokenizer")
 ENCODER: Final = Path("models/encoder")
+_PARTS: Final = (_CLEAN, Path("data/tokens"), Path("models/tokenizer"), ENCODER)
 _SAME_IN_BOTH: Final[Mapping[str, str]] = {
     "seed": "the seeds follow from `seed` of params.yaml: both arms train from each of them",
     "preprocess": "both arms read the same text, and are measured on the same part of it",
@@ -68,42 +67,27 @@ def code_of_stage(stage: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A clean text with its tokens."""
+    """A clean text with its tokens, and the encoder that was trained on it if that is needed, laid out as a project."""
 
-    clean: Path
-    """Folder with train.parquet, validation.parquet and holdout.parquet."""
-    tokens: Path
-    tokenizer: Path
+    folder: Path
     digest: str
     """Hash of the contents."""
-    encoder: Path | None = None
-    """Encoder that was trained on it; None: not needed."""
 
     @property
-    def validation_text(self) -> Path:
-        return self.clean / "validation.parquet"
-
-    @property
-    def holdout_text(self) -> Path:
-        """Text that neither training nor validation sees."""
-        return self.clean / "holdout.parquet"
+    def clean(self) -> Path:
+        """Folder with train.parquet, validation.parquet and holdout.parquet, which no training sees."""
+        return self.folder / _CLEAN
 
     def holding(self, data: Path) -> Path:
         """Return where the file or folder `data`, a path in the project, is held; itself if it is no part of this."""
         return self.clean / data.relative_to(_CLEAN) if data.is_relative_to(_CLEAN) else data.resolve()
 
-    def laid_into(self, folder: Path) -> None:
-        """Make the folder of a run read this corpus."""
-        of_encoder = {ENCODER: self.encoder} if self.encoder else {}
-        lay({_CLEAN: self.clean, _TOKENS: self.tokens, _TOKENIZER: self.tokenizer, **of_encoder}, folder)
-
-
-def lay(parts: Mapping[Path, Path], folder: Path) -> None:
-    """Make each place in a folder a link to a folder elsewhere."""
-    for place, source in parts.items():
-        (folder / place).parent.mkdir(parents=True, exist_ok=True)
-        (folder / place).unlink(missing_ok=True)
-        (folder / place).symlink_to(source.resolve())
+    def laid_into(self, folder: Path, parts: Sequence[Path] = _PARTS) -> None:
+        """Make the folder of a run read these parts of the corpus."""
+        for part in filter(lambda part: (self.folder / part).is_dir(), parts):
+            (folder / part).parent.mkdir(parents=True, exist_ok=True)
+            (folder / part).unlink(missing_ok=True)
+            (folder / part).symlink_to((self.folder / part).resolve())
 
 
 def refuse_champion(params: Params, what: str, do: str) -> None:
@@ -125,15 +109,14 @@ def held(root: Path, kept: Path, *, with_encoder: bool = False) -> Corpus:
 
     The caller holds the run lock, so that no stage replaces it meanwhile.
     """
-    parts = (_CLEAN, _TOKENS, _TOKENIZER, *([ENCODER] if with_encoder else []))
+    parts = _PARTS if with_encoder else _PARTS[:-1]
     digest = fingerprint({}, [file for part in parts for file in sorted((root / part).rglob("*")) if file.is_file()])
     folder = kept / f"corpus-{digest}"
     if not folder.is_dir():
         with replacing_folder(folder) as beside:
             for part in parts:
                 shutil.copytree((root / part).resolve(), beside / part, copy_function=_linked)
-    encoder = folder / ENCODER if with_encoder else None
-    return Corpus(folder / _CLEAN, folder / _TOKENS, folder / _TOKENIZER, digest, encoder)
+    return Corpus(folder, digest)
 
 
 def tokenized(corpus: Corpus, config: Config, kept: Path) -> Corpus:
@@ -148,10 +131,10 @@ def tokenized(corpus: Corpus, config: Config, kept: Path) -> Corpus:
     done = folder / "metrics" / "tokenize.json"
     if not done.is_file():  # the stage writes it last
         run = Run(folder)
-        lay({_CLEAN: corpus.clean}, folder)
+        corpus.laid_into(folder, [_CLEAN])
         written(run, config)
         call("tokenize", run, {})
-    return replace(corpus, tokens=folder / _TOKENS, tokenizer=folder / _TOKENIZER, digest=digest)
+    return Corpus(folder, digest)
 
 
 def _linked(source: str, target: str) -> None:
@@ -399,7 +382,7 @@ class Experiment:
             self.corpus.laid_into(self.folder)
             written(run, self.config)
             call("pretrain", run, {}, callbacks=[watch, *callbacks])
-        text = self.corpus.validation_text
+        text = self.corpus.clean / "validation.parquet"
         documents = self.predicted(text)
         result = Result(
             nats=tuple(documents.nats_D.tolist()),

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from clozeline.cluster.ledger import open_workers
 from clozeline.encoder.own import sources_of_family
-from clozeline.lab.experiment import Corpus, Experiment, code_of_stage, environment_of, training_of
+from clozeline.lab.experiment import ENCODER, Corpus, Experiment, code_of_stage, environment_of, training_of
 from clozeline.lab.plan import SweepPlan, Value, value_in, with_values
 from clozeline.lab.trials import TrialRecord, Trials
 from clozeline.params.editing import Config
@@ -120,9 +120,8 @@ class TaskTraining:
             params, corpus = self.config.checked, self.corpus
             section, family = params.finetune[self.task], params.pretrain.model.family
             use_threads(section.num_threads)
-            assert corpus.encoder is not None
             fixed, text = at_commit(section, hub_commit(section)), corpus.clean / "train.parquet"
-            inputs = TaskInputs(fixed, params.seed, corpus.encoder, self.data, text, family)
+            inputs = TaskInputs(fixed, params.seed, corpus.folder / ENCODER, self.data, text, family)
             training = prepare_training(KINDS[section.kind].prepare(inputs), inputs, self.folder / "work")
             trained = training.chosen().run(Callback(), lambda it: on_validation(it.step, it.validation_score))
             score = _Score(validation_score=best_of(trained.validations).validation_score)
@@ -210,7 +209,7 @@ class Sweep:
     def best_of(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
         """Return the finished trial with the best figure, the earliest of equal ones; None: none has finished."""
         best = min if self.plan.direction == "minimize" else max
-        return best((one for one in trials if one.figure is not None), key=lambda one: one.figure or 0.0, default=None)
+        return best((one for one in trials if one.value is not None), key=lambda one: one.value or 0.0, default=None)
 
 
 def run_trials(sweep: Sweep, logged: Logged, *, joins: bool = False) -> None:

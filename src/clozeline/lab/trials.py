@@ -68,11 +68,6 @@ class TrialRecord:
     attempt: int = field(default=0, compare=False)
     """Optuna's number of the trial: another one after its process died."""
 
-    @property
-    def figure(self) -> float | None:
-        """The metric, if the trial has finished."""
-        return self.value if self.state == "finished" else None
-
 
 @dataclass(frozen=True)
 class Trials:
