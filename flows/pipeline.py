@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from prefect import flow, runtime, task
-from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, wait
 
 from clozeline.orchestration.checks import (
@@ -93,7 +92,7 @@ def _run_stages(run: PipelineRun, params: Params) -> None:
             future.result()  # raises the error of the stage
 
 
-@task(cache_policy=NO_CACHE, persist_result=False, **STAGE_RETRIES)
+@task(**STAGE_RETRIES)
 def run_stage(run: PipelineRun, node: StageNode, params: Params) -> None:
     """Bring one stage up to date, after its parents."""
     run.wait_before(runtime.task_run.run_count)

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
-from prefect.cache_policies import NO_CACHE
 
 from clozeline.inference import latency
 from clozeline.orchestration.checks import identity_of, trained_encoder
-from clozeline.orchestration.prefect_adapter import RETRIES, flow_run_id, tell_errors_plainly
+from clozeline.orchestration.prefect_adapter import EFFECT, RETRIES, flow_run_id, tell_errors_plainly
 from clozeline.orchestration.release import (
     Release,
     ReleaseRefusedError,
@@ -76,7 +75,7 @@ def release(
     return releases
 
 
-@task(name="registry", cache_policy=NO_CACHE, persist_result=False)
+@task(name="registry", **EFFECT)
 def open_registry(workspace: Workspace) -> Publisher:
     """Deliver pending records of earlier runs to MLflow, and close the runs that killed releases left open."""
     address = tracking_uri(workspace)
@@ -86,7 +85,7 @@ def open_registry(workspace: Workspace) -> Publisher:
     return publisher
 
 
-@task(cache_policy=NO_CACHE, persist_result=False)
+@task(**EFFECT)
 def release_package(
     publisher: Publisher, workspace: Workspace, params: Params, package: str, accept_held: bool
 ) -> Release:

@@ -240,13 +240,13 @@ def test_every_stage_named_in_the_settings_exists() -> None:
     ],
 )
 def test_the_advice_names_params_of_the_killed_stage(name: str, named: list[str]) -> None:
-    assert named_in(failure_of_killed(name, -9, "x.log", 1).do) == named
+    assert named_in(failure_of_killed(name, "x.log", 1).do) == named
     assert all(is_knob_of(Params, knob) for knob in named)
 
 
 @pytest.mark.parametrize("kind", SECTIONS)
 def test_the_advice_for_a_killed_task_names_params_of_every_kind(kind: str) -> None:
-    named = named_in(failure_of_killed("finetune@sts2016", -9, "x.log", 1).do)
+    named = named_in(failure_of_killed("finetune@sts2016", "x.log", 1).do)
     assert named == ["finetune.sts2016.micro_batch_tokens", "finetune.sts2016.max_length"]
     assert all(is_knob_of(SECTIONS[kind], knob.removeprefix("finetune.sts2016.")) for knob in named)
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from clozeline.corpus.cleaning.preparation import clean, split_long
 from clozeline.corpus.sources.store import SnapshotStore, keep_earlier_records
-from clozeline.orchestration.garbage import held_to_remove, lock_of, own_lock
+from clozeline.orchestration.garbage import held_to_remove, lock_of
 from clozeline.orchestration.import_items import FOLDER as ITEMS
 from clozeline.orchestration.import_items import items_files, without, write_items
 from clozeline.records import snapshot
@@ -30,12 +30,12 @@ from clozeline.registry.lineage import Ancestor, ancestry
 from clozeline.registry.models import MODEL_PREFIX, Registered
 from clozeline.registry.publishing import Publisher
 from clozeline.system.errors import ArtifactError, DataError
-from clozeline.system.files import Removal, SweptStore, files_in, remove_folder, replacing_file, replacing_folder, sweep
+from clozeline.system.files import Removal, SweptStore, files_in, remove_folder, replacing_folder, sweep
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import database_of
 from clozeline.tracking.stored_files import search_files
 from clozeline.versions.objects import Stored
-from clozeline.versions.project import last_output
+from clozeline.versions.project import last_output, own_lock
 
 _PARQUET: Final = b"PAR1"
 _BLOCK_BYTES: Final = 1 << 22
@@ -228,12 +228,13 @@ class _Forgetting:
         self._forgotten = snapshot.with_tombstone(self._root / FORGOTTEN_LOCK, text)
         self._is_known = before == self._forgotten
         self._num_words = len(words_of(text))
-        self._lock = own_lock(workspace)
+        self._lock = own_lock(workspace.root)
         self._registered = self._versions()
         locks = [self._lock, *(one for _, _, one in self._registered if one)]
         items = hashes_of_quoting(self._root, sought, self._lock)
         self._holding = frozenset(stored.holding(sought.is_in)).union(self._in_outputs(), items)
-        self._spread = stored.spread(self._holding, locks).union(self._unfinished().objects)
+        unfinished = _Unfinished.read(self._root / _UNFINISHED, absent=_Unfinished())
+        self._spread = stored.spread(self._holding, locks).union(unfinished.objects)
 
     def findings(self) -> Findings:
         versions = tuple(self._affected())
@@ -256,8 +257,7 @@ class _Forgetting:
     def carry_out(self, findings: Findings) -> None:
         """First the tombstone, so that the text cannot come back; then the marks, which need what is removed last."""
         snapshot.write(self._root / FORGOTTEN_LOCK, self._forgotten)
-        with replacing_file(self._root / _UNFINISHED) as file:
-            file.write_text(_Unfinished(objects=tuple(sorted(self._spread))).model_dump_json(), encoding="utf-8")
+        _Unfinished(objects=tuple(sorted(self._spread))).write(self._root / _UNFINISHED)
         for one in findings.versions:
             mark(one.version, one.removed, self._address, was_trained_on=one.was_trained_on)
         self._rewrite_snapshot()
@@ -356,7 +356,3 @@ class _Forgetting:
         with replacing_folder(self._root / folder) as beside:
             rewrite(earlier, self._forgotten, beside)
         self._stored.replace_output(_SNAPSHOT, folder)
-
-    def _unfinished(self) -> _Unfinished:
-        file = self._root / _UNFINISHED
-        return _Unfinished.model_validate_json(file.read_bytes()) if file.is_file() else _Unfinished()
