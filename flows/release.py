@@ -23,7 +23,6 @@ from clozeline.orchestration.trials import PackageTrials
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params
 from clozeline.records.package import read_manifest, verify
-from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.registry.publishing import Publisher
 from clozeline.system.workspace import Workspace, run_lock, set_defaults, tracking_uri
 from clozeline.tracking.runs import deliver_waiting
@@ -90,17 +89,15 @@ def release_package(
     publisher: Publisher, workspace: Workspace, params: Params, package: str, accept_held: bool
 ) -> Release:
     """Check `dist/<package>`, register it, and decide about it."""
-    folder = workspace.root / "dist" / package
+    tried = PackageTrials(workspace, params, package, accept_held)
+    folder = tried.folder
     manifest = read_manifest(folder)
     verify(folder, manifest)
     require_locked(workspace, package)
     trained = trained_encoder(workspace, params) if package == params.encoder_package else None
     measured = latency.measure(folder)
-    paths = MetricPaths.of(package, params.packages[package])
-    figures = PackageMetrics.read(workspace.root / "metrics", paths)
-    version = register(publisher, workspace, paths, folder, measured, params.release, trained)
-    trials = PackageTrials(workspace, params, package, accept_held)
-    decision = decide(publisher, version, params.release, figures, trials)
+    version = register(publisher, tried, measured, trained)
+    decision = decide(publisher, version, tried)
     made = Release.of(package, version, decision, manifest, measured)
     get_run_logger().info("%s", "\n".join(made.log_lines))
     if decision.is_new:

@@ -26,7 +26,7 @@ from clozeline.system.files import Removal, SweptStore, held_beside
 from clozeline.system.progress import track
 from clozeline.versions import remote
 from clozeline.versions.project import Repo, git, open_project
-from clozeline.versions.remote import content_hash, is_folder, listed_files, remote_errors
+from clozeline.versions.remote import FOLDER, is_folder, listed_files, remote_errors
 
 _PER_CALL: Final = 500
 """Files that are removed from a remote at once."""
@@ -117,7 +117,7 @@ class Objects:
         file = self._cached(md5)
         if not file.is_file():
             return f"{md5} is neither in the cache, nor in the workspace, nor in git"
-        if md5_of(file) != content_hash(md5):
+        if md5_of(file) != md5.removesuffix(FOLDER):
             return f"{file} is damaged: its content does not match its name"
         if not is_folder(md5):
             return None
@@ -262,7 +262,7 @@ def files_in(oid: str, places: Iterable[Place]) -> dict[str, str]:
     copies = [(place, place.objects[oid]) for place in places if oid in place.objects and is_folder(oid)]
     for place, path in copies:
         content = place.read(path)
-        if md5_of(content) == content_hash(oid):
+        if md5_of(content) == oid.removesuffix(FOLDER):
             return listed_files(content)
     if not copies:
         return {}
