@@ -59,7 +59,9 @@ from pathlib import Path
 Path(f"both-{os.getpid()}").touch()
 while len(list(Path().glob("both-*"))) < 2:
     time.sleep(0.1)
-print("both", flush=True)
+os.write(1, b"bo")
+time.sleep(1.0)
+print("th", flush=True)
 '''
 LASTS = "import os, time; open(f'running-{os.getpid()}', 'w').close(); time.sleep(200)"
 print(run(FAILS), flush=True)

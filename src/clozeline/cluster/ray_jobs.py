@@ -344,6 +344,7 @@ class _Place:
     """A place of the gang, with the agent that has it now."""
 
     number: int
+    write: Callable[[bytes], object]
     agent: Any = None
     node: str = ""
     """What messages call the node; empty until its agent answers."""
@@ -356,16 +357,13 @@ class Gang:
 
     def __init__(self, group: PlacementGroup, size: GangSize) -> None:
         self._group = group
+        self.num_nodes = int(group.bundle_count)
         self._size = size
-        self._places = [_Place(number) for number in range(group.bundle_count)]
+        self._places: list[_Place] = []
         self._reading: dict[Any, _Place] = {}
         self._exit_codes: list[int] = []
         self._started: tuple[object, ...] = ()
         """What each agent starts."""
-
-    @property
-    def num_nodes(self) -> int:
-        return len(self._places)
 
     @property
     def host(self) -> str:
@@ -380,13 +378,14 @@ class Gang:
 
         Args:
             environment: variables for the command; a node keeps its own values of the others.
-            hear: gets the output of all nodes.
+            hear: gets the output of all nodes, by whole lines.
 
         Raises:
             TransientError: too few nodes are left, or the head is gone.
             ClusterError: the command does not start on a node.
         """
         self._started = ([*_AT_ONCE, *command], str(Path.cwd()), dict(os.environ), dict(environment))
+        self._places = [_Place(number, _Lines(hear)) for number in range(self.num_nodes)]
         looked_at = ended_at = time.monotonic()
         with _signals() as received:
             try:
@@ -394,7 +393,7 @@ class Gang:
                     self._start(place)
                 while self._is_running(ended_at) and not received:
                     for done in ray.wait(list(self._reading), num_returns=1, timeout=_POLL_SECONDS)[0]:
-                        self._take(done, hear)
+                        self._take(done)
                     if not any(self._exit_codes):
                         ended_at = time.monotonic()
                     if time.monotonic() - looked_at > _LOOK_SECONDS:
@@ -423,7 +422,7 @@ class Gang:
         place.started_at = time.monotonic()
         self._reading[place.agent.read.remote()] = place
 
-    def _take(self, done: Any, hear: Callable[[bytes], object]) -> None:
+    def _take(self, done: Any) -> None:
         place = self._reading.pop(done)
         try:
             heard: Heard = ray.get(done)
@@ -433,7 +432,8 @@ class Gang:
             self._start_again(place, nodes.first_line(error))
             return
         place.node = place.node or nodes.named(heard.node)
-        hear(heard.output)
+        if heard.output or heard.ended:
+            place.write(heard.output)
         if heard.ended:
             self._exit_codes.append(heard.ended.exit_code)
         else:
@@ -449,7 +449,8 @@ class Gang:
                 f"the training's agent on node {node} ended {_MOST_STARTS} times: {reason}",
                 do="see the logs of that node's raylet (/tmp/ray/session_latest/logs), then run the same command again",
             )
-        where = f"place {place.number + 1} of {len(self._places)}"
+        place.write(b"")
+        where = f"place {place.number + 1} of {self.num_nodes}"
         _LOG.warning("%s: %s; it is started again, and the others go on from the newest checkpoint", where, reason)
         self._start(place)
 
@@ -469,7 +470,7 @@ class Gang:
                 f"too few nodes are left for this training, which needs {self._size}: {_in_words() or 'none'}",
                 do="start nodes (docs/cluster.md), and run the same command: it goes on from the newest checkpoint",
             )
-        if num_fitting >= len(self._places):
+        if num_fitting >= self.num_nodes:
             for reading, place in silent.items():
                 if time.monotonic() - place.started_at > _AGENT_ANSWERS_WITHIN_SECONDS:
                     del self._reading[reading]
