@@ -9,16 +9,10 @@ from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 
 from clozeline.inference import latency
+from clozeline.orchestration import release as steps
 from clozeline.orchestration.checks import identity_of, trained_encoder
 from clozeline.orchestration.prefect_adapter import EFFECT, RETRIES, flow_run_id, tell_errors_plainly
-from clozeline.orchestration.release import (
-    Release,
-    ReleaseRefusedError,
-    decide,
-    register,
-    require_locked,
-    require_registry,
-)
+from clozeline.orchestration.release import Release, ReleaseRefusedError
 from clozeline.orchestration.trials import PackageTrials
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params
@@ -60,7 +54,7 @@ def release(
     released = release_package.with_options(**RETRIES) if waits else release_package
     with run_lock(workspace.lock_file, flow_run=flow_run_id()):
         if not waits:
-            require_registry(workspace, params)
+            steps.require_registry(workspace, params)
         publisher = opened(workspace)
         releases = [
             released.with_options(name=f"release:{package}", task_run_name=package)(
@@ -93,11 +87,11 @@ def release_package(
     folder = tried.folder
     manifest = read_manifest(folder)
     verify(folder, manifest)
-    require_locked(workspace, package)
+    steps.require_locked(workspace, package)
     trained = trained_encoder(workspace, params) if package == params.encoder_package else None
     measured = latency.measure(folder)
-    version = register(publisher, tried, measured, trained)
-    decision = decide(publisher, version, tried)
+    version = steps.register(publisher, tried, measured, trained)
+    decision = steps.decide(publisher, version, tried)
     made = Release.of(package, version, decision, manifest, measured)
     get_run_logger().info("%s", "\n".join(made.log_lines))
     if decision.is_new:

@@ -5,12 +5,10 @@ Flows and the rest of this room use the documented `flow`, `task`, `runtime`, lo
 A scheduled run that starts after a crash runs never beside a running one, and not in an endless crash loop.
 """
 
-import fcntl
 import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
@@ -37,6 +35,7 @@ from pydantic import SecretStr
 
 from clozeline.cluster.address import takes_whole_stages
 from clozeline.system.errors import ClozelineError, TransientError
+from clozeline.system.workspace import run_lock
 
 # Prefect has no block for e-mail by SMTP. Its block for Slack passes an address that is not Slack's on to Apprise.
 
@@ -194,19 +193,12 @@ def living_run(lock_file: Path, *, wait_seconds: float = 15.0) -> str | None:
     `wait_seconds` is as long as the stage of a killed run may take to end. The kernel knows whether a run is alive;
     Prefect only sees its heartbeats.
     """
-    deadline = time.monotonic() + wait_seconds
-    while lock_file.exists():
-        with lock_file.open("a+", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return None
-            except BlockingIOError:
-                file.seek(0)
-                found = _FLOW_RUN.search(file.read())
-        if time.monotonic() >= deadline:
-            return found[1] if found else None
-        time.sleep(0.2)
-    return None
+    try:
+        with run_lock(lock_file, wait_seconds=wait_seconds):
+            return None
+    except TransientError:
+        found = _FLOW_RUN.search(lock_file.read_text(encoding="utf-8"))
+        return found[1] if found else None
 
 
 def leave_to(run: str) -> State[object]:

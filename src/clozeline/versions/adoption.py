@@ -150,11 +150,10 @@ def _libraries_of(module: ast.Module) -> set[str]:
 class _Meaning(ast.NodeTransformer):
     """Leaves out imports and strings that stand alone, such as docstrings."""
 
-    def visit_Import(self, node: ast.Import) -> None:
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
         return None
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        return None
+    visit_ImportFrom = visit_Import
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
