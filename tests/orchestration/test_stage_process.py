@@ -143,31 +143,25 @@ def ended(text: str, exit_code: int = 3) -> Ended:
     return Ended(name="upper", exit_code=exit_code, text=text, log="work/logs/upper.log")
 
 
-def test_a_failure_is_the_error_that_the_stage_raised_with_its_class() -> None:
-    error = failure_of(ended(DATA_ERROR))
-    assert type(error) is DataError
-    assert (error.given, error.expected, error.do) == ("bad", "good", "write good")
-    assert "stage `upper`: raw.txt is bad" in str(error)
+SEVERAL_LINES = "1 error:\n\nsteps: must be positive\n  got -1"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "given", "expected"),
+    [
+        (DATA_ERROR, "raw.txt is bad", "bad", "good"),
+        (DATA_ERROR.replace("raw.txt is bad", "a first attempt failed") + DATA_ERROR, "raw.txt is bad", "bad", "good"),
+        (DATA_ERROR.replace("given:    bad", f"given:    {SEVERAL_LINES}"), "raw.txt is bad", SEVERAL_LINES, "good"),
+        (f"error: first\nfailed\nerror: {SEVERAL_LINES}\n  do: write good\n", SEVERAL_LINES, None, ""),
+    ],
+)
+def test_a_failure_is_the_last_error_that_the_stage_raised_with_its_class(
+    text: str, problem: str, given: str | None, expected: str
+) -> None:
+    error = failure_of(ended(text))
+    assert (type(error), error.problem) == (DataError, f"stage `upper`: {problem}")
+    assert (error.given, error.expected, error.do) == (given, expected, "write good")
     assert error.is_reported, "the stage's own message is shown"
-
-
-def test_the_last_of_several_errors_is_reported() -> None:
-    earlier = DATA_ERROR.replace("raw.txt is bad", "a first attempt failed")
-    assert "raw.txt is bad" in failure_of(ended(earlier + DATA_ERROR)).problem
-
-
-def test_a_message_of_several_lines_is_kept_whole() -> None:
-    said = "1 error:\n\nsteps: must be positive\n  got -1"
-    error = failure_of(ended(DATA_ERROR.replace("given:    bad", f"given:    {said}")))
-    assert type(error) is DataError
-    assert (error.given, error.expected, error.do) == (said, "good", "write good")
-
-
-def test_an_error_without_given_and_expected_is_found_whole() -> None:
-    said = "raw.txt is bad: 1 error:\n\n  steps: must be positive"
-    error = failure_of(ended(f"error: a first attempt\nfailed\nerror: {said}\n  do: write good\n"))
-    assert (type(error), error.given, error.expected, error.do) == (DataError, None, "", "write good")
-    assert error.problem == f"stage `upper`: {said}"
 
 
 def test_exit_code_75_is_retried() -> None:
