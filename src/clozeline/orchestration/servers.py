@@ -71,10 +71,7 @@ def running(server: Server, workspace: Workspace) -> Iterator[subprocess.Popen[b
     try:
         yield process
     finally:
-        process.terminate()
-        process.wait()
-        assert process.stdin
-        process.stdin.close()
+        processes.end(process)
 
 
 def wait_until_ready(server: Server, process: subprocess.Popen[bytes], workspace: Workspace) -> None:

@@ -48,8 +48,6 @@ NUM_FOLDS = 7
 """Passes over a text; a pass hides every seventh token, about the share that BERT hides in training."""
 _NUM_SAMPLES = 2_000
 _SEED = 0
-_VALIDATION = ("evaluate", "validation_text")
-"""Stage and argument of its command that name the validation text."""
 _OLD_TEXT: Final = "work/trial/old_validation.parquet"
 """Copy of those validation texts that were in the champion's snapshot too."""
 
@@ -336,11 +334,10 @@ class PackageTrials:
 
     def _items(self) -> TrialItems:
         root = self.workspace.root
-        stages = Lock.read(root / "dvc.lock").stages
-        stage, argument = _VALIDATION
+        evaluate = Lock.read(root / "dvc.lock").stages.get("evaluate")
         return TrialItems(
             root=root,
-            validation_text=stages[stage].argument(argument) if stage in stages else "",
+            validation_text=evaluate.argument("validation_text") if evaluate else "",
             test_items=self._test_items(),
             most=self.params.release.max_trial_items,
             longest=self.params.evaluate.max_length,
