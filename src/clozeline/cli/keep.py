@@ -24,7 +24,7 @@ from clozeline.versions import remote as dvc_remote
 if TYPE_CHECKING:
     from clozeline.orchestration.forgetting import Findings
     from clozeline.reporting.comparison import RunComparison
-    from clozeline.tracking.past_runs import ComparedRun
+    from clozeline.tracking.past_runs import PastRun
 
 
 _MB: Final = 1e6
@@ -239,7 +239,7 @@ def compare(
         typer.echo(f"{name} in MLflow: {page}")
 
 
-def _pages(runs: "Sequence[ComparedRun]", address: str) -> Iterator[tuple[str, str]]:
+def _pages(runs: "Sequence[PastRun]", address: str) -> Iterator[tuple[str, str]]:
     """Yield MLflow's comparison of the runs, and that of their pre-training if MLflow has at least two of these."""
     from clozeline.tracking.past_runs import comparison_address
 
@@ -254,8 +254,7 @@ def tables(comparison: "RunComparison") -> Sequence[Table]:
     """Return the runs, their differing params, and their figures that have intervals."""
     about = table_of("Runs", "run", "id", "started (UTC)", "commit")
     for run in comparison.runs:
-        facts = run.facts
-        about.add_row(run.name, run.run_id[:8], f"{facts.started:%Y-%m-%d %H:%M}", (facts.commit or "-")[:7])
+        about.add_row(run.name, run.run_id[:8], f"{run.started:%Y-%m-%d %H:%M}", (run.commit or "-")[:7])
     names = [run.name for run in comparison.runs]
     params = table_of("What differs", "param, source or code", *names)
     for key, values in comparison.params.items():

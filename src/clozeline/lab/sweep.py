@@ -385,7 +385,7 @@ class TrialLog:
 def tracked(sweep: Sweep, workspace: Workspace, files: Sequence[Path]) -> Iterator[TrialLog]:
     """Open the run of the sweep in MLflow; it ends with these files, or as killed, however the block ends."""
     name = f"sweep of {sweep.plan.stage if sweep.plan.task is None else sweep.plan.task}"
-    run = FlowRun.open(sweep.outbox.folder, tracking_uri(workspace), name, {WORKSPACE: sweep.folder.name})
+    run = FlowRun(sweep.outbox.folder, tracking_uri(workspace), name, {WORKSPACE: sweep.folder.name})
     try:
         yield TrialLog.of(sweep, run.run)
     except BaseException:
