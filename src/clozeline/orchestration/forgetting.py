@@ -221,18 +221,19 @@ class _Forgetting:
     def findings(self) -> Findings:
         versions = tuple(self._affected())
         runs = {version.run_id for version, _, _ in self._registered}
-        in_runs = search_files(self._address, self._sought.is_quoted_in, runs) if self._has_mlflow else None
+        searched = search_files(self._address, self._sought.is_quoted_in, runs) if self._has_mlflow else (None, ())
+        in_runs, of_versions = searched
         outs = {self._root / out.path: out.md5 in self._spread and name != _SNAPSHOT for name, out in self._outs()}
         stores = (
             *self._stored.without(self._spread),
             SweptStore.of_paths("workspace: outputs", outs, lambda path: outs[path] and path.exists()),
             items_store(self._root, self._sought),
             *self._in_work(),
-            *([in_runs.removable] if in_runs else []),
+            *([in_runs] if in_runs else []),
         )
         copies = [file for file in files_in(self._workspace.work / "registry") if self._sought.is_in(file)]
         of_copies = (f"{file.relative_to(self._root)}: a copy of a registered package" for file in copies)
-        left = (*self._in_sources(), *of_copies, *(in_runs.of_versions if in_runs else ()))
+        left = (*self._in_sources(), *of_copies, *of_versions)
         held = tuple(self._held_of(self._present()))
         return Findings(self._num_words, self._is_known, held, versions, stores, left)
 
