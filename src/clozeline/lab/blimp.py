@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from clozeline.evaluation.measuring import DocumentSums
 from clozeline.records.reading.files import matching_files
-from clozeline.records.reading.streams import Meter, read_lines
+from clozeline.records.reading.streams import read_lines
 from clozeline.system.errors import DataError
 
 _KEYS = ("sentence_good", "sentence_bad", "UID", "linguistics_term", "field")
@@ -109,7 +109,7 @@ def _by_name(names: Sequence[str], verdicts: Verdicts) -> tuple[Accuracy, ...]:
 
 
 def _pairs_of(file: Path) -> Iterator[MinimalPair]:
-    with closing(read_lines(file, Meter())) as lines:
+    with closing(read_lines(file)) as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield _pair(line, f"{file}, line {number}")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from clozeline.params.tasks import FinetuneParams, HubParams
 from clozeline.records.reading.files import FORMATS, PARQUET_SUFFIXES, Fields, FormatReader, format_of
 from clozeline.records.reading.hub import HubKnobs, HubSplit, commit_of, hub_records
-from clozeline.records.reading.streams import Meter, is_empty
+from clozeline.records.reading.streams import is_empty
 from clozeline.system.errors import DataError
 
 _MOST_NAMED = 5
@@ -125,7 +125,7 @@ def _parts_of(path: Path) -> list[Path]:
 
 
 def _read_table(path: Path, fields: Fields, *, rows: FormatReader) -> Iterator[LabelledRecord]:
-    return (LabelledRecord(values, place) for place, values in rows(path, fields, Meter()))
+    return (LabelledRecord(values, place) for place, values in rows(path, fields))
 
 
 TABLES: Mapping[str, Reader] = MappingProxyType(

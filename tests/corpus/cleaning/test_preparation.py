@@ -29,7 +29,7 @@ from clozeline.corpus.cleaning.preparation import (
     split_long,
 )
 from clozeline.corpus.cleaning.wikipedia import WikiPage
-from clozeline.records.reading.streams import Meter, read_blocks
+from clozeline.records.reading.streams import read_blocks
 from clozeline.records.words.shingles import Banding
 from clozeline.system.content import sha256_of
 from clozeline.system.workers import Workers
@@ -273,7 +273,7 @@ def test_other_code_or_package_versions_recompute_all_batches(documents, compute
 
 def block(path: Path, content: bytes, label: str = "a", number: int = 0) -> JsonBlock:
     path.write_bytes(content)
-    found = list(read_blocks(path, Meter()))[number]
+    found = list(read_blocks(path))[number]
     return JsonBlock(found, LineSettings(str(path), label, TextFields("text", None), "line"))
 
 

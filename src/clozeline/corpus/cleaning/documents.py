@@ -7,21 +7,17 @@ record that was set aside.
 
 import json
 import pickle
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
+from typing import Final, Protocol, Self
 
+from clozeline.params.text import SourceParams
 from clozeline.records.reading.files import Fields, PlacedRecord
-from clozeline.records.reading.streams import LineBlock, Meter, OnBad, parsed, read_blocks, stop, whole
+from clozeline.records.reading.streams import LineBlock, OnBad, parsed, read_blocks, stop, whole
 from clozeline.system.errors import DataError
-
-if TYPE_CHECKING:
-    from clozeline.params.text import SourceParams
 
 _TEXT_KNOB = "source.text_field"
 _LABEL_KNOB = "source.label_field"
@@ -107,18 +103,6 @@ class RawUnit(Protocol):
 
 
 @dataclass(frozen=True)
-class Source:
-    """Opened files: their units in a stable order, and the progress of reading."""
-
-    units: Generator[RawUnit, None, None]
-    total_bytes: int
-    """Total of what `meter` counts."""
-    meter: Meter = field(default_factory=Meter)
-    shapes: Counter[str] = field(default_factory=Counter)
-    """Unit of plain text (line, paragraph, file) → number of documents that were read so far."""
-
-
-@dataclass(frozen=True)
 class TextFields:
     """Fields of the text and of its label. Without a label field the label is the file's name."""
 
@@ -158,30 +142,14 @@ def _not_text(place: str, text_field: str, text: object) -> DataError:
     )
 
 
-class BadRecordWriter:
-    """Writes a line for each bad record. Without any, there is no file."""
+def write_bad_records(path: Path, records: Iterable[BadRecord], named: Callable[[str], str]) -> None:
+    """Write a line for each bad record. Without any, there is no file.
 
-    def __init__(self, path: Path, named: Callable[[str], str]) -> None:
-        """`named` turns the place of a record in the snapshot into its place in the source."""
-        self._path = path
-        self._named = named
-        self._stream: TextIO | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._stream is not None:
-            self._stream.close()
-
-    def append(self, records: Iterable[BadRecord]) -> None:
-        for record in records:
-            if self._stream is None:
-                self._stream = self._path.open("w", encoding="utf-8")
-            told = {"place": self._named(record.place), "reason": record.reason}
-            self._stream.write(json.dumps(told, ensure_ascii=False) + "\n")
+    `named` turns the place of a record in the snapshot into its place in the source.
+    """
+    told = ({"place": named(record.place), "reason": record.reason} for record in records)
+    if lines := [json.dumps(one, ensure_ascii=False) + "\n" for one in told]:
+        path.write_text("".join(lines), encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +173,6 @@ class RawFile:
         return (self.path.stat().st_size if self.end is None else self.end) - self.start
 
 
-def total_bytes_of(files: Sequence[RawFile]) -> int:
-    return sum(file.size_bytes for file in files)
-
-
 @dataclass(frozen=True)
 class FileReading:
     """How files are read. The params themselves would make each worker import all params."""
@@ -219,12 +183,8 @@ class FileReading:
     one_document_per: str
 
     @classmethod
-    def of(cls, params: "SourceParams") -> Self:
+    def of(cls, params: SourceParams) -> Self:
         return cls(params.kind, params.text_field, params.label_field, params.one_document_per)
-
-    @property
-    def inputs(self) -> list[object]:
-        return [*asdict(self).values()]
 
 
 @dataclass(frozen=True)
@@ -238,7 +198,7 @@ class RawText:
 
     @property
     def total_bytes(self) -> int:
-        return total_bytes_of(self.files)
+        return sum(file.size_bytes for file in self.files)
 
     @property
     def decode_entities(self) -> bool:
@@ -267,16 +227,7 @@ class DocstringBlock:
                 yield Document(record["text"], record["source"], record["title"], dropped)
 
 
-def read_docstrings(files: Sequence[RawFile], reading: FileReading) -> Source:
-    """Open shards of docstrings; `reading` has nothing for them."""
-    meter = Meter()
-    return Source(
-        units=(unit for file in files for unit in _blocks(file, meter)),
-        total_bytes=total_bytes_of(files),
-        meter=meter,
-    )
-
-
-def _blocks(file: RawFile, meter: Meter) -> Iterator[RawUnit]:
-    with closing(read_blocks(file.path, meter)) as blocks:
+def docstring_blocks(file: RawFile) -> Iterator[RawUnit]:
+    """Yield the blocks of a shard of docstrings."""
+    with closing(read_blocks(file.path)) as blocks:
         yield from map(DocstringBlock, blocks)
