@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from clozeline.params.tasks import FinetuneParams, HubParams
 from clozeline.records.reading.files import FORMATS, PARQUET_SUFFIXES, Fields, FormatReader, format_of
-from clozeline.records.reading.hub import HubKnobs, HubSplit, commit_of, hub_records
+from clozeline.records.reading.hub import HubSplit, commit_of, hub_records
 from clozeline.records.reading.streams import is_empty
 from clozeline.system.errors import DataError
 
@@ -23,10 +23,6 @@ FOLDER = "a folder"
 """Key of the reader of folders, in place of a suffix."""
 Part = Literal["train", "validation", "test"]
 _LOG = logging.getLogger(__name__)
-_KNOBS = HubKnobs(
-    dataset="`hub.dataset` of this task",
-    every="`hub` and `splits` of this task",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,4 +206,4 @@ def _hub_records(hub: HubParams, split: str, fields: Fields) -> Iterator[Labelle
 
 
 def _split(hub: HubParams, split: str) -> HubSplit:
-    return HubSplit(hub.dataset, hub.subset, split, hub.revision, _KNOBS)
+    return HubSplit(hub.dataset, hub.subset, split, hub.revision, "`hub` and `splits` of this task")

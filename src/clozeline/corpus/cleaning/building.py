@@ -100,7 +100,7 @@ def _append(texts: pa.Table, sides: NDArray[np.uint8], parts: Sequence[_Part]) -
 
 
 def range_items(
-    buckets: Sequence[SketchedBucket], kept_N: NDArray[np.bool_], sides_N: NDArray[np.uint8], buckets_of_range: int
+    buckets: Sequence[SketchedBucket], kept_N: NDArray[np.bool_], sides_N: NDArray[np.uint8], raw_bytes: int
 ) -> dict[int, Item]:
     """Return number → task of the ranges that have texts, in order.
 
@@ -108,9 +108,10 @@ def range_items(
         buckets: the buckets that have any text, in order.
         kept_N: whether each of their texts is kept.
         sides_N: number of the split of each text.
-        buckets_of_range: number of buckets of a range, with those that are empty.
+        raw_bytes: size of the source, which decides how many buckets a range has, with those that are empty.
     """
     items, start = {}, 0
+    buckets_of_range = num_buckets_for(raw_bytes) // num_ranges_for(raw_bytes)
     for number, group in groupby(buckets, lambda bucket: bucket.number // buckets_of_range):
         some = list(group)
         end = start + sum(bucket.num_texts for bucket in some)
@@ -156,16 +157,6 @@ def write_range(buckets: Sequence[Path], kept_N: NDArray[np.bool_], sides_N: NDA
     return Done({split: part.size for split, part in parts.items()})
 
 
-@dataclass(frozen=True)
-class _Placed:
-    """Fate of each text, in the order of the buckets (N texts)."""
-
-    kept_N: NDArray[np.bool_]
-    sides_N: NDArray[np.uint8]
-    num_kept: int
-    similarity: clean_text.SimilarityMetrics
-
-
 def build_corpus(
     raw: RawText,
     params: PreprocessParams,
@@ -197,8 +188,9 @@ def build_corpus(
     buckets = _buckets(raw, seed, batches, dropped, ledger)
     _check_any(buckets, num_read, dropped, raw, params)
     sketches = Sketches.of(buckets, Banding.finding(params.same_side_similarity).num_bands, spool / "sketches")
-    decision = _decide(sketches, params, dropped, ledger)
-    splits = _write(buckets, decision, out, ledger, raw.raw_bytes)
+    kept_N, sides_N, similarity = _decide(sketches, params, dropped, ledger)
+    items = range_items(buckets, kept_N, sides_N, raw.raw_bytes)
+    splits = _write(items, out, ledger, is_in_files=num_ranges_for(raw.raw_bytes) > 1)
     workers.release()
     shutil.rmtree(spool)
     _LOG.info("%d of %d batches of text kept from earlier runs", sum(it.is_found for it in batches), len(batches))
@@ -211,11 +203,11 @@ def build_corpus(
         documents_split=sum(one.num_split for one in counts),
         added_by_splitting=num_texts - num_read,
         documents_in=num_texts,
-        kept=decision.num_kept,
+        kept=sum(split.documents for split in splits.values()),
         dropped=_by_reason(dropped),
         altered={kind: altered[kind] for kind in preparation.ALTERATIONS},
         splits=splits,
-        similarity=decision.similarity,
+        similarity=similarity,
         versions=preparation.versions_used(),
     )
 
@@ -280,7 +272,10 @@ def _buckets(
     return buckets
 
 
-def _decide(sketches: Sketches, params: PreprocessParams, dropped: Counter[str], ledger: Ledger) -> _Placed:
+def _decide(
+    sketches: Sketches, params: PreprocessParams, dropped: Counter[str], ledger: Ledger
+) -> tuple[NDArray[np.bool_], NDArray[np.uint8], clean_text.SimilarityMetrics]:
+    """Return whether each text is kept and the number of its split, in the order of the buckets."""
     shares = SplitShares.of(params)
     empty = DiskArrays(sketches.folder).empty
     edges = similar_pairs(sketches, params.same_side_similarity, ledger)
@@ -291,7 +286,7 @@ def _decide(sketches: Sketches, params: PreprocessParams, dropped: Counter[str],
         places = sketches.place_N[chunk]
         kept_N[places], sides_by_place_N[places] = decision.fate_N[chunk] == KEPT, decision.side_N[chunk]
     check_sides(decision, shares, params.source.place)
-    return _Placed(kept_N, sides_by_place_N, sum(decision.kept_by_side()), _similarity_metrics(edges, decision))
+    return kept_N, sides_by_place_N, _similarity_metrics(edges, decision)
 
 
 def _similarity_metrics(edges: Edges, decision: SplitDecision) -> clean_text.SimilarityMetrics:
@@ -310,11 +305,9 @@ def _similarity_metrics(edges: Edges, decision: SplitDecision) -> clean_text.Sim
 
 
 def _write(
-    buckets: Sequence[SketchedBucket], placed: _Placed, out: Path, ledger: Ledger, raw_bytes: int
+    items: Mapping[int, Item], out: Path, ledger: Ledger, *, is_in_files: bool
 ) -> dict[str, clean_text.SplitMetrics]:
     """Write each split: a file, or a folder with a file for each of several ranges of keys."""
-    num_ranges = num_ranges_for(raw_bytes)
-    items = range_items(buckets, placed.kept_N, placed.sides_N, num_buckets_for(raw_bytes) // num_ranges)
     sizes = {split: Counter[str]() for split in clean_text.SPLITS}
     labels: dict[str, set[str]] = {split: set() for split in clean_text.SPLITS}
     for number, record in zip(items, ledger.run_all([*items.values()], "Writing"), strict=True):
@@ -323,7 +316,7 @@ def _write(
             size.update(record.facts[split])
             labels[split].update(found[split])
             target = clean_text.file_of(out, split)
-            if num_ranges > 1:
+            if is_in_files:
                 target.mkdir(exist_ok=True)
                 target /= f"{number:05d}.parquet"
             link_or_copy(clean_text.file_of(record.folder, split), target)

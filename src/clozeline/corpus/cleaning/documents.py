@@ -7,9 +7,10 @@ record that was set aside.
 
 import json
 import pickle
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol, Self
@@ -53,13 +54,6 @@ class BadRecord:
     """File and line, or file and row."""
     reason: str
 
-    @classmethod
-    def of(cls, error: DataError) -> Self:
-        """Return the record of an error whose `problem` is `PLACE: REASON`. It repeats nothing of the
-        content, which is in `given`."""
-        place, _, reason = error.problem.rpartition(": ")
-        return cls(place, f"{reason}; expected: {error.expected}")
-
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -75,7 +69,12 @@ class Document:
 
     @classmethod
     def in_place_of(cls, error: DataError, source: str) -> Self:
-        return cls("", source, dropped=DropReason.BAD_RECORD, bad=BadRecord.of(error))
+        """Return the document of an error whose `problem` is `PLACE: REASON`. It repeats nothing of the content,
+        which is in `given`.
+        """
+        place, _, reason = error.problem.rpartition(": ")
+        bad = BadRecord(place, f"{reason}; expected: {error.expected}")
+        return cls("", source, dropped=DropReason.BAD_RECORD, bad=bad)
 
     @property
     def size_bytes(self) -> int:
@@ -100,46 +99,6 @@ class RawUnit(Protocol):
 
     def documents(self) -> Iterable[Document]:
         """Return the documents of the unit; called in a worker."""
-
-
-@dataclass(frozen=True)
-class TextFields:
-    """Fields of the text and of its label. Without a label field the label is the file's name."""
-
-    text: str
-    label: str | None
-
-    @property
-    def by_knob(self) -> Fields:
-        label = {} if self.label is None else {_LABEL_KNOB: self.label}
-        return {_TEXT_KNOB: self.text} | label
-
-
-def documents_of(
-    rows: Iterable[PlacedRecord], fields: TextFields, file_label: str, on_bad: OnBad = stop
-) -> Generator[Document, None, None]:
-    """Yield a document for each row. A null text or label counts as empty.
-
-    Raises:
-        DataError: a text is not a string, unless `on_bad` takes the error.
-    """
-    text_field, label_field = fields.text, fields.label
-    for place, record in rows:
-        text = record[text_field]
-        if text is not None and not isinstance(text, str):
-            on_bad(_not_text(place, text_field, text))
-            continue
-        label = file_label if label_field is None else record[label_field]
-        yield Document(text or "", "" if label is None else whole(str(label)))
-
-
-def _not_text(place: str, text_field: str, text: object) -> DataError:
-    return DataError(
-        f"{place}: field `{text_field}` is not text",
-        given=f"{type(text).__name__}: {str(text)[:80]}",
-        expected="a string, or null for a record without text",
-        do=f"set `{_TEXT_KNOB}` to the field that holds the text",
-    )
 
 
 def write_bad_records(path: Path, records: Iterable[BadRecord], named: Callable[[str], str]) -> None:
@@ -185,6 +144,57 @@ class FileReading:
     @classmethod
     def of(cls, params: SourceParams) -> Self:
         return cls(params.kind, params.text_field, params.label_field, params.one_document_per)
+
+    @property
+    def fields(self) -> Fields:
+        """Knob → field of the text and of its label. Without a label field the label is the file's name."""
+        return {_TEXT_KNOB: self.text_field} | ({} if self.label_field is None else {_LABEL_KNOB: self.label_field})
+
+
+@dataclass(frozen=True)
+class OpenFile:
+    """A file, and how it is read."""
+
+    file: RawFile
+    reading: FileReading
+    shapes: Counter[str] = field(default_factory=Counter)
+    """Counts the documents of plain text by their unit; shared by the files of a source."""
+
+    @property
+    def name(self) -> str:
+        return str(self.file.path)
+
+    def with_bad(self, read: Callable[[OnBad], Iterable[Document]]) -> Generator[Document, None, None]:
+        """Yield the documents that `read` yields, then those in place of the bad records that it found, if bad records
+        are set aside.
+        """
+        bad: list[DataError] = []
+        yield from read(bad.append if self.file.quarantines else stop)
+        yield from (Document.in_place_of(error, self.file.label) for error in bad)
+
+    def documents_of(self, rows: Iterable[PlacedRecord], on_bad: OnBad) -> Iterator[Document]:
+        """Yield a document for each row. A null text or label counts as empty.
+
+        Raises:
+            DataError: a text is not a string, unless `on_bad` takes the error.
+        """
+        text_field, label_field = self.reading.text_field, self.reading.label_field
+        for place, record in rows:
+            text = record[text_field]
+            if text is not None and not isinstance(text, str):
+                on_bad(_not_text(place, text_field, text))
+                continue
+            label = self.file.label if label_field is None else record[label_field]
+            yield Document(text or "", "" if label is None else whole(str(label)))
+
+
+def _not_text(place: str, text_field: str, text: object) -> DataError:
+    return DataError(
+        f"{place}: field `{text_field}` is not text",
+        given=f"{type(text).__name__}: {str(text)[:80]}",
+        expected="a string, or null for a record without text",
+        do=f"set `{_TEXT_KNOB}` to the field that holds the text",
+    )
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from typing import Final, TypeVar
 
 from clozeline.cluster.ledger import Done, Item, Ledger
 from clozeline.corpus.cleaning import documents
-from clozeline.corpus.cleaning.line_formats import JsonBlock, LineReader, LineSettings, read_separated, sniff
+from clozeline.corpus.cleaning.line_formats import JsonBlock, LineReader, read_separated, sniff
 from clozeline.corpus.cleaning.wikipedia import wiki_pages
 from clozeline.params.text import SourceParams
 from clozeline.records.reading.files import PARQUET_SUFFIXES, format_of, label_of, matching_files, read_parquet
-from clozeline.records.reading.streams import compression_of, read_blocks, read_lines, stop, whole
+from clozeline.records.reading.streams import OnBad, compression_of, read_blocks, read_lines, whole
 from clozeline.records.snapshot import Snapshot
 from clozeline.system.errors import ArtifactError, DataError
 
@@ -89,12 +89,10 @@ def opened(
     Raises:
         DataError: a file is damaged, or not of its kind.
     """
-    fields = documents.TextFields(reading.text_field, reading.label_field)
-    per, shapes = reading.one_document_per, Counter() if shapes is None else shapes
+    shapes = Counter() if shapes is None else shapes
     for file in files:
-        settings = LineSettings(str(file.path), file.label, fields, per, file.quarantines, shapes)
         of_kind = _KINDS.get(reading.kind)
-        yield from of_kind(file) if of_kind else _format_of(file)(file, settings)
+        yield from of_kind(file) if of_kind else _format_of(file)(documents.OpenFile(file, reading, shapes))
 
 
 def is_divisible(file: documents.RawFile, reading: documents.FileReading) -> bool:
@@ -105,32 +103,28 @@ def is_divisible(file: documents.RawFile, reading: documents.FileReading) -> boo
     return read is _in_rows or (read is _in_blocks and compression_of(file.path) is None)
 
 
-def _in_rows(file: documents.RawFile, settings: LineSettings) -> Iterator[documents.RawUnit]:
-    bad: list[DataError] = []
-    on_bad = bad.append if settings.quarantines else stop
-    rows = read_parquet(file.path, settings.fields.by_knob, file.start, file.end)
-    yield from documents.documents_of(rows, settings.fields, settings.label, on_bad)
-    yield from (documents.Document.in_place_of(error, settings.label) for error in bad)
+def _in_rows(of: documents.OpenFile) -> Iterator[documents.RawUnit]:
+    rows = read_parquet(of.file.path, of.reading.fields, of.file.start, of.file.end)
+    return of.with_bad(partial(of.documents_of, rows))
 
 
-def _in_blocks(file: documents.RawFile, settings: LineSettings) -> Iterator[documents.RawUnit]:
-    with closing(read_blocks(file.path, _LEFT_OUT_BY, file.start, file.end)) as blocks:
-        yield from (JsonBlock(block, settings) for block in blocks)
+def _in_blocks(of: documents.OpenFile) -> Iterator[documents.RawUnit]:
+    with closing(read_blocks(of.file.path, _LEFT_OUT_BY, of.file.start, of.file.end)) as blocks:
+        yield from (JsonBlock(block, of) for block in blocks)
 
 
-def _in_lines(
-    file: documents.RawFile, settings: LineSettings, reader: LineReader | None = None
-) -> Iterator[documents.RawUnit]:
-    """Yield the documents of a file read line by line; without a reader, the first line decides the format."""
-    bad: list[DataError] = []
-    on_bad = bad.append if settings.quarantines else stop
-    with closing(read_lines(file.path, _LEFT_OUT_BY, on_bad)) as lines:
-        chosen, whole = (reader, lines) if reader else sniff(lines)
-        yield from chosen(whole, settings)
-    yield from (documents.Document.in_place_of(error, settings.label) for error in bad)
+def _in_lines(of: documents.OpenFile, reader: LineReader | None = None) -> Iterator[documents.RawUnit]:
+    """Return the documents of a file read line by line; without a reader, the first line decides the format."""
+
+    def read(on_bad: OnBad) -> Iterator[documents.Document]:
+        with closing(read_lines(of.file.path, _LEFT_OUT_BY, on_bad)) as lines:
+            chosen, whole = (reader, lines) if reader else sniff(lines)
+            yield from chosen(whole, of)
+
+    return of.with_bad(read)
 
 
-_Read = Callable[[documents.RawFile, LineSettings], Iterator[documents.RawUnit]]
+_Read = Callable[[documents.OpenFile], Iterator[documents.RawUnit]]
 _FORMATS: Mapping[str, _Read] = MappingProxyType(
     {
         **dict.fromkeys(PARQUET_SUFFIXES, _in_rows),

@@ -281,6 +281,13 @@ def parsed(text: str, *, keeps_halves: bool = False) -> Any:
         return value if keeps_halves else whole(value)
 
 
+def is_json_object(line: str) -> bool:
+    try:
+        return line.lstrip().startswith("{") and isinstance(parsed(line), dict)
+    except ValueError:
+        return False
+
+
 def _leniently(text: str) -> Any:
     try:
         return json.loads(text)
