@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -145,17 +144,15 @@ def records_of(
     """
     for part, name in given_parts(params).items():
         if params.hub is not None:
-            yield from ((part, record) for record in _hub_records(params.hub, name or "train", fields))
+            rows = hub_records(_split(params.hub, name or "train"), fields)
+            yield from ((part, LabelledRecord(values, place)) for place, values in rows)
         else:
             yield from ((part, record) for record in read_records(_path(data, name), fields, readers))
 
 
-def first_records(
-    params: FinetuneParams, data: Path, fields: Fields, readers: Mapping[str, Reader] | None = None
-) -> list[LabelledRecord]:
-    """Return the first record of each file that the task names; arguments and errors as in `records_of`."""
-    files = [read_records(_path(data, name), fields, readers) for name in given_parts(params).values()]
-    return [record for file in files for record in islice(file, 1)]
+def files_named(params: FinetuneParams, data: Path) -> list[Path]:
+    """Return the files that the task names."""
+    return [_path(data, name) for name in given_parts(params).values()]
 
 
 def hub_commit(params: FinetuneParams) -> str | None:
@@ -199,10 +196,6 @@ def _path(folder: Path, name: str | None) -> Path:
             do="correct `data` of this task, or set `splits: null` for one file",
         )
     return folder / name
-
-
-def _hub_records(hub: HubParams, split: str, fields: Fields) -> Iterator[LabelledRecord]:
-    return (LabelledRecord(values, place) for place, values in hub_records(_split(hub, split), fields))
 
 
 def _split(hub: HubParams, split: str) -> HubSplit:
