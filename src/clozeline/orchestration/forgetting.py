@@ -22,7 +22,7 @@ from clozeline.orchestration.import_items import FOLDER as ITEMS
 from clozeline.orchestration.import_items import items_files, without, write_items
 from clozeline.records import snapshot
 from clozeline.records.finetune.scored_items import HeldOut
-from clozeline.records.reading.streams import Meter, decompressed
+from clozeline.records.reading.streams import decompressed
 from clozeline.records.record import Lock, LockedPath, Record
 from clozeline.records.snapshot import FORGOTTEN_LOCK, MANIFEST, MIN_WORDS, Earlier, Forgotten, words_of
 from clozeline.registry.decisions import every_version, mark
@@ -106,7 +106,7 @@ def _cells(path: Path) -> Iterator[str]:
 
 def _blocks(path: Path, forms: Forgotten) -> Iterator[str]:
     rest = ""
-    with decompressed(path, Meter()) as stream:
+    with decompressed(path) as stream:
         while block := stream.read(_BLOCK_BYTES):
             block += stream.readline()
             if 0 in block[:4096]:
