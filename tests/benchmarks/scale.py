@@ -8,7 +8,7 @@ fault: ours with a ledger and second tries, theirs with neither.
 
 import logging
 
-from comparison.frame import Rounds, compared, finish, options
+from comparison.frame import Rounds, options, report
 from comparison.stages import PROJECT
 from on_paper import page
 from on_paper.exchange import EVERY_FAULT, MACHINES, NUM_PARTITIONS, SEED, runs
@@ -27,16 +27,6 @@ def main() -> None:
         for name in page.BLOCKS:
             _LOG.info("%s\n%s\n", name, page.computed(name))
     (_, without), *_, (_, with_both) = runs(EVERY_FAULT)
-    finish(
-        compared(
-            "scale",
-            Rounds((with_both[-1].outcome.seconds,), (without[-1].outcome.seconds,)),
-            1,
-            {
-                "partitions": NUM_PARTITIONS,
-                "machines": MACHINES[-1],
-                "seed": SEED,
-                "times_the_lower_bound": round(with_both[-1].factor, 3),
-            },
-        )
-    )
+    rounds = Rounds((with_both[-1].outcome.seconds,), (without[-1].outcome.seconds,))
+    facts = {"partitions": NUM_PARTITIONS, "machines": MACHINES[-1], "seed": SEED}
+    report("scale", rounds, 1, facts | {"times_the_lower_bound": round(with_both[-1].factor, 3)})
