@@ -54,6 +54,8 @@ def files_of(folder: Path, content: bytes) -> tuple[FetchedFile, ...]:
     told, place = json.loads(content), place_of(folder)
     sizes = {**told["bytes"], RECORD: len(content)}
     hashes = {**told["sha256"], RECORD: sha256(content).hexdigest()}
+    if outside := [name for name in hashes if name in {"", ".."} or name != Path(name).name]:
+        raise ValueError(f"{outside} are no names of files")  # `../..` would be written wherever it leads
     return tuple(
         FetchedFile(folder / name, f"{place}/{name}", sizes[name], hashes[name], told["task"]) for name in hashes
     )
