@@ -73,9 +73,9 @@ def open_published(name: str, family: str | None = None, revision: str | None = 
     head, _ = FORMS.get(architecture, (None, None))
     if checkpoint.is_folder and (facts.get("model_type") == OWN_MODEL_TYPE or head == "rtd"):
         return models.load(Path(name), family)
-    if facts.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES and head is None:
-        head = "mlm"
     if head is None or head == "rtd":
+        head = "mlm" if facts.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES else None
+    if head is None:
         raise ArtifactError(
             f"{name} holds a model that does not predict tokens: model_type {facts.get('model_type', 'none')},"
             f" architecture {architecture}",
