@@ -31,15 +31,8 @@ from clozeline.system.machine import collect_rarely
 VERBS: Final[Mapping[str, Sequence[Callable[..., None]]]] = MappingProxyType(
     {
         "Make a model": (
-            *(
-                project.init,
-                project.params,
-                release.run,
-                plan.plan,
-                experiments.ablate,
-                experiments.sweep,
-                experiments.demo,
-            ),
+            *(project.init, project.params, release.run, plan.plan),
+            *(experiments.ablate, experiments.sweep, experiments.demo),
             *(published.import_, release.release, release.rollback, release.history),
         ),
         "Use a model": (
