@@ -76,7 +76,7 @@ def ablate(
     Args:
         first: params.yaml, a file in configs/, or 'KEY=VALUE KEY=VALUE'.
         second: The other arm, written alike.
-        seeds: Number of seeds, at least 2, as one training cannot tell an effect from chance. Both arms train from each.
+        seeds: Number of seeds, at least 2: one training cannot tell an effect from chance. Both arms train from each.
     """
     stage.refuse_for("ablate")
     workspace = sound_project_here()
