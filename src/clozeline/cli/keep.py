@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clozeline.orchestration.forgetting import Findings
     from clozeline.orchestration.status import ModelStatus, ProjectStatus, ScheduledRun
     from clozeline.reporting.comparison import RunComparison
-    from clozeline.tracking.past_runs import ComparedRun
+    from clozeline.tracking.past_runs import PastRun
 
 
 _MB, _GB = 1e6, 1e9
@@ -235,7 +235,7 @@ def compare(
         typer.echo(f"{name} in MLflow: {page}")
 
 
-def _pages(runs: "Sequence[ComparedRun]", address: str) -> Iterator[tuple[str, str]]:
+def _pages(runs: "Sequence[PastRun]", address: str) -> Iterator[tuple[str, str]]:
     """Yield MLflow's comparison of the runs, and that of their pre-training if MLflow has at least two of these."""
     from clozeline.tracking.past_runs import comparison_address
 
@@ -248,8 +248,9 @@ def _pages(runs: "Sequence[ComparedRun]", address: str) -> Iterator[tuple[str, s
 
 def tables(comparison: "RunComparison") -> Sequence[Table]:
     """Return the runs, their differing params, and their figures that have intervals."""
-    runs = [(run.name, run.run_id[:8], run.facts) for run in comparison.runs]
-    about = [(*named, f"{of.started:%Y-%m-%d %H:%M}", (of.commit or "-")[:7]) for *named, of in runs]
+    about = [
+        (run.name, run.run_id[:8], f"{run.started:%Y-%m-%d %H:%M}", (run.commit or "-")[:7]) for run in comparison.runs
+    ]
     params = [(key, *map(escape, values)) for key, values in comparison.params.items()]
     final = comparison.final.items()
     figures = [(key, *(f"{cell.value}\n[dim]{cell.interval}[/]" for cell in cells)) for key, cells in final]

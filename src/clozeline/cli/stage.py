@@ -207,9 +207,7 @@ def run_on_cluster(stage: str, arguments: list[str], seeds: Sequence[int] = ()) 
     if is_killed(ended.exit_code):
         task = next((f"@{value}" for name, _, value in (one.partition("=") for one in arguments) if name == "task"), "")
         where = f"the lines above (node {ended.node})"
-        raise failure_of_killed(
-            f"{stage}{task}", ended.exit_code, where, ended.out_of_memory_kills, ended.available_bytes
-        )
+        raise failure_of_killed(f"{stage}{task}", where, ended.out_of_memory_kills, ended.available_bytes)
     raise typer.Exit(ended.exit_code)
 
 

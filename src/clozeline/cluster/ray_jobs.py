@@ -44,7 +44,6 @@ Otherwise it would start them again, and other nodes would wait for them.
 """
 
 _PLACING_SECONDS: Final = 60.0
-_POLL_SECONDS: Final = 1.0
 _OTHERS_FAIL_WITHIN_SECONDS: Final = 3.0
 """Time in which the agents of other nodes end with an error of their own, after the first one did."""
 _AGENT_ANSWERS_WITHIN_SECONDS: Final = 60.0
@@ -108,7 +107,7 @@ class Agent:
             self.start(*started)
 
     def facts(self, token: nodes.Token) -> nodes.NodeFacts:
-        return nodes.facts_of(nodes.named(nodes.this_node()), token)
+        return nodes.facts_of(token)
 
     def start(
         self, command: Sequence[str], folder: str, sent: Mapping[str, str], of_gang: Mapping[str, str] | None = None
@@ -164,14 +163,14 @@ def _signals() -> Iterator[list[int]]:
 
 
 class _Watch:
-    """What may end the wait for a node: a signal to this process, or the end of the head."""
+    """What may end the wait for a node: a signal to this process, or the end of the head, which `look` notices."""
 
-    def __init__(self, received: Sequence[int]) -> None:
-        self._received = received
+    def __init__(self, received: Sequence[int], look: Callable[[], None] = nodes.check_head) -> None:
+        self._received, self._look = received, look
         self._looked_at = time.monotonic()
 
-    def wait(self, asked: Any) -> bool:
-        """Wait for an answer a little; return whether it is there.
+    def done(self, asked: Sequence[Any]) -> list[Any]:
+        """Wait a little until one of the questions is answered; return those that are.
 
         Raises:
             StoppedError: this process got a signal.
@@ -180,12 +179,13 @@ class _Watch:
         if self._received:
             raise StoppedError(self._received[0])
         if time.monotonic() - self._looked_at > _LOOK_SECONDS:
-            nodes.check_head()
+            self._look()
             self._looked_at = time.monotonic()
-        return bool(ray.wait([asked], timeout=_WAIT_SECONDS)[0])
+        answered: list[Any] = ray.wait(asked, timeout=_WAIT_SECONDS)[0]
+        return answered
 
     def answer(self, asked: Any) -> Any:
-        while not self.wait(asked):
+        while not self.done([asked]):
             pass
         return ray.get(asked)
 
@@ -265,11 +265,11 @@ class _Job:
         """Return whether the process has a node, which is then checked; False if its room is no longer right."""
         with nodes.token_in(self.shared) as token:
             asked = process.facts.remote(token)
-            while not self.watch.wait(asked):
+            while not self.watch.done([asked]):
                 if _room() != room:
                     return False
             facts = ray.get(asked)
-            nodes.check_nodes([facts], nodes.facts_of("here", token), self.shared)
+            nodes.check_nodes([facts], nodes.facts_of(token, "here"), self.shared)
         _LOG.info("runs on node %s", facts.node)
         return True
 
@@ -386,23 +386,22 @@ class Gang:
         """
         self._started = ([*_AT_ONCE, *command], str(Path.cwd()), dict(os.environ), dict(environment))
         self._places = [_Place(number, _Lines(hear)) for number in range(self.num_nodes)]
-        looked_at = ended_at = time.monotonic()
         with _signals() as received:
+            watch, ended_at = _Watch(received, self._look), time.monotonic()
             try:
                 for place in self._places:
                     self._start(place)
-                while self._is_running(ended_at) and not received:
-                    for done in ray.wait(list(self._reading), num_returns=1, timeout=_POLL_SECONDS)[0]:
+                while self._is_running(ended_at):
+                    for done in watch.done(list(self._reading)):
                         self._take(done)
                     if not any(self._exit_codes):
                         ended_at = time.monotonic()
-                    if time.monotonic() - looked_at > _LOOK_SECONDS:
-                        self._look()
-                        looked_at = time.monotonic()
-            finally:
-                self._end()
-        if received:
-            return _SIGNALLED + received[0]
+            except StoppedError as stopped:
+                return _SIGNALLED + stopped.number
+            finally:  # end the agents that run, with all their processes
+                ends = [place.agent.end.remote() for place in self._reading.values() if place.node]
+                if ends:
+                    ray.wait(ends, num_returns=len(ends), timeout=ENDS_WITHIN_SECONDS)
         telling = [code for code in self._exit_codes if code not in _UNSPECIFIC]
         return next(iter(telling or filter(None, self._exit_codes)), 0)
 
@@ -476,12 +475,6 @@ class Gang:
                     del self._reading[reading]
                     ray.kill(place.agent)
                     self._start_again(place, f"no answer within {_AGENT_ANSWERS_WITHIN_SECONDS:.0f} s")
-
-    def _end(self) -> None:
-        """End the agents that run, with all their processes."""
-        ends = [place.agent.end.remote() for place in self._reading.values() if place.node]
-        if ends:
-            ray.wait(ends, num_returns=len(ends), timeout=ENDS_WITHIN_SECONDS)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clozeline.evaluation.measuring import DocumentSums
 from clozeline.records.reading.files import matching_files
-from clozeline.records.reading.streams import Meter, read_lines
+from clozeline.records.reading.streams import read_lines
 from clozeline.system.errors import DataError
 
 _PATTERN = "**/*.jsonl*"
@@ -112,7 +112,7 @@ def _by_name(names: Sequence[str], verdicts: Verdicts) -> tuple[Accuracy, ...]:
 
 
 def _pairs_of(file: Path) -> Iterator[MinimalPair]:
-    with closing(read_lines(file, Meter())) as lines:
+    with closing(read_lines(file)) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue

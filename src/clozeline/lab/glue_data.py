@@ -17,7 +17,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from clozeline.records.reading.files import PARQUET_SUFFIXES, check_fields, read_parquet
-from clozeline.records.reading.streams import Meter, lines_of
+from clozeline.records.reading.streams import lines_of
 from clozeline.records.record import Record
 from clozeline.system.errors import DataError, ParamsError
 from clozeline.system.files import replacing_folder
@@ -153,7 +153,7 @@ def _rows(task: GlueTask, part: str, paths: Sequence[Path]) -> Iterator[Row]:
     for path in paths:
         if path.suffix in PARQUET_SUFFIXES:
             fields = {name: name for name in (*task.columns, LABEL)}
-            records = read_parquet(path, fields, Meter())
+            records = read_parquet(path, fields)
         else:
             records = _separated(task, path)
         for place, values in records:

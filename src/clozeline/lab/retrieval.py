@@ -18,7 +18,7 @@ from clozeline.inference.language import Embedder
 from clozeline.records.finetune.scored_items import Floats, by_vectors
 from clozeline.records.finetune.statistics import Interval, bootstrap_interval
 from clozeline.records.reading.files import read_json_lines
-from clozeline.records.reading.streams import Meter, lines_of
+from clozeline.records.reading.streams import lines_of
 from clozeline.records.record import Record
 from clozeline.system.errors import DataError
 from clozeline.system.progress import ProgressBar
@@ -97,7 +97,7 @@ def _files(folder: Path, split: str) -> list[Path]:
 
 
 def _records(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    return read_json_lines(path, {"the id": _ID, "the text": _TEXT}, Meter())
+    return read_json_lines(path, {"the id": _ID, "the text": _TEXT})
 
 
 def _judgements(path: Path) -> Iterator[tuple[str, str, int]]:

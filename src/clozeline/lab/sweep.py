@@ -342,7 +342,7 @@ class TrialLog:
 def tracked(sweep: Sweep, workspace: Workspace, files: Sequence[Path]) -> Iterator[TrialLog]:
     """Open the run of the sweep in MLflow; it ends with these files, or as killed, however the block ends."""
     name, tags = f"sweep of {sweep.plan.task or sweep.plan.stage}", {WORKSPACE: sweep.folder.name}
-    run = FlowRun.open(sweep.outbox.folder, tracking_uri(workspace), name, tags)
+    run = FlowRun(sweep.outbox.folder, tracking_uri(workspace), name, tags)
     try:
         yield TrialLog(sweep, run.run)
     except BaseException:
