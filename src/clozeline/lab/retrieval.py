@@ -7,7 +7,7 @@ Shapes: Q queries, B queries of a block, D documents, H hidden.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Self
 
@@ -17,15 +17,13 @@ import numpy.typing as npt
 from clozeline.inference.language import Embedder
 from clozeline.records.finetune.scored_items import Floats, by_vectors
 from clozeline.records.finetune.statistics import Interval, bootstrap_interval
-from clozeline.records.reading.files import read_json_lines
-from clozeline.records.reading.streams import lines_of
+from clozeline.records.reading.files import read_json_lines, read_separated
 from clozeline.records.record import Record
 from clozeline.system.errors import DataError
 from clozeline.system.progress import ProgressBar
 from clozeline.tasks.similarity.bm25 import bm25, scorer_with_fusion
 
 _ID, _TITLE, _TEXT = "_id", "title", "text"
-_NUM_COLUMNS = 3
 K = 10
 _BLOCK = 64
 _CHUNK_TEXTS = 512
@@ -54,9 +52,10 @@ class JudgedQueries:
             DataError: a file is missing or cannot be read, or no query has a relevant document.
         """
         corpus, queries, judgements = _files(folder, split)
-        documents = {str(row[_ID]): f"{row.get(_TITLE) or ''} {row[_TEXT]}".strip() for _, row in _records(corpus)}
+        records = partial(read_json_lines, fields={"the id": _ID, "the text": _TEXT})
+        documents = {str(row[_ID]): f"{row.get(_TITLE) or ''} {row[_TEXT]}".strip() for _, row in records(corpus)}
         place_of = {identity: place for place, identity in enumerate(documents)}
-        texts = {str(row[_ID]): str(row[_TEXT]) for _, row in _records(queries)}
+        texts = {str(row[_ID]): str(row[_TEXT]) for _, row in records(queries)}
         gains: dict[str, dict[int, int]] = {}
         for query, document, relevance in _judgements(judgements):
             if relevance > 0 and document in place_of and query in texts:
@@ -96,23 +95,14 @@ def _files(folder: Path, split: str) -> list[Path]:
     return [path for path in found if path is not None]
 
 
-def _records(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    return read_json_lines(path, {"the id": _ID, "the text": _TEXT})
-
-
 def _judgements(path: Path) -> Iterator[tuple[str, str, int]]:
-    """Yield query, document and relevance of each line after the header."""
-    for number, line in enumerate(lines_of(path), start=1):
-        cells = line.rstrip("\r\n").split("\t")
-        if number == 1 or not line.strip():
-            continue
-        if len(cells) != _NUM_COLUMNS or not cells[-1].strip().lstrip("-").isdecimal():
-            raise DataError(
-                f"{path}, line {number}: not a judgement (query-id, corpus-id and a whole number, separated by tabs): "
-                f"{line.strip()[:80]}",
-                do="correct the line",
-            )
-        yield cells[0], cells[1], int(cells[2])
+    """Yield query, document and relevance of each line."""
+    fields = {"the query": "query-id", "the document": "corpus-id", "the relevance": "score"}
+    for place, row in read_separated(path, fields, delimiter="\t"):
+        query, document, score = (str(row[name]) for name in fields.values())
+        if not score.strip().lstrip("-").isdecimal():
+            raise DataError(f"{place}: the score is no whole number: {score[:80]}", do="correct the line")
+        yield query, document, int(score)
 
 
 class MeanOverQueries(Record):
