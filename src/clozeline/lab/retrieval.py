@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.inference.language import Embedder
+from clozeline.lab.search import embedded
 from clozeline.records.finetune.scored_items import Floats, by_vectors
 from clozeline.records.finetune.statistics import Interval, bootstrap_interval
 from clozeline.records.reading.files import read_json_lines, read_separated
@@ -26,7 +27,6 @@ from clozeline.tasks.similarity.bm25 import bm25, scorer_with_fusion
 _ID, _TITLE, _TEXT = "_id", "title", "text"
 K = 10
 _BLOCK = 64
-_CHUNK_TEXTS = 512
 METHODS = ("encoder", "BM25", "both")
 _BASELINE = "BM25"
 _QUERY_PROMPTS, _DOCUMENT_PROMPTS = ("query", "queries", "search_query"), ("document", "passage", "search_document")
@@ -132,8 +132,8 @@ class Retrieval(Record):
 
 def retrieval(model: Embedder, judged: JudgedQueries) -> Retrieval:
     """Search the documents for each query by every method, exactly."""
-    queries_QH = _embedded(model, judged.queries, "queries", _QUERY_PROMPTS)
-    documents_DH = _embedded(model, judged.documents, "documents", _DOCUMENT_PROMPTS)
+    queries_QH = embedded(model, judged.queries, "queries", prompts=_QUERY_PROMPTS)
+    documents_DH = embedded(model, judged.documents, "documents", prompts=_DOCUMENT_PROMPTS)
     words = bm25(judged.queries, judged.documents)
     scores_of = scorer_with_fusion(by_vectors(queries_QH, documents_DH), words)
     found: dict[str, list[tuple[float, float]]] = {method: [] for method in METHODS}
@@ -165,18 +165,6 @@ def figures_of(found: Sequence[int], gains: Mapping[int, int]) -> tuple[float, f
 
 def _dcg(gains: Sequence[int]) -> float:
     return float(sum(gain / np.log2(rank + 1) for rank, gain in enumerate(gains, start=1)))
-
-
-def _embedded(model: Embedder, texts: Sequence[str], name: str, prompts: Sequence[str]) -> Floats:
-    """Return `vector_TH`, with the prompt that the model has for these texts, if it has one."""
-    prompt = next((prompt for prompt in prompts if prompt in model.manifest.prompts), None)
-    vector_TH = np.empty((len(texts), model.manifest.hidden_size), dtype=np.float32)
-    with ProgressBar(name, len(texts)) as bar:
-        for start in range(0, len(texts), _CHUNK_TEXTS):
-            chunk = texts[start : start + _CHUNK_TEXTS]
-            vector_TH[start : start + len(chunk)] = model.embed(chunk, truncate=True, prompt_name=prompt)
-            bar.advance(len(chunk))
-    return vector_TH
 
 
 def _measured(ours_Q: npt.NDArray[np.float64], baseline_Q: npt.NDArray[np.float64] | None) -> MeanOverQueries:
