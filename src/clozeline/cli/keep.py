@@ -145,9 +145,9 @@ def gc(
     `clozeline gc --nights 30 --shared --yes`
     """
     workspace = project_here()
-    from clozeline.orchestration.garbage import Kept, sweep_project
+    from clozeline.orchestration.garbage import sweep_project
 
-    stores = sweep_project(workspace, Kept(nights, timedelta(hours=hours)), shared=shared, is_dry=not yes)
+    stores = sweep_project(workspace, nights, timedelta(hours=hours), shared=shared, is_dry=not yes)
     _show_stores(stores, "kept", "removed" if yes else "removable")
     if yes:
         typer.echo(f"{_total(stores)} were removed; `clozeline status` shows the free disk space")

@@ -203,21 +203,15 @@ def require_own_encoder(workspace: Workspace, graph: Sequence[StageNode], params
     if str(root) not in sys.path:
         sys.path.append(str(root))  # as for the stages, which run in the project's folder
     model = fresh_own(params.pretrain.model, TokenIds(_VOCAB_SIZE, pad_id=0, cls_id=2, sep_id=3))
-    _require_deps(root, node, sources_of(model))
-    if params.export.models:
-        check_export(model, workspace.work / _PRETRAIN)
-
-
-def _require_deps(root: Path, node: StageNode, sources: Sequence[Path]) -> None:
-    for file in sources:
-        if not file.is_relative_to(root):  # installed: requirements.lock has its version
-            continue
-        path = file.relative_to(root)
+    own = [file.relative_to(root) for file in sources_of(model) if file.is_relative_to(root)]
+    for path in own:  # of an installed one, requirements.lock has the version
         if not any(path.is_relative_to(dep) for dep in node.deps):
             raise ParamsError(
                 f"stage `{_PRETRAIN}` would not run again after an edit of {path}: it is outside its deps in dvc.yaml",
                 do=f"add the line `- {path}` below `deps:` of `{_PRETRAIN}` in dvc.yaml",
             )
+    if params.export.models:
+        check_export(model, workspace.work / _PRETRAIN)
 
 
 def settle_start(workspace: Workspace, graph: Sequence[StageNode], params: Params) -> bool:
