@@ -22,7 +22,7 @@ from clozeline.orchestration.import_items import FOLDER as ITEMS
 from clozeline.orchestration.import_items import items_files, without, write_items
 from clozeline.records import snapshot
 from clozeline.records.finetune.scored_items import HeldOut
-from clozeline.records.reading.streams import Meter, decompressed
+from clozeline.records.reading.streams import decompressed
 from clozeline.records.record import Lock, LockedPath, Record
 from clozeline.records.snapshot import FORGOTTEN_LOCK, MANIFEST, MIN_WORDS, Earlier, Forgotten, words_of
 from clozeline.registry.decisions import every_version, mark
@@ -106,7 +106,7 @@ def _cells(path: Path) -> Iterator[str]:
 
 def _blocks(path: Path, forms: Forgotten) -> Iterator[str]:
     rest = ""
-    with decompressed(path, Meter()) as stream:
+    with decompressed(path) as stream:
         while block := stream.read(_BLOCK_BYTES):
             block += stream.readline()
             if 0 in block[:4096]:
@@ -226,18 +226,19 @@ class _Forgetting:
     def findings(self) -> Findings:
         versions = tuple(self._affected())
         runs = {version.run_id for version, _ in self._registered}
-        in_runs = search_files(self._address, self._sought.is_quoted_in, runs) if self._has_mlflow else None
+        searched = search_files(self._address, self._sought.is_quoted_in, runs) if self._has_mlflow else (None, ())
+        in_runs, of_versions = searched
         outs = {self._root / out.path: out.md5 in self._spread and name != _SNAPSHOT for name, out in self._outs()}
         stores = (
             *self._stored.without(self._spread),
             SweptStore.of_paths("workspace: outputs", outs, lambda path: outs[path] and path.exists()),
             items_store(self._root, self._sought),
             *self._in_work(),
-            *([in_runs.removable] if in_runs else []),
+            *([in_runs] if in_runs else []),
         )
         copies = [file for file in files_in(self._workspace.work / "registry") if self._sought.is_in(file)]
         of_copies = (f"{file.relative_to(self._root)}: a copy of a registered package" for file in copies)
-        left = (*self._in_sources(), *of_copies, *(in_runs.of_versions if in_runs else ()))
+        left = (*self._in_sources(), *of_copies, *of_versions)
         held = tuple(self._held_of(self._present()))
         return Findings(self._num_words, self._is_known, held, versions, stores, left)
 

@@ -20,7 +20,7 @@ from clozeline.system.processes import uninterrupted
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import Status
-from clozeline.tracking.runs import FlowRun, StageRecord
+from clozeline.tracking.runs import FlowRun
 from clozeline.versions.graph import StageNode, fingerprint
 from clozeline.versions.remote import fetch_runs
 from clozeline.versions.reproduce import RESTORE_FROM_REMOTE, Outcome
@@ -58,7 +58,7 @@ class PipelineRun:
             WORKSPACE: identity_of(workspace),
             "prefect.flow_run_id": str(runtime.flow_run.id),
         }
-        self._tracked = FlowRun.open(workspace.outbox, tracking_uri(workspace), str(runtime.flow_run.name), self._tags)
+        self._tracked = FlowRun(workspace.outbox, tracking_uri(workspace), str(runtime.flow_run.name), self._tags)
 
     @classmethod
     @contextlib.contextmanager
@@ -141,7 +141,7 @@ class PipelineRun:
         if ended.outcome == "executed":
             locked = Lock.read(root / "dvc.lock").stages[node.name]
             metrics, shown = [root / path for path in node.metrics], [root / path for path in node.shown]
-            self._tracked.end_stage(run_id, StageRecord(ended.outcome, locked, metrics, [*shown, log]))
+            self._tracked.end_stage(run_id, ended.outcome, locked, metrics=metrics, shown=[*shown, log])
         else:
             self._tracked.drop_stage(run_id)
         return ended.outcome
