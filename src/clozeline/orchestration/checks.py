@@ -16,7 +16,7 @@ from uuid import uuid4
 from prefect import get_run_logger
 
 from clozeline.params.model import is_own
-from clozeline.params.pretraining import FROM_CHAMPION, Setting, architecture_of, laid_over
+from clozeline.params.pretraining import FROM_CHAMPION, Setting, architecture_of
 from clozeline.params.project import Params
 from clozeline.params.reading import read_tree
 from clozeline.params.tasks import LabelledParams
@@ -335,12 +335,10 @@ def locked_architecture(lock: Lock) -> Mapping[str, Setting]:
     Empty if dvc.lock does not have them, as for an encoder that no stage trained.
     """
     maker = lock.maker_of(_ENCODER)
-    params = {key: value for file in maker[1].params.values() for key, value in file.items()} if maker else {}
-    pretrain = {key.removeprefix("pretrain."): value for key, value in params.items() if key.startswith("pretrain.")}
-    name = params.get("pretrain.recipe")
-    recipe = params.get(f"recipes.{name}", params.get("recipes", {}).get(name))
-    whole = laid_over(pretrain, recipe or {})
-    return architecture_of(whole["objective"], whole["model"]) if {"objective", "model"} <= whole.keys() else {}
+    settings = {key: value for file in maker[1].params.values() for key, value in file.items()} if maker else {}
+    if not {"pretrain.objective", "pretrain.model"} <= settings.keys():
+        return {}
+    return architecture_of(settings["pretrain.objective"], settings["pretrain.model"])
 
 
 def git_tags(root: Path) -> dict[str, str]:
