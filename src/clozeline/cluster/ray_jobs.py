@@ -207,8 +207,8 @@ class _Job:
         faults: list[str] = []
         while len(faults) < _MOST_ATTEMPTS:
             room = _room()
-            kind = ray.remote(max_restarts=0, max_concurrency=2, scheduling_strategy="SPREAD", **room)(Agent)
-            agent = kind.remote()  # one call reads, the other may end
+            options = {"max_restarts": 0, "max_concurrency": 2, **room}  # one call reads, the other may end
+            agent = ray.remote(scheduling_strategy="SPREAD", **options)(Agent).remote()
             try:
                 if self._is_placed(agent, room):
                     return self._run_by(agent, room)
