@@ -111,11 +111,8 @@ class Objects:
     def keep(self, path: Path) -> None:
         """Store a file in DVC's cache, so that it is found there when the workspace has another content."""
         from dvc.fs import localfs
-        from dvc_data.hashfile.build import build
-        from dvc_data.hashfile.transfer import transfer
 
-        staging, _, built = build(self._repo.cache.local, str(path), localfs, "md5")
-        transfer(staging, self._repo.cache.local, {built.hash_info}, shallow=False)
+        self._repo.cache.local.add(str(path), localfs, md5_of(path))
 
     def _fault_in_cache(self, md5: str) -> str | None:
         file = self._cached(md5)
