@@ -20,7 +20,7 @@ def with_layers(tree: Any) -> tuple[list[ValueError], Any]:
     match tree:
         case {"recipes": Mapping() as recipes, "pretrain": Mapping() as pretrain}:
             faults.extend(_in_recipes(recipes, chosen := pretrain.get("recipe")))
-            if isinstance(recipe := recipes.get(chosen), Mapping):
+            if isinstance(recipe := recipes.get(str(chosen)), Mapping):
                 tree = {**tree, "pretrain": laid_over(pretrain, recipe)}
     match tree:
         case {"finetune_defaults": Mapping() as defaults, "finetune": Mapping() as tasks}:
@@ -38,7 +38,7 @@ def with_layers(tree: Any) -> tuple[list[ValueError], Any]:
 
 def _in_recipes(recipes: Mapping[str, Any], chosen: Any) -> Iterator[ValueError]:
     """Yield a fault if the chosen recipe is missing, and one for each part of a recipe that `pretrain` cannot take."""
-    if chosen not in recipes:
+    if str(chosen) not in recipes:
         yield ValueError(f"a key of `recipes`: {', '.join(recipes)}", {"pretrain.recipe": chosen})
     for name, recipe in recipes.items():
         yield from _in_keys(f"recipes.{name}", recipe, PretrainParams, without={"recipe"})

@@ -383,16 +383,11 @@ AnyTask = Annotated[FinetuneParams, _ByKind()]
 
 
 _INHERITED = {
-    "zero_shot": (
-        "classification",
-        {
-            name
-            for name in LabelledParams.model_fields.keys() - FinetuneParams.model_fields.keys()
-            if ZeroShotParams.model_fields[name].is_required()
-        },
-    )
+    name
+    for name in LabelledParams.model_fields.keys() - FinetuneParams.model_fields.keys()
+    if ZeroShotParams.model_fields[name].is_required()
 }
-"""Kind → kind whose defaults lie under its own, and the keys that it takes of them."""
+"""Keys that `zero_shot` takes of the defaults of `classification`."""
 
 
 def whole_task(
@@ -415,15 +410,13 @@ def _layers_under(
     """
     preset = preset_of(task, presets)
     kind = str(task.get("kind", preset.get("kind")))
-    other, inherited = _INHERITED.get(kind, (kind, ()))
-    layers = {
-        f"finetune_defaults.{name}": layer
-        for name in (SHARED, other, kind)
-        if isinstance(layer := defaults.get(name), Mapping)
-    }
-    if other != kind and (place := f"finetune_defaults.{other}") in layers:
-        layers[place] = {key: value for key, value in layers[place].items() if key in inherited}
-    return layers | {f"presets.{task.get(PRESET)}": {key: preset[key] for key in preset if key not in task}}
+    layers = {SHARED: mapping_at(defaults, SHARED)}
+    if kind == "zero_shot":
+        inherited = mapping_at(defaults, "classification")
+        layers["classification"] = {key: value for key, value in inherited.items() if key in _INHERITED}
+    layers[kind] = mapping_at(defaults, kind)
+    own = {key: preset[key] for key in preset if key not in task}
+    return {f"finetune_defaults.{name}": layer for name, layer in layers.items()} | {f"presets.{task.get(PRESET)}": own}
 
 
 def preset_of(task: Mapping[str, Any], presets: Mapping[str, Any]) -> dict[str, Any]:
