@@ -13,11 +13,9 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Final, Literal
 from uuid import uuid4
 
@@ -25,12 +23,9 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from pydantic import BaseModel, ConfigDict, Field
 
-from clozeline.system.errors import ArtifactError, TransientError
+from clozeline.system.errors import TransientError
 from clozeline.tracking import mlflow
-from clozeline.tracking.stored_files import store_errors
 
-_STORES: Final[Mapping[str, str]] = MappingProxyType({"google": "google-cloud-storage", "azure": "azure-storage-blob"})
-"""Package to install for a module that MLflow imports to reach a store, where the two names differ."""
 _TRIES: Final = 10
 SUFFIX: Final = ".changes"
 """Suffix of the name of a registered model that lists the changes of another model's champion as its versions."""
@@ -39,54 +34,6 @@ _DONE: Final = "clozeline.done"
 _PAGE: Final = 1000
 Kind = Literal["promotion", "rollback", "undo", "by hand"]
 """`by hand`: someone moved the alias in MLflow, without Clozeline."""
-
-
-@contextmanager
-def registry_errors(what: str, tracking_uri: str) -> Iterator[None]:
-    """Translate MLflow's errors about `what` into Clozeline's.
-
-    Raises:
-        ArtifactError: the registry does not have `what`, or reaching its store needs a package that is not installed;
-            or the server refuses the caller.
-        TransientError: the registry does not answer.
-    """
-    try:
-        yield
-    except (MlflowException, OSError) as error:
-        if not mlflow.is_of_a_server(error):
-            raise
-        if isinstance(error, MlflowException) and mlflow.is_absent(error):
-            raise ArtifactError(
-                f"the registry at {tracking_uri} has no {what}",
-                do="run `clozeline release` first, or name one that `clozeline ui` shows",
-            ) from error
-        mlflow.check_allowed(error, tracking_uri)
-        problem = f"the model registry at {tracking_uri} does not answer: {' '.join(str(error).split())[:300]}"
-        raise TransientError(problem, do="start it, or correct MLFLOW_TRACKING_URI") from error
-    except ModuleNotFoundError as error:
-        module = (error.name or "").partition(".")[0]
-        problem = f"{what} cannot be reached at {tracking_uri}: a package is not installed: {error}"
-        raise ArtifactError(problem, do=f"install it: `pip install {_STORES.get(module, module)}`") from error
-
-
-@contextmanager
-def file_errors(files: str, tracking_uri: str) -> Iterator[None]:
-    """Translate MLflow's errors while it reads `files` of a version that the registry has.
-
-    Raises:
-        ArtifactError: the files are gone, or their store refuses the key; or as in `registry_errors`.
-        TransientError: their store does not answer; or as in `registry_errors`.
-    """
-    with registry_errors(files, tracking_uri), store_errors(tracking_uri):
-        try:
-            yield
-        except MlflowException as error:
-            if not mlflow.files_are_gone(error):
-                raise
-            raise ArtifactError(
-                f"the {files} are gone from the store beside MLflow's database: {tracking_uri}: {error}",
-                do="restore them, or delete that version (`clozeline ui`) and release the model again",
-            ) from error
 
 
 def tried_again(call: Callable[[], object]) -> None:

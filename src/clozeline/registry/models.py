@@ -143,11 +143,12 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPackage:
-    """The package of a registered version, on this machine."""
+    """A package on this machine."""
 
     folder: Path
     """Folder like `dist/<model>/`: the ONNX graphs, the tokenizer, the manifest."""
-    version: Registered
+    version: Registered | None
+    """None for a folder that does not come from the registry."""
 
 
 def model_name(package: str) -> str:
@@ -174,8 +175,8 @@ def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
         from clozeline.registry.versions import fetch_package
 
         found = fetch_package(uri, workspace)
-    check_registered(found.folder, found.version)
-    return found
+    check_registered(*found)
+    return FetchedPackage(*found)
 
 
 def check_registered(folder: Path, version: Registered) -> None:
@@ -250,12 +251,12 @@ def live_in_own_database(tracking_uri: str, uri: str) -> Registered | None:
     return Registered.of(named["name"], *found) if named and found else None
 
 
-def package_in_own_database(tracking_uri: str, uri: str) -> FetchedPackage | None:
-    """Return the package behind `uri`, without copying it; None: it is not on this machine, or MLflow must be asked."""
+def package_in_own_database(tracking_uri: str, uri: str) -> tuple[Path, Registered] | None:
+    """Return folder and version of the package behind `uri`, in its place; None: it is elsewhere, or ask MLflow."""
     found = live_in_own_database(tracking_uri, uri)
     model = local_path(present(found.address, tracking_uri)) if found else None
     folder = package_in(model) if model else None
-    return FetchedPackage(folder, found) if found and folder else None
+    return (folder, found) if found and folder else None
 
 
 def package_in(model: Path) -> Path | None:
