@@ -78,8 +78,11 @@ def lines(
     note: str = "",
     limits: tuple[float, float] | None = None,
     has_diagonal: bool = False,
-) -> Markup:
-    """Draw lines over a common x axis; `limits` is the range of y (default: that of the points)."""
+) -> Markup | None:
+    """Draw lines over a common x axis; None without points. `limits`: range of y; by default that of the points."""
+    series = [one for one in series if one.points]
+    if not series:
+        return None
     every_x, every_y = ([point[axis] for one in series for point in one.points] for axis in (0, 1))
     low, high = limits or _with_margin(min(every_y), max(every_y))
     x_low, x_high = limits if has_diagonal and limits else (min(every_x), max(every_x))
@@ -115,8 +118,12 @@ class Bar:
     """`low` and `high` are the ends of an interval for the value."""
 
 
-def bars(title: str, rows: Sequence[Bar], *, note: str = "", most: float | None = None) -> Markup:
-    """Draw a horizontal bar from zero for each row; `most` is the end of the scale (default: the largest value)."""
+def bars(title: str, rows: Sequence[Bar], *, note: str = "", most: float | None = None) -> Markup | None:
+    """Draw a horizontal bar from zero for each row; None without rows. `most`: end of the scale; by default the largest
+    value.
+    """
+    if not rows:
+        return None
     reach = [value for row in rows for value in (row.value, row.high or 0)]
     across = Scale(0, most or max(reach) or 1, 4, _WIDTH - 8)
     return html(

@@ -7,6 +7,7 @@ A metric file becomes a table: each figure with its interval, beside the same fi
 """
 
 import csv
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
@@ -140,19 +141,11 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class Chapter:
-    """A chapter of a page."""
+class ReportSection:
+    """A chapter of the report. Its introduction is in `templates/leads.html`."""
 
     id: str
     title: str
-    lead: str
-    """Introduction: its subject and how to read it."""
-
-
-@dataclass(frozen=True)
-class ReportSection(Chapter):
-    """A chapter of the report."""
-
     parts: Callable[[ReportedRun], Iterable[Part | Fold]]
     is_open: bool = False
     """Whether the chapter starts unfolded."""
@@ -168,7 +161,9 @@ def _templates() -> Environment:
         undefined=StrictUndefined,
         auto_reload=False,
     )
-    made.filters |= {form.__name__: form for form in (formats.count, formats.share, formats.short, with_code)}
+    forms = (formats.amount, formats.count, formats.in_words, formats.share, formats.short, with_code)
+    made.filters |= {form.__name__: form for form in forms}
+    made.tests["finite"] = math.isfinite
     return made
 
 
