@@ -19,9 +19,8 @@ from ruamel.yaml.nodes import CollectionNode, MappingNode, Node
 
 from clozeline.params import reading
 from clozeline.params.delivery import ExportParams, ImportParams, ReleaseParams
-from clozeline.params.layers import with_layers
 from clozeline.params.pretraining import BUDGETS, EvaluateParams, PretrainParams, laid_over, where_written
-from clozeline.params.project import Params
+from clozeline.params.project import Params, with_layers
 from clozeline.params.schema import section_in
 from clozeline.params.tasks import FinetuneParams
 from clozeline.params.text import ContractParams, PreprocessParams, TokenizeParams

@@ -82,7 +82,7 @@ def trace(uri: str, workspace: Workspace) -> Trace:
         uri=uri,
         version=version,
         package=fetch(f"models:/{version.name}/{version.version}", workspace),
-        commit=publisher.commit_of(version),
+        commit=publisher.registry.run_of(version).data.tags.get("mlflow.source.git.commit"),
         origin=ancestry(lock, f"dist/{version.name.removeprefix(MODEL_PREFIX)}"),
         forgotten=forgotten_paths(version, tracking_uri(workspace)),
     )

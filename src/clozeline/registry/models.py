@@ -156,18 +156,13 @@ def model_name(package: str) -> str:
     return f"{MODEL_PREFIX}{package}"
 
 
-def resolve(uri: str) -> Path:
-    """Return the package folder of `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
+def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
+    """Return the package behind `models:/NAME@ALIAS` or `models:/NAME/VERSION`, and its version.
 
     Raises:
         ArtifactError: the model, version or alias is missing, or its files are gone or differ from the registered ones.
         TransientError: the registry does not answer.
     """
-    return fetch(uri).folder
-
-
-def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
-    """Return the package of `uri` and its version; raises the same errors as `resolve`."""
     workspace = workspace or Workspace(Path.cwd())
     _check_there_is_one(uri, tracking_uri(workspace))
     found = package_in_own_database(tracking_uri(workspace), uri)
@@ -198,7 +193,7 @@ def check_registered(folder: Path, version: Registered) -> None:
 
 
 def live_version(uri: str, workspace: Workspace | None = None) -> Registered:
-    """Return the current version behind `uri` without fetching files; raises the same errors as `resolve`."""
+    """Return the current version behind `uri` without fetching files; raises the same errors as `fetch`."""
     address = tracking_uri(workspace or Workspace(Path.cwd()))
     _check_there_is_one(uri, address)
     found = live_in_own_database(address, uri)

@@ -112,11 +112,6 @@ class Publisher:
                 download_artifacts(artifact_uri=source, dst_path=folder, tracking_uri=self._tracking_uri)
             yield Path(folder) / _EVIDENCE
 
-    def commit_of(self, version: Registered) -> str | None:
-        """Return the git commit that `version` was released from; None outside a checkout."""
-        tags: Mapping[str, str] = self.registry.run_of(version).data.tags
-        return tags.get("mlflow.source.git.commit")
-
     def check(self, version: Registered, texts: Sequence[str]) -> None:
         """Load `version` through MLflow and let it predict: MLflow registers a broken model with only a warning.
 

@@ -180,7 +180,7 @@ def _champions(task: Task) -> list[str]:
     others = [uri for uri in models.champions() if not uri.startswith(prefix)]
     if len(others) < 2:
         return others  # opening a single one shows whether it fits the task
-    return [uri for uri in others if read_manifest(models.resolve(uri)).task == task]
+    return [uri for uri in others if read_manifest(models.fetch(uri).folder).task == task]
 
 
 def _no_model(verb: str, task: str) -> ArtifactError:

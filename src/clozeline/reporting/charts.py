@@ -70,22 +70,15 @@ class Series:
 
 
 def lines(
-    title: str,
-    series: Sequence[Series],
-    *,
-    x: str,
-    y: str,
-    note: str = "",
-    limits: tuple[float, float] | None = None,
-    has_diagonal: bool = False,
+    title: str, series: Sequence[Series], *, x: str, y: str, note: str = "", are_shares: bool = False
 ) -> Markup | None:
-    """Draw lines over a common x axis; None without points. `limits`: range of y; by default that of the points."""
+    """Draw lines over a common x axis; None without points. `are_shares`: both axes go from 0 to 1, with a diagonal."""
     series = [one for one in series if one.points]
     if not series:
         return None
     every_x, every_y = ([point[axis] for one in series for point in one.points] for axis in (0, 1))
-    low, high = limits or _with_margin(min(every_y), max(every_y))
-    x_low, x_high = limits if has_diagonal and limits else (min(every_x), max(every_x))
+    low, high = (0.0, 1.0) if are_shares else _with_margin(min(every_y), max(every_y))
+    x_low, x_high = (0.0, 1.0) if are_shares else (min(every_x), max(every_x))
     across = Scale(x_low, x_high, _LEFT, _WIDTH - _RIGHT)
     up = Scale(low, high, _HEIGHT - _BOTTOM, _TOP)
     summary = "; ".join(f"{one.name}: {_from_to(one.points)}" for one in series)
@@ -100,7 +93,7 @@ def lines(
         across=across,
         up=up,
         series=[(one, _polyline(one, across, up)) for one in series],
-        has_diagonal=has_diagonal,
+        has_diagonal=are_shares,
         note=note,
     )
 

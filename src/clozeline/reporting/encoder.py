@@ -83,15 +83,10 @@ def _counts(run: ReportedRun) -> Markup | None:
 
 def _reliability(run: ReportedRun) -> Markup | None:
     rows = run.files.rows("plots/evaluate/calibration.csv", CalibrationRow, stage=_EVALUATE)
-    return lines(
-        "Calibration",
-        [Series("encoder", [(row.mean_confidence, row.accuracy) for row in rows], has_dots=True)],
-        x="confidence of the first guess",
-        y="share of right first guesses",
-        limits=(0.0, 1.0),
-        has_diagonal=True,
-        note="On the diagonal, confidence equals accuracy; below it, the encoder is overconfident.",
-    )
+    series = [Series("encoder", [(row.mean_confidence, row.accuracy) for row in rows], has_dots=True)]
+    x, y = "confidence of the first guess", "share of right first guesses"
+    note = "On the diagonal, confidence equals accuracy; below it, the encoder is overconfident."
+    return lines("Calibration", series, x=x, y=y, note=note, are_shares=True)
 
 
 def _by_place(run: ReportedRun) -> Markup | None:
