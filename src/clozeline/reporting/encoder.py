@@ -71,7 +71,8 @@ def _encoder_figures(run: ReportedRun) -> Markup | None:
         tokens, documents = formats.count(figures.pseudo_target_tokens), formats.count(figures.pseudo_documents)
         caption += f"; {tokens} of them, in {documents} documents, also hidden alone (pseudo-log-likelihood)"
     others = {"pseudo_": "each hidden alone", "unigram_": "unigram baseline"}
-    return comparison(caption, "encoder", figures.model_dump(), others, only=_ALONE)
+    made, _ = comparison(caption, "encoder", figures.model_dump(), others, only=_ALONE)
+    return made
 
 
 def _counts(run: ReportedRun) -> Markup | None:

@@ -154,19 +154,15 @@ def _scores(run: ReportedRun, task: str) -> Markup | None:
 
 def _figures(run: ReportedRun, task: str) -> Markup:
     judged = metrics(run, task)
-    figures = judged.model_dump()
-    plain = formats.numbers(figures)
-    compared = {key for key in plain if any(f"{prefix}{key}" in plain for prefix in _OTHERS)}
-    shown = {f"{prefix}{key}" for key in compared for prefix in ("", *_OTHERS)}
-    shown |= {f"{key}{end}" for key in plain for end in ("_low", "_high")}
+    caption = f"{task}: figures on the test set"
+    beside, rest = comparison(caption, _method_alone(judged), judged.model_dump(), _OTHERS)
     others = [
         (formats.in_words(key), formats.count(value) if key.startswith("num_") else formats.format_of(key)(value))
-        for key, value in plain.items()
-        if key not in shown
+        for key, value in rest.items()
     ]
     groups = {name: value for name, value in (judged.model_extra or {}).items() if isinstance(value, dict)}
     details = joined(
-        comparison(f"{task}: figures on the test set", _method_alone(judged), figures, _OTHERS),
+        beside,
         _over_seeds(judged),
         facts(others),
         _rates(judged),

@@ -14,9 +14,9 @@ from markupsafe import Markup
 from clozeline.params.reading import complete_tree, read_params
 from clozeline.records.clean_text import CorpusMetrics, SplitMetrics
 from clozeline.records.evaluation import ClozeExample, Guess
-from clozeline.records.record import LockedStage, leaves
+from clozeline.records.record import leaves
 from clozeline.records.token_metrics import TokenMetrics
-from clozeline.registry.lineage import Ancestor, ancestry
+from clozeline.registry.lineage import ancestry
 from clozeline.reporting import formats
 from clozeline.reporting.charts import Bar, bars
 from clozeline.reporting.run import Part, ReportedRun, code, facts, folded, html, joined, knobs, message, table
@@ -177,23 +177,15 @@ def _stages(run: ReportedRun) -> Markup:
 
 def _way(run: ReportedRun, package: str) -> Markup:
     origin = ancestry(run.files.lock(), f"dist/{package}")
-    tree = message(_ancestor(origin, set()), "tree", tag="ul")
-    return folded(f"From dist/{package} back to the raw text", tree)
-
-
-def _ancestor(ancestor: Ancestor, listed: set[str]) -> Markup:
-    is_listed = ancestor.path in listed
-    listed.add(ancestor.path)
-    parents = () if is_listed else (_ancestor(parent, listed) for parent in ancestor.parents)
-    return html("ancestor", ancestor=ancestor, is_listed=is_listed, parents=joined(*parents))
+    return folded(f"From dist/{package} back to the raw text", html("ancestors", origin=origin, listed=set()))
 
 
 def _knobs(run: ReportedRun) -> Markup:
-    stages = run.files.lock().stages
-    tables = joined(*(_knobs_of(name, stage) for name, stage in stages.items() if stage.params))
-    return folded("Params of every stage", tables)
-
-
-def _knobs_of(name: str, stage: LockedStage) -> Markup:
-    rows = [(code(key), value) for key, value in stage.flat_params().items()]
-    return table(f"Params of {name}", ("knob", "value"), rows)
+    tables = (
+        table(
+            f"Params of {name}", ("knob", "value"), [(code(key), value) for key, value in stage.flat_params().items()]
+        )
+        for name, stage in run.files.lock().stages.items()
+        if stage.params
+    )
+    return folded("Params of every stage", joined(*tables))
