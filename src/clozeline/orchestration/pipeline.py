@@ -96,7 +96,7 @@ class PipelineRun:
         """
         if seconds := seconds_before(attempt):
             get_run_logger().info("the next attempt starts in %.0f s", seconds)
-            if self._processes.are_ending_within(seconds):
+            if self._processes.ending.wait(seconds):
                 raise KeyboardInterrupt
 
     def bring_up_to_date(self, node: StageNode) -> None:
@@ -115,7 +115,7 @@ class PipelineRun:
             require_inputs(self.workspace.root, self.graph, done)
             outcome = self._reproduce(node) if node.is_changed else "unchanged"
         finally:
-            get_run_logger().info("%s: %s", node.name, "stopped" if self._processes.are_ending else outcome)
+            get_run_logger().info("%s: %s", node.name, "stopped" if self._processes.ending.is_set() else outcome)
             self.results[node.name] = StageResult(node.name, outcome, time.monotonic() - started)
             with self._at_work:
                 self._num_at_work -= 1
@@ -136,7 +136,7 @@ class PipelineRun:
         if ended.outcome is None:
             failure = failure_of(ended)
             failure.is_reported &= not hearing.is_cut
-            self._tracked.fail_stage(run_id, "KILLED" if self._processes.are_ending else "FAILED", str(failure))
+            self._tracked.fail_stage(run_id, "KILLED" if self._processes.ending.is_set() else "FAILED", str(failure))
             raise failure
         if ended.outcome == "executed":
             locked = Lock.read(root / "dvc.lock").stages[node.name]
