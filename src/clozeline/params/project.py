@@ -83,7 +83,8 @@ class Params(Section):
         objective, family = self.pretrain.objective, self.pretrain.model.family
         for name, section in self.finetune.items() if objective == "clm" else ():
             kind = {f"finetune.{name}.kind": section.kind}
-            if section.instead_of_causal:
+            # With `entailment` a classifier of pairs answers, not the encoder.
+            if section.instead_of_causal and not getattr(section, "entailment", None):
                 yield ValueError(section.instead_of_causal, {"pretrain.objective": objective, **kind})
             elif section.instead_of_first_token and self.pretrain.start is None and family != "modernbert":
                 given = {"pretrain.objective": objective, "pretrain.model.family": family, **kind}

@@ -124,15 +124,10 @@ class FinetuneParams(Section):
     idle: ClassVar[tuple[str, ...]] = ()
     """Shared knobs that have no effect in this kind."""
 
-    @property
-    def instead_of_causal(self) -> str:
-        """What to set, and why, if the encoder is causal and cannot learn this task; empty if it can."""
-        return ""
-
-    @property
-    def instead_of_first_token(self) -> str:
-        """What to set, and why, if the encoder is causal and this task reads its first token; empty if it does not."""
-        return ""
+    instead_of_causal: ClassVar[str] = ""
+    """What to set, and why, if the encoder is causal and cannot learn this task; empty if it can."""
+    instead_of_first_token: ClassVar[str] = ""
+    """What to set, and why, if the encoder is causal and this task reads its first token; empty if it does not."""
 
 
 class LabelledParams(FinetuneParams):
@@ -206,13 +201,10 @@ class ClassificationParams(LabelledParams):
     """Tasks with one label, or any number of them, for each text or pair of texts."""
 
     kind: Literal["classification"]
-
-    @property
-    def instead_of_first_token(self) -> str:
-        return (
-            "family `modernbert`, which classifies at the last token if it is causal, or objective `mlm`; other "
-            "families classify at the first token, which sees no other in a causal model"
-        )
+    instead_of_first_token: ClassVar[str] = (
+        "family `modernbert`, which classifies at the last token if it is causal, or objective `mlm`; other families"
+        " classify at the first token, which sees no other in a causal model"
+    )
 
 
 class QuestionAnsweringParams(FinetuneParams):
@@ -235,10 +227,7 @@ class QuestionAnsweringParams(FinetuneParams):
             "`max_question_tokens` + `stride` + 3 special tokens below `max_length`: otherwise windows do not advance",
         ),
     )
-
-    @property
-    def instead_of_causal(self) -> str:
-        return "objective `mlm`, because a causal model has not read the context after a word"
+    instead_of_causal: ClassVar[str] = "objective `mlm`, because a causal model has not read the context after a word"
 
 
 class SimilarityParams(FinetuneParams):
@@ -295,10 +284,9 @@ class TaggingParams(FinetuneParams):
     token_column: int
     """Files in columns (CoNLL): column of the words, counted from 0, or from the last one back if negative."""
     tag_column: int
-
-    @property
-    def instead_of_causal(self) -> str:
-        return "objective `mlm`, because a causal model has not read the words after the one that it tags"
+    instead_of_causal: ClassVar[str] = (
+        "objective `mlm`, because a causal model has not read the words after the one that it tags"
+    )
 
 
 class EntailmentParams(Section):
@@ -355,10 +343,7 @@ class ZeroShotParams(LabelledParams):
     def named_labels(self) -> frozenset[str]:
         return frozenset(self.label_words or ())
 
-    @property
-    def instead_of_causal(self) -> str:
-        why = "objective `mlm`, because a causal model fills no masks; or set `entailment`"
-        return "" if self.entailment else why
+    instead_of_causal: ClassVar[str] = "objective `mlm`, because a causal model fills no masks; or set `entailment`"
 
 
 SECTIONS: Mapping[str, type[FinetuneParams]] = {
