@@ -83,20 +83,14 @@ class Change(BaseModel):
     when: datetime = Field(default_factory=lambda: datetime.now(UTC))
     key: str = Field(default_factory=lambda: uuid4().hex)
     """Identity by which its author finds it, also if MLflow's client sent it twice."""
+    number: int = Field(default=0, exclude=True)
+    """Its place in the list; it and the next are not part of the record."""
+    is_done: bool = Field(default=False, exclude=True)
+    """Whether the aliases were written."""
 
     def __str__(self) -> str:
         versions = f"version {self.before or 'none'} to {self.after or 'none'}"
         return f"{self.when:%Y-%m-%d %H:%M} {self.kind}, {versions}, by {self.who}: {self.why or 'no reason given'}"
-
-
-@dataclass(frozen=True, slots=True)
-class ChampionChange:
-    """A change with its place in the list."""
-
-    number: int
-    change: Change
-    is_done: bool
-    """Whether the aliases were written."""
 
 
 class ChampionChangedError(TransientError):
@@ -107,24 +101,23 @@ class ChampionChangedError(TransientError):
 class Changes:
     """The changes of one model's champion that count, oldest first."""
 
-    entries: tuple[ChampionChange, ...]
+    entries: tuple[Change, ...]
 
     @property
-    def last(self) -> ChampionChange | None:
+    def last(self) -> Change | None:
         return self.entries[-1] if self.entries else None
 
     @property
-    def pending(self) -> tuple[ChampionChange, ...]:
+    def pending(self) -> tuple[Change, ...]:
         """Changes whose aliases are not written yet."""
         return tuple(entry for entry in self.entries if not entry.is_done)
-
-    def since(self, number: int) -> tuple[ChampionChange, ...]:
-        return tuple(entry for entry in self.entries if entry.number >= number)
 
     def rolled_back_since(self, number: int) -> dict[str, bool]:
         """Return, for the versions that changes from `number` on touched, whether they are rolled back now."""
         marks: dict[str, bool] = {}
-        for change in (entry.change for entry in self.since(number)):
+        for change in self.entries:
+            if change.number < number:
+                continue
             if change.kind == "rollback":
                 marks[change.before] = True
             marks[change.after] = False
@@ -142,7 +135,9 @@ class ChangeList:
         searched = (f"name = '{name}{SUFFIX}'", _PAGE, ["version_number ASC"])
         found = mlflow.every(self._client.search_model_versions, *searched)
         entries = [
-            ChampionChange(int(one.version), Change.model_validate_json(one.tags[_CHANGE]), _DONE in one.tags)
+            Change.model_validate_json(one.tags[_CHANGE]).model_copy(
+                update={"number": int(one.version), "is_done": _DONE in one.tags}
+            )
             for one in found
             if _CHANGE in one.tags
         ]
@@ -158,18 +153,18 @@ class ChangeList:
         if changes.last is None:
             # First, because a server with accounts answers 403, not 404, to a version of a model that does not exist.
             create_model(self._client, f"{name}{SUFFIX}", "Who changed the champion, when and why")
-        if changes.last is None or changes.last.change.after == change.before:
+        if changes.last is None or changes.last.after == change.before:
             self._create(name, change, source, run_id)
             changes = self.read(name)
-        if not any(entry.change.key == change.key for entry in changes.entries):
-            last = changes.last.change if changes.last else None
+        if not any(entry.key == change.key for entry in changes.entries):
+            last = changes.last
             raise ChampionChangedError(
                 f"the champion of {name} was changed by someone else: not version {change.before or 'none'} now, but"
                 f" {last or 'nothing that is recorded'}",
                 do="look at it (`clozeline history`), then type the command again",
             )
 
-    def done(self, name: str, entries: Sequence[ChampionChange]) -> None:
+    def done(self, name: str, entries: Sequence[Change]) -> None:
         """Record, oldest first, that the aliases follow these changes."""
         for entry in entries:
             self._client.set_model_version_tag(f"{name}{SUFFIX}", str(entry.number), _DONE, "true")
@@ -187,14 +182,14 @@ class ChangeList:
         )
 
 
-def _counting(entries: Sequence[ChampionChange]) -> Iterator[ChampionChange]:
+def _counting(entries: Sequence[Change]) -> Iterator[Change]:
     """Yield the entries that count: those that are done, then those that follow in an unbroken chain."""
     num_done = max((place for place, entry in enumerate(entries, 1) if entry.is_done), default=0)
     done = [entry for entry in entries[:num_done] if entry.is_done]
     yield from done
     # The first change of all says what the champion was before there was a list.
-    champion = done[-1].change.after if done else (entries[0].change.before if entries else "")
+    champion = done[-1].after if done else (entries[0].before if entries else "")
     for entry in entries[num_done:]:
-        if entry.change.before == champion:
-            champion = entry.change.after
+        if entry.before == champion:
+            champion = entry.after
             yield entry

@@ -228,7 +228,7 @@ def versions_in_use(tracking_uri: str) -> list[Registered]:
         client = prepare(tracking_uri)
         registry, changes = Registry(client, tracking_uri), ChangeList(client)
         for model in every(client.search_registered_models, f"name LIKE '{MODEL_PREFIX}%'"):
-            pending = [entry.change for entry in changes.read(model.name).pending]
+            pending = changes.read(model.name).pending
             numbers = {*map(str, model.aliases.values())}.union(*((one.before, one.after) for one in pending))
             found += [registry.version(model.name, number) for number in sorted(numbers - {""})]
     return found

@@ -178,7 +178,7 @@ class Registry:
     def changes(self, name: str) -> tuple[Change, ...]:
         """Return the changes of the champion of model `name`, oldest first."""
         with answering(self._tracking_uri, f"model {name}"):
-            return tuple(entry.change for entry in self._list.read(name).entries)
+            return self._list.read(name).entries
 
     def settle(self, name: str) -> Registered | None:
         """Finish a change of the champion of model `name` that was killed halfway; return the champion, if any.
@@ -192,14 +192,14 @@ class Registry:
         champion = self.at(name, CHAMPION)
         last = changes.last if not changes.pending else None
         given = champion.version if champion else ""
-        if last is None or last.change.after == given:
+        if last is None or last.after == given:
             return champion
         with answering(self._tracking_uri, name):
-            if datetime.now(UTC) - last.change.when < _NOT_BY_HAND:  # another process may be writing the aliases
+            if datetime.now(UTC) - last.when < _NOT_BY_HAND:  # another process may be writing the aliases
                 self._follow(name, since=last.number)
             else:
-                about = champion or self.version(name, last.change.after)
-                by_hand = Change(kind="by hand", before=last.change.after, after=given, who="", why=_BY_HAND)
+                about = champion or self.version(name, last.after)
+                by_hand = Change(kind="by hand", before=last.after, after=given, who="", why=_BY_HAND)
                 self._list.append(name, by_hand, about.address, about.run_id)
                 self._follow(name)
         return self.at(name, CHAMPION)
@@ -223,7 +223,7 @@ class Registry:
         while first is not None and changes.last is not None:
             for version, is_rolled_back in changes.rolled_back_since(first).items():
                 self._mark(name, version, is_rolled_back)
-            last = changes.last.change
+            last = changes.last
             aliases = self._client.get_registered_model(name).aliases
             if last.after:
                 if str(aliases.get(CHAMPION)) != last.after:  # first, so that whoever sees the champion sees its time
@@ -263,8 +263,8 @@ class Registry:
         with answering(self._tracking_uri, name):
             cut_off = self._list.read(name).pending
         champion = self.settle(name)
-        if cut_off and cut_off[-1].change.kind == kind and to in {None, cut_off[-1].change.after}:
-            return cut_off[-1].change
+        if cut_off and cut_off[-1].kind == kind and to in {None, cut_off[-1].after}:
+            return cut_off[-1]
         goal = self.version(name, to) if to else self.at(name, PREVIOUS)
         if not champion or not goal or champion.version == goal.version:
             raise nowhere_to_go(name, champion, f"version {to}" if to else f"previous: {goal or 'none'}")
