@@ -239,8 +239,7 @@ def test_code_planted_in_a_registered_model_does_not_run_in_the_server(
     server.process.terminate()
     assert (answer.status_code, answer.headers["x-model-version"]) == (200, "1")
     assert server.end()[0] == 0
-    fetched = fetch_package(uri, workspace)  # with MLflow's client, as from a remote registry
-    load(fetched.folder)
+    load(fetch_package(uri, workspace)[0])  # with MLflow's client, as from a remote registry
     assert not marker.exists()
     loading = [sys.executable, "-c", f"import mlflow; mlflow.pyfunc.load_model({uri!r})"]
     subprocess.run(loading, check=False, capture_output=True, env={**os.environ, **workspace.defaults()})
