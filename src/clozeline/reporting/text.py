@@ -4,10 +4,8 @@ The text: counts of kept and dropped texts, the reasons, and token statistics. L
 the chain back to the raw text, and the params.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from types import MappingProxyType
-from typing import Final
 
 from markupsafe import Markup
 
@@ -21,22 +19,6 @@ from clozeline.reporting import formats
 from clozeline.reporting.charts import Bar, bars
 from clozeline.reporting.run import Part, ReportedRun, code, facts, folded, html, joined, knobs, message, table
 
-_REASONS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "empty": "cleaning leaves nothing of the text",
-        "unreadable": "the bytes are not text in their declared encoding",
-        "redirect": "a wiki page that only redirects to another",
-        "not_an_article": "a wiki page that is not an article",
-        "too_short": "fewer characters than preprocess.min_characters, or words than preprocess.min_words",
-        "exact_duplicate": "equal to an earlier text, up to case and white space",
-        "near_duplicate": "similarity to an earlier text of at least preprocess.near_duplicate_similarity",
-        "two_splits": "similar to earlier texts of two splits",
-        "full_group": "similar to the texts of a validation or holdout group that has as many as it may have",
-        "bad_record": "a record that cannot be read; data/clean/bad_records.jsonl has its place",
-        "forgotten": "a text that `clozeline forget` named",
-    }
-)
-"""Reasons of stage `preprocess` for dropping a text, in words."""
 _FILE = "reports/examples/examples.json"
 _SHOWN = ("metrics/", "plots/")
 
@@ -57,10 +39,10 @@ def _kept(run: ReportedRun) -> Markup:
         Bar(formats.in_words(name), times, f"{formats.count(times)} ({formats.share(times / total)})")
         for name, times in rows
     ]
-    reasons = [(formats.in_words(name), _REASONS[name]) for name, _ in rows if name in _REASONS]
+    dropped = [name for name, _ in rows[1:]]
     split = figures.documents_split
     note = f"{formats.count(split)} texts were longer than preprocess.max_characters and were cut." if split else ""
-    meaning = folded("What the reasons mean", facts(reasons)) if reasons else None
+    meaning = folded("What the reasons mean", html("reasons", names=dropped)) if dropped else None
     altered = [(formats.in_words(kind), formats.count(times)) for kind, times in figures.altered.items() if times]
     removed = folded("Characters that cleaning left out, in documents", facts(altered))
     drawing = bars(f"{formats.count(total)} raw texts: kept, and dropped by reason", drawn, note=note)
