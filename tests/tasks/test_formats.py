@@ -151,7 +151,7 @@ def test_files_folders_and_a_table_give_the_same_task(small_encoder: Path, tmp_p
         for number, text in enumerate(own):
             (tmp_path / "folders" / label / f"{number}.txt").write_text(f"{text}\n")
     expected = selected(tmp_path / "table.jsonl", small_encoder)
-    assert expected.count.num_used == 80
+    assert expected.count["num_used"] == 80
     files = {"good": "some.good", "bad": "some.bad"}
     assert selected(tmp_path, small_encoder, label_files=files) == expected
     assert selected(tmp_path / "folders", small_encoder) == expected

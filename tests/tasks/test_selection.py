@@ -98,4 +98,4 @@ def test_nothing_is_reported_if_every_record_is_used(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.INFO):
         found = Splits.of([], str, ReasonCounts.of_records("duplicates"))
     assert caplog.messages == []
-    assert (found.count.num_read, found.count.num_used) == (0, 0)
+    assert (found.count["num_read"], found.count["num_used"]) == (0, 0)

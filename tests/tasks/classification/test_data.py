@@ -38,7 +38,7 @@ def part_of_each(selection: Selection) -> dict[str, str]:
 def assert_adds_up(selection: Selection) -> None:
     count = dict(selection.count.by_reason)
     assert count.pop("num_read") == sum(count.values())
-    assert selection.count.num_used == len(selection.train) + len(selection.validation) + len(selection.test)
+    assert selection.count["num_used"] == len(selection.train) + len(selection.validation) + len(selection.test)
 
 
 def test_splits_are_disjoint_and_have_the_requested_sizes() -> None:
@@ -208,7 +208,7 @@ def test_multi_label_texts_without_a_label_or_with_a_rare_one_are_used() -> None
     selection = select(sets("ab", "a", "", "bc"), params(multi_label=True, max_per_class=None, max_classes=2))
     assert selection.labels == ("a", "b")
     every = [*selection.train, *selection.validation, *selection.test]
-    assert len(every) == selection.count.num_used == 160
+    assert len(every) == selection.count["num_used"] == 160
     assert {example.labels for example in every} == {("a", "b"), ("a",), (), ("b",)}
     assert_adds_up(selection)
 

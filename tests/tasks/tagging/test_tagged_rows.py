@@ -29,7 +29,7 @@ def test_the_tag_of_a_word_is_at_its_first_token(opened: OpenTokenizer) -> None:
     asked = [place for place in batch.targets_B[0].tolist() if place != NO_TARGET]
     assert asked == [0, 1, 0]
     (first_W,) = rows.first_RW
-    tokens = [opened.tokenizer.id_to_token(id_) for id_ in batch.encoded.input_ids_BL[0].tolist()]
+    tokens = [opened.tokenizer.id_to_token(id_) for id_ in batch.input_ids_BL[0].tolist()]
     assert [tokens[place][:1] for place in first_W] == ["s", "x", "a"]
     assert tokens[0] == "[CLS]"
     assert tokens[-1] == "[SEP]"

@@ -22,7 +22,7 @@ from clozeline.tasks import heads, probe
 from clozeline.tasks.formats import task_records
 from clozeline.tasks.probe import Features
 from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer_to, shown
-from clozeline.tasks.rows import Ids, TargetedBatch
+from clozeline.tasks.rows import EncodedBatch, Ids
 from clozeline.tasks.selection import count_seen
 from clozeline.tasks.tagging.data import OUTSIDE, Sentence, Sentences, select, type_of
 from clozeline.tasks.tagging.tagged_rows import NO_TARGET, TaggedRows
@@ -143,14 +143,14 @@ class Tagging(Task[Sentence]):
         )
         self.feed(self._train.rows)
 
-    def batch(self, rows_B: Ids, epoch: int) -> TargetedBatch:
+    def batch(self, rows_B: Ids, epoch: int) -> EncodedBatch:
         return self._train.batch(rows_B)
 
     def num_targets(self, rows_B: Ids) -> int:
         return self._train.num_targets(rows_B)
 
-    def loss_sum(self, inputs: TargetedBatch) -> Tensor:
-        logits_BLC = heads.logits(self.model, inputs.encoded)
+    def loss_sum(self, inputs: EncodedBatch) -> Tensor:
+        logits_BLC = heads.logits(self.model, inputs)
         return functional.cross_entropy(
             logits_BLC.flatten(0, 1), inputs.targets_B.flatten(), ignore_index=NO_TARGET, reduction="sum"
         )

@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 import torch
 
-from clozeline.tasks.rows import Ids, TargetedBatch, TextRows
+from clozeline.tasks.rows import EncodedBatch, Ids, TextRows
 from clozeline.tasks.tagging.data import Sentence
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer, is_byte_level
 
@@ -67,13 +67,12 @@ class TaggedRows:
             num_unread_words=sum(len(it.words) for it in sentences) - sum(len(cut.word_W) for _, cut in flat),
         )
 
-    def batch(self, rows_B: Ids) -> TargetedBatch:
+    def batch(self, rows_B: Ids) -> EncodedBatch:
         """Return rows with their targets [B, L]."""
-        encoded = self.rows.encoded(rows_B)
-        target_BL = np.full(tuple(encoded.input_ids_BL.shape), NO_TARGET, dtype=np.int64)
+        target_BL = np.full((len(rows_B), self.rows.length_T[rows_B].max()), NO_TARGET, dtype=np.int64)
         for number, row in enumerate(rows_B.tolist()):
             target_BL[number, self.first_RW[row]] = self.target_RW[row]
-        return TargetedBatch(encoded, torch.from_numpy(target_BL))
+        return self.rows.encoded(rows_B, targets_B=torch.from_numpy(target_BL))
 
     def num_targets(self, rows_B: Ids) -> int:
         return sum(int((self.target_RW[row] != NO_TARGET).sum()) for row in rows_B.tolist())
