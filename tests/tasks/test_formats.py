@@ -17,10 +17,8 @@ from tests.make.tasks import params_of, write_rows
 
 
 def read(label: object, **changes: object) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    record, params = (
-        LabelledRecord({"text": "x", "other": "y", "label": label}, "here"),
-        params_of("classification", **changes),
-    )
+    record = LabelledRecord({"text": "x", "other": "y", "label": label}, "here")
+    params = params_of("classification", **changes)
     return texts_in(record, params), labels_in(record, params)
 
 

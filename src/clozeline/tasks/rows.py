@@ -67,7 +67,8 @@ class EncodedBatch:
         return self._each(lambda tensor: tensor.to(device))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        return replace(self, **{name: change(it) for name, it in vars(self).items() if isinstance(it, Tensor)})
+        changed: dict[str, Any] = {name: change(it) for name, it in vars(self).items() if isinstance(it, Tensor)}
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)
