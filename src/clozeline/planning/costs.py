@@ -404,15 +404,8 @@ def _started(params: PretrainParams, vocab_size: int) -> LanguageModel | None:
     if params.start is None:
         return None
     head = OBJECTIVES[params.objective].head
-    return start_from(
-        params.start,
-        params.start_revision,
-        params.model,
-        head,
-        replace(token_ids(params.start, params.start_revision, head), vocab_size=vocab_size),
-        seed=0,
-        max_length=params.max_length,
-    )
+    ids = replace(token_ids(params.start, params.start_revision, head), vocab_size=vocab_size)
+    return start_from(params, ids, seed=0)
 
 
 def _family_of(model: LanguageModel) -> str:
