@@ -55,7 +55,8 @@ def drift(
     file = workspace.work / "drift" / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
     key = next(iter(keys_in_environment() or ()), None)
     servers = {server: ask(server, key) for server in urls_of(url)}
-    watch, verdicts = Watch.read(file).look(servers, chosen)
+    anew = "remove it: the traffic from now on then becomes the reference"
+    watch, verdicts = Watch.read(file, absent=Watch(), do=anew).look(servers, chosen)
     watch.write(file)
     lines = [str(verdict) for verdict in verdicts]
     get_run_logger().info("%s", "\n".join(lines))
@@ -65,18 +66,13 @@ def drift(
         _emit(verdict, url)
     if drifted:
         beyond = "; ".join(str(shift) for verdict in drifted for shift in verdict.shifts if not shift.is_passed)
-        return _failed(
-            DriftError(
-                f"the traffic has drifted: {', '.join(verdict.model for verdict in drifted)}: {beyond}",
-                do="check what clients send now; add such text to the corpus and run the pipeline again, "
-                f"or remove {file} to accept the new traffic as the reference",
-            )
+        error = DriftError(
+            f"the traffic has drifted: {', '.join(verdict.model for verdict in drifted)}: {beyond}",
+            do="check what clients send now; add such text to the corpus and run the pipeline again, "
+            f"or remove {file} to accept the new traffic as the reference",
         )
+        return State(type=StateType.FAILED, name="Drifted", message=str(error), data=error)
     return verdicts
-
-
-def _failed(error: DriftError) -> State[object]:
-    return State(type=StateType.FAILED, name="Drifted", message=str(error), data=error)
 
 
 def _emit(verdict: Verdict, url: str) -> None:

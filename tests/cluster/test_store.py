@@ -14,10 +14,11 @@ import pytest
 
 from clozeline.cluster.address import STORE
 from clozeline.cluster.ledger import Done, FinishedTask, Item, Ledger
-from clozeline.cluster.store import NodeCache, SharedStore, StoreWorkers, opened
+from clozeline.cluster.store import NodeCache, SharedStore, opened
 from clozeline.params.text import PreprocessParams
 from clozeline.stages import preprocess, tokenize
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, StorageError, TransientError
+from clozeline.system.workers import Workers
 from tests.cluster.test_ray_workers import TOKENIZE, digests, project
 from tests.corpus.conftest import params_of
 from tests.make.stores import BUCKET, KEYS, ObjectStore
@@ -26,7 +27,7 @@ from tests.records.words.conftest import words
 __all__ = ["params_of", "project", "words"]
 
 
-class Apart(StoreWorkers):
+class Apart(Workers):
     """Workers in this process, each task in the folder of the next node. Nodes have no folder in common."""
 
     def __init__(self, store: SharedStore, *nodes: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from clozeline.exporting.attention import ATTENTION, settle_attention, show_scores
+from clozeline.exporting.attention import ATTENTION, settle_attention
 from clozeline.exporting.graph import drop_unread, op_counts
 
 NUM_HEADS, HEAD_SIZE = 3, 8
@@ -146,26 +146,3 @@ def test_an_all_padding_text_gives_no_nan() -> None:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     inputs = {name: np.ones((2, 5, HIDDEN), np.float32) for name in NAMES}
     assert np.isfinite(session.run(["y"], inputs | {"mask": np.zeros((2, 1, 5, 5), np.bool_)})[0]).all()
-
-
-def test_scores_before_the_mask_are_an_output_on_request() -> None:
-    model = settled(block())
-    show_scores(model.graph, "{}/scores", set())
-    model.graph.output.append(ValueInfoProto(name="context/scores"))
-    assert run(model, 3, 5, 7, 5, "context/scores").shape == (3, NUM_HEADS, 5, 7)
-    assert 1 < np.abs(run(model, 3, 5, 7, 5, "context/scores")).max() < 100
-    np.testing.assert_allclose(run(model, 3, 5, 7, 5), run(block(), 3, 5, 7, 5), rtol=1e-5, atol=1e-6)
-
-
-def test_scores_include_an_additive_mask() -> None:
-    inputs = {name: np.ones((2, 5, HIDDEN), np.float32) for name in NAMES}
-    inputs["mask"] = np.full((2, 1, 5, 5), -7, np.float32)
-    shown = []
-    for added in (set[str](), {"mask"}):
-        model = settled(block())
-        model.graph.input[3].type.tensor_type.elem_type = TensorProto.FLOAT
-        show_scores(model.graph, "{}/scores", added)
-        model.graph.output.append(ValueInfoProto(name="context/scores"))
-        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-        shown += session.run(["context/scores"], inputs)
-    np.testing.assert_allclose(shown[1], shown[0] - 7, rtol=1e-6)

@@ -227,7 +227,7 @@ def test_every_refused_family_still_cannot_be_exported(
     """When this test fails, the family's row can state that it exports."""
     monkeypatch.setattr("clozeline.exporting.trained.NOT_EXPORTED", {})
     trained = open_trained(save_trained(AutoModelForMaskedLM.from_config(small(family))))
-    monkeypatch.setattr(to_onnx, "FAMILIES", {family: to_onnx.OfWholeText})
+    monkeypatch.setattr(to_onnx, "FAMILIES", {family: to_onnx.Takes(types=False, positions=False)})
     with pytest.raises(RuntimeError, match=r"torch\.export"):
         export_onnx(trained, OPSET, tmp_path / "model.onnx")
 
@@ -277,19 +277,19 @@ def test_the_graph_computes_what_the_model_computes_on_the_longest_row(
 TEXTS = ["input_ids", "attention_mask"]
 
 
-class WithoutMask(to_onnx.OfPairs):
+class WithoutMask(to_onnx.Configuration):
     @property
     def inputs(self) -> dict[str, dict[int, str]]:
         return {name: axes for name, axes in super().inputs.items() if name != "attention_mask"}
 
 
-class OfAnotherOutput(to_onnx.OfPairs):
+class OfAnotherOutput(to_onnx.Configuration):
     @property
     def outputs(self) -> dict[str, dict[int, str]]:
         return {"tags": {0: "batch"}}
 
 
-class OfNoExample(to_onnx.OfPairs):
+class OfNoExample(to_onnx.Configuration):
     DUMMY_INPUT_GENERATOR_CLASSES = ()
 
 
@@ -304,7 +304,7 @@ def registered(request: pytest.FixtureRequest, tagger: TrainedModel) -> Iterator
     register = TasksManager.create_register(to_onnx.BACKEND, overwrite_existing=True)
     register("bert", "token-classification")(request.param)
     yield
-    register("bert", "token-classification")(to_onnx.FAMILIES["bert"])
+    register("bert", "token-classification")(to_onnx.Configuration)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from clozeline.system.errors import DataError
 from clozeline.tasks.classification.data import Selection, read_selection
 from clozeline.tasks.files import LabelledRecord, read_records
-from clozeline.tasks.formats import Labelled, fields_of, label_readers, read_squad, tag_readers
+from clozeline.tasks.formats import Labelled, label_readers, read_squad, record_format, tag_readers
 from clozeline.tasks.task import TaskInputs
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 from tests.make.tasks import params_of, write_rows
@@ -42,7 +42,7 @@ def test_a_pair_is_read_from_two_fields_and_a_label_list_with_other_values_refus
     with pytest.raises(DataError, match="here: field `label`"):
         read([1, 2], multi_label=True)
     assert read("a", second_field="other").texts == ("x", "y")
-    assert dict(fields_of(params_of("classification", second_field="other"))) == {
+    assert record_format(params_of("classification", second_field="other"))[0] == {
         "text_field": "text",
         "label_field": "label",
         "second_field": "other",

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from clozeline.tasks.rows import (
     padded,
     shuffled_batches,
     sorted_batches,
-    training_batches,
 )
+from clozeline.tasks.task import Task
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 from clozeline.training.state import Batch
 from tests.make.models import SENTENCES
@@ -50,7 +51,9 @@ def test_texts_of_similar_length_share_a_batch_and_batches_are_not_ordered_by_le
 
 def test_the_batch_sequence_can_resume_at_any_batch() -> None:
     def batches(*start: int) -> Iterator[Batch[Any]]:
-        return training_batches(LENGTHS, 300, 1, start, lambda rows_B, epoch: rows_B)
+        task = Mock(length_T=LENGTHS, params=Mock(batch_size=300), inputs=Mock(seed=1), num_targets=len)
+        task.batch = lambda rows_B, epoch: rows_B
+        return Task.batches_from(task, *start)
 
     whole = list(islice(batches(0, 0), 12))
     assert [(batch.epoch, batch.index) for batch in whole[:6]] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]

@@ -14,7 +14,7 @@ from clozeline.records.record import Lock
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.files import SweptStore, sweep
 from clozeline.versions import remote
-from clozeline.versions.objects import Objects, dvc_stores
+from clozeline.versions.objects import Objects, Stored
 from tests.make.projects import make_toy
 from tests.make.stores import BUCKET, ObjectStore
 from tests.make.swept_project import DVC_YAML, PAGES, outcomes
@@ -71,7 +71,8 @@ def one(template: Path) -> Lock:
 
 
 def swept(root: Path, *locks: Lock, before: datetime = NO_AGE, shared: bool = False) -> dict[str, SweptStore]:
-    with dvc_stores(root, locks, before, shared=shared) as stores:
+    with Stored.open(root, shared=shared) as stored:
+        stores = stored.without_old(locks, before)
         sweep(stores)
     return {store.name: store for store in stores}
 

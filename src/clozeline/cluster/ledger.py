@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from clozeline.cluster.address import reachable_cluster
-from clozeline.cluster.store import RECORD, FetchedFile, SharedStore, StoreWorkers
+from clozeline.cluster.store import RECORD, FetchedFile, SharedStore
 from clozeline.system.content import sha256_of
 from clozeline.system.files import storage_faults_named
 from clozeline.system.machine import available_cores
@@ -125,7 +125,7 @@ class Ledger:
 
     @property
     def store(self) -> SharedStore | None:
-        return self.workers.store if isinstance(self.workers, StoreWorkers) else None
+        return getattr(self.workers, "store", None)  # those of this machine have none
 
     def run(self, items: Iterable[Item], read: Sequence[str] = ("*",)) -> Iterator[FinishedTask]:
         """Yield the record of each task in order; only those that are not recorded run.

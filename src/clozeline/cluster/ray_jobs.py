@@ -44,7 +44,6 @@ Otherwise it would start them again, and other nodes would wait for them.
 """
 
 _PLACING_SECONDS: Final = 60.0
-_POLL_SECONDS: Final = 1.0
 _OTHERS_FAIL_WITHIN_SECONDS: Final = 3.0
 """Time in which the agents of other nodes end with an error of their own, after the first one did."""
 _AGENT_ANSWERS_WITHIN_SECONDS: Final = 60.0
@@ -108,7 +107,7 @@ class Agent:
             self.start(*started)
 
     def facts(self, token: nodes.Token) -> nodes.NodeFacts:
-        return nodes.facts_of(nodes.named(nodes.this_node()), token)
+        return nodes.facts_of(token)
 
     def start(
         self, command: Sequence[str], folder: str, sent: Mapping[str, str], of_gang: Mapping[str, str] | None = None
@@ -164,14 +163,14 @@ def _signals() -> Iterator[list[int]]:
 
 
 class _Watch:
-    """What may end the wait for a node: a signal to this process, or the end of the head."""
+    """What may end the wait for a node: a signal to this process, or the end of the head, which `look` notices."""
 
-    def __init__(self, received: Sequence[int]) -> None:
-        self._received = received
+    def __init__(self, received: Sequence[int], look: Callable[[], None] = nodes.check_head) -> None:
+        self._received, self._look = received, look
         self._looked_at = time.monotonic()
 
-    def wait(self, asked: Any) -> bool:
-        """Wait for an answer a little; return whether it is there.
+    def done(self, asked: Sequence[Any]) -> list[Any]:
+        """Wait a little until one of the questions is answered; return those that are.
 
         Raises:
             StoppedError: this process got a signal.
@@ -180,12 +179,13 @@ class _Watch:
         if self._received:
             raise StoppedError(self._received[0])
         if time.monotonic() - self._looked_at > _LOOK_SECONDS:
-            nodes.check_head()
+            self._look()
             self._looked_at = time.monotonic()
-        return bool(ray.wait([asked], timeout=_WAIT_SECONDS)[0])
+        answered: list[Any] = ray.wait(asked, timeout=_WAIT_SECONDS)[0]
+        return answered
 
     def answer(self, asked: Any) -> Any:
-        while not self.wait(asked):
+        while not self.done([asked]):
             pass
         return ray.get(asked)
 
@@ -265,11 +265,11 @@ class _Job:
         """Return whether the process has a node, which is then checked; False if its room is no longer right."""
         with nodes.token_in(self.shared) as token:
             asked = process.facts.remote(token)
-            while not self.watch.wait(asked):
+            while not self.watch.done([asked]):
                 if _room() != room:
                     return False
             facts = ray.get(asked)
-            nodes.check_nodes([facts], nodes.facts_of("here", token), self.shared)
+            nodes.check_nodes([facts], nodes.facts_of(token, "here"), self.shared)
         _LOG.info("runs on node %s", facts.node)
         return True
 
@@ -344,6 +344,7 @@ class _Place:
     """A place of the gang, with the agent that has it now."""
 
     number: int
+    write: Callable[[bytes], object]
     agent: Any = None
     node: str = ""
     """What messages call the node; empty until its agent answers."""
@@ -356,16 +357,13 @@ class Gang:
 
     def __init__(self, group: PlacementGroup, size: GangSize) -> None:
         self._group = group
+        self.num_nodes = int(group.bundle_count)
         self._size = size
-        self._places = [_Place(number) for number in range(group.bundle_count)]
+        self._places: list[_Place] = []
         self._reading: dict[Any, _Place] = {}
         self._exit_codes: list[int] = []
         self._started: tuple[object, ...] = ()
         """What each agent starts."""
-
-    @property
-    def num_nodes(self) -> int:
-        return len(self._places)
 
     @property
     def host(self) -> str:
@@ -380,30 +378,30 @@ class Gang:
 
         Args:
             environment: variables for the command; a node keeps its own values of the others.
-            hear: gets the output of all nodes.
+            hear: gets the output of all nodes, by whole lines.
 
         Raises:
             TransientError: too few nodes are left, or the head is gone.
             ClusterError: the command does not start on a node.
         """
         self._started = ([*_AT_ONCE, *command], str(Path.cwd()), dict(os.environ), dict(environment))
-        looked_at = ended_at = time.monotonic()
+        self._places = [_Place(number, _Lines(hear)) for number in range(self.num_nodes)]
         with _signals() as received:
+            watch, ended_at = _Watch(received, self._look), time.monotonic()
             try:
                 for place in self._places:
                     self._start(place)
-                while self._is_running(ended_at) and not received:
-                    for done in ray.wait(list(self._reading), num_returns=1, timeout=_POLL_SECONDS)[0]:
-                        self._take(done, hear)
+                while self._is_running(ended_at):
+                    for done in watch.done(list(self._reading)):
+                        self._take(done)
                     if not any(self._exit_codes):
                         ended_at = time.monotonic()
-                    if time.monotonic() - looked_at > _LOOK_SECONDS:
-                        self._look()
-                        looked_at = time.monotonic()
-            finally:
-                self._end()
-        if received:
-            return _SIGNALLED + received[0]
+            except StoppedError as stopped:
+                return _SIGNALLED + stopped.number
+            finally:  # end the agents that run, with all their processes
+                ends = [place.agent.end.remote() for place in self._reading.values() if place.node]
+                if ends:
+                    ray.wait(ends, num_returns=len(ends), timeout=ENDS_WITHIN_SECONDS)
         telling = [code for code in self._exit_codes if code not in _UNSPECIFIC]
         return next(iter(telling or filter(None, self._exit_codes)), 0)
 
@@ -423,7 +421,7 @@ class Gang:
         place.started_at = time.monotonic()
         self._reading[place.agent.read.remote()] = place
 
-    def _take(self, done: Any, hear: Callable[[bytes], object]) -> None:
+    def _take(self, done: Any) -> None:
         place = self._reading.pop(done)
         try:
             heard: Heard = ray.get(done)
@@ -433,7 +431,8 @@ class Gang:
             self._start_again(place, nodes.first_line(error))
             return
         place.node = place.node or nodes.named(heard.node)
-        hear(heard.output)
+        if heard.output or heard.ended:
+            place.write(heard.output)
         if heard.ended:
             self._exit_codes.append(heard.ended.exit_code)
         else:
@@ -449,7 +448,8 @@ class Gang:
                 f"the training's agent on node {node} ended {_MOST_STARTS} times: {reason}",
                 do="see the logs of that node's raylet (/tmp/ray/session_latest/logs), then run the same command again",
             )
-        where = f"place {place.number + 1} of {len(self._places)}"
+        place.write(b"")
+        where = f"place {place.number + 1} of {self.num_nodes}"
         _LOG.warning("%s: %s; it is started again, and the others go on from the newest checkpoint", where, reason)
         self._start(place)
 
@@ -469,18 +469,12 @@ class Gang:
                 f"too few nodes are left for this training, which needs {self._size}: {_in_words() or 'none'}",
                 do="start nodes (docs/cluster.md), and run the same command: it goes on from the newest checkpoint",
             )
-        if num_fitting >= len(self._places):
+        if num_fitting >= self.num_nodes:
             for reading, place in silent.items():
                 if time.monotonic() - place.started_at > _AGENT_ANSWERS_WITHIN_SECONDS:
                     del self._reading[reading]
                     ray.kill(place.agent)
                     self._start_again(place, f"no answer within {_AGENT_ANSWERS_WITHIN_SECONDS:.0f} s")
-
-    def _end(self) -> None:
-        """End the agents that run, with all their processes."""
-        ends = [place.agent.end.remote() for place in self._reading.values() if place.node]
-        if ends:
-            ray.wait(ends, num_returns=len(ends), timeout=ENDS_WITHIN_SECONDS)
 
 
 @contextmanager

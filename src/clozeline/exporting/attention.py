@@ -8,17 +8,14 @@ Shapes: B texts, Q queries, K keys, X queries or keys; A heads, D dimensions of 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from clozeline.exporting.graph import drop_unread, inferred_axes
 
 ATTENTION = "Attention"
-_SHOWN = "qk_matmul_output_mode"
-_BARE, _MASKED = 0, 2
-"""Modes of `_SHOWN`: scores before the mask, and scores as softmax reads them."""
 _SWAPPED = [0, 2, 1, 3]
 """Permutation from [B, X, A, D] to [B, A, X, D] and back."""
 
@@ -31,18 +28,6 @@ def settle_attention(model: ModelProto) -> None:
     model.graph.node.extend(nodes)
     model.graph.initializer.extend(settling.constants)
     drop_unread(model.graph)
-
-
-def show_scores(graph: GraphProto, name: str, added: Set[str]) -> None:
-    """Give each attention node its scores [B, A, Q, K] as an output, called `name` formatted with the node's name.
-
-    The scores include an additive mask, one of `added`. They exclude a boolean mask, because ONNX Runtime writes the
-    lowest number of its compute type at hidden positions.
-    """
-    for node in graph.node:
-        if node.op_type == ATTENTION:
-            node.output.extend(["", "", name.format(node.name)])  # the two before are decoder outputs
-            _set(node, _SHOWN, _BARE if added.isdisjoint(node.input[3:4]) else _MASKED)
 
 
 class _Settling:

@@ -203,15 +203,15 @@ def write_package(
         write_sbom(folder, out.name, draft)
         manifest = _manifest(folder, draft, climbed)
         manifest.write(folder / FILES.manifest)
-        figures = ExportMetrics(
-            served=manifest.served,
-            fp32_size_bytes=size_of(folder / FILES.fp32),
-            parity_max_abs_difference=difference,
-            last_layer=manifest.last_layer,
-            num_agreement_texts=proof.num_texts,
-            ladder=climbed.rungs,
-            **(_of_int8(climbed.served) if climbed.served else {}),
-        )
+        known = {
+            "served": manifest.served,
+            "fp32_size_bytes": size_of(folder / FILES.fp32),
+            "parity_max_abs_difference": difference,
+            "last_layer": manifest.last_layer,
+            "num_agreement_texts": proof.num_texts,
+        }
+        of_int8 = _of_int8(climbed.served) if climbed.served else {}
+        figures = ExportMetrics.model_validate({**known, **of_int8, "ladder": climbed.rungs})
         if climbed.served is None:
             _LOG.warning("%s: no INT8 scheme of the ladder passed its gates: fp32 is served", out)
             warn_of_few_items(climbed.rungs)
@@ -293,18 +293,18 @@ def _manifest(folder: Path, draft: Manifest, climbed: Climbed) -> Manifest:
 
 def _of_int8(served: Passed) -> dict[str, Any]:
     passed, quantized = served.rung, served.quantized
-    is_encoder = passed.metric == "masked-LM accuracy"
+    of_masks = {"fp32_top1": passed.fp32_metric, "int8_top1": passed.int8_metric}  # shares of the masks
     return {
         "int8_size_bytes": passed.size_bytes,
         "int8_agreement": passed.agreement.value,
         "num_agreement_items": passed.agreement.num_items,
-        "fp32_top1": passed.fp32_metric if is_encoder else None,
-        "int8_top1": passed.int8_metric if is_encoder else None,
-        **{name: figure for name, figure in passed if "_cosine_m" in name and name in ExportMetrics.model_fields},
+        **(of_masks if passed.metric == "masked-LM accuracy" else {}),
+        **{name: figure for name, figure in passed if name.startswith(("embedding_cosine", "token_cosine"))},
         "quantized_matmuls": quantized.num_matmuls,
         "quantized_embeddings": quantized.num_embeddings,
         "quantized_activations": quantized.num_activations,
         "static_activations": len(quantized.static),
         "smoothed_activations": len(passed.scheme.smoothed_activations),
+        # small layers of the head, those that the scheme excludes, products of two activations outside Attention
         "float_matmuls": op_counts(quantized.model)["MatMul"],
     }

@@ -27,7 +27,6 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from clozeline.exporting.graph import biases, drop_unread, lookups, op_counts
-from clozeline.exporting.ranges import ActivationRange
 
 FULL_LIMIT = 127
 ZERO_POINT = 128
@@ -44,6 +43,20 @@ PRODUCT = "MatMulIntegerToFloat"
 """Operator of onnxruntime's own domain: an integer product that is scaled to floats before it is written."""
 NUM_CALIBRATION_TEXTS = 64
 """Texts outside the exam, for the ranges of activations; the first 16 find the products with the largest error."""
+
+
+@dataclass(frozen=True)
+class ActivationRange:
+    """Range of one activation; it includes 0."""
+
+    low: float
+    high: float
+    ratio: float
+    """Ratio of the fixed step for all tokens to the step of a typical token's own scale."""
+    is_smoothed: bool = False
+    """Whether the range is that of the smoothed activation (see `fixed_scales`)."""
+
+
 _NO_RANGES: Mapping[str, ActivationRange] = MappingProxyType({})
 
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from onnx import ModelProto
@@ -54,24 +54,31 @@ class _Switch(DummyInputGenerator):  # type: ignore[misc]  # optimum has no type
         return switch
 
 
-class OfText(ExporterConfig):  # type: ignore[misc]  # optimum has no types
-    """Configuration of a family that runs on our own encoder and has no token types."""
+class Takes(NamedTuple):
+    """Optional inputs of the graphs of a family."""
+
+    types: bool
+    """Token types, which tell the texts of a pair apart."""
+    positions: bool
+    """`MASKS_ONLY`: families on our own encoder can compute the last layer at some positions only."""
+
+
+class Configuration(ExporterConfig):  # type: ignore[misc]  # optimum has no types
+    """Inputs and outputs of the graph of one kind of model."""
 
     kind: ModelKind
     computed: Sequence[TensorSpec]
     """Outputs, as `forms` describes them."""
+    takes = Takes(types=False, positions=False)
     NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
     DUMMY_INPUT_GENERATOR_CLASSES = (DummyTextInputGenerator, _Switch)
-    takes_positions = True
-    """Whether the last layer can be computed at some positions only."""
-    takes_types = False
 
     @property
     def inputs(self) -> Axes:
         names = ["input_ids", "attention_mask"]
-        if self.takes_types and self._config.type_vocab_size:
+        if self.takes.types and self._config.type_vocab_size:
             names.append("token_type_ids")
-        switch = {MASKS_ONLY: _NONE} if self.takes_positions and self.kind.fills_masks else {}
+        switch = {MASKS_ONLY: _NONE} if self.takes.positions and self.kind.fills_masks else {}
         return dict.fromkeys(names, _TOKENS) | switch
 
     @property
@@ -82,41 +89,25 @@ class OfText(ExporterConfig):  # type: ignore[misc]  # optimum has no types
         }
 
 
-class OfPairs(OfText):
-    """Configuration of a family on our own encoder that tells the texts of a pair apart by token types."""
-
-    takes_types = True
-
-
-class OfWholeText(OfText):
-    """Configuration of a family that runs on transformers' classes, and of your own encoder."""
-
-    takes_positions = False
-
-
-class OfWholePairs(OfWholeText):
-    takes_types = True
-
-
-FAMILIES: Mapping[str, type[OfText]] = {
-    "albert": OfPairs,
-    "bert": OfPairs,
-    "big_bird": OfWholeText,
-    OWN_MODEL_TYPE: OfWholeText,
-    "deberta-v2": OfWholePairs,
-    "distilbert": OfText,
-    "electra": OfPairs,
-    "modernbert": OfText,
-    "modernbert-decoder": OfText,
-    "mpnet": OfWholeText,
-    "roberta": OfText,
-    "xlm-roberta": OfText,
+FAMILIES: Mapping[str, Takes] = {
+    "albert": Takes(types=True, positions=True),
+    "bert": Takes(types=True, positions=True),
+    "big_bird": Takes(types=False, positions=False),
+    OWN_MODEL_TYPE: Takes(types=False, positions=False),
+    "deberta-v2": Takes(types=True, positions=False),
+    "distilbert": Takes(types=False, positions=True),
+    "electra": Takes(types=True, positions=True),
+    "modernbert": Takes(types=False, positions=True),
+    "modernbert-decoder": Takes(types=False, positions=True),
+    "mpnet": Takes(types=False, positions=False),
+    "roberta": Takes(types=False, positions=True),
+    "xlm-roberta": Takes(types=False, positions=True),
 }
-"""Configuration of each family, keyed by `model_type`."""
+"""Families that can be exported, by `model_type`: on our own encoder, on transformers' classes, or on your code."""
 
 
 def configuration_of(family: str, task: Task, config: PretrainedConfig, computed: Sequence[TensorSpec] = ()) -> Any:
-    """Return the configuration that is registered for the family, otherwise the one in FAMILIES.
+    """Return the configuration that is registered for the family, otherwise that of a family in FAMILIES.
 
     `computed`: outputs of the graph.
 
@@ -124,13 +115,14 @@ def configuration_of(family: str, task: Task, config: PretrainedConfig, computed
         KeyError: the family is in neither.
     """
     register = TasksManager.create_register(BACKEND)
-    for name, of_family in FAMILIES.items():
-        register(name, *map(_known_to_optimum, MODEL_KINDS))(of_family)
+    for name in FAMILIES:
+        register(name, *map(_known_to_optimum, MODEL_KINDS))(Configuration)
     constructor = TasksManager.get_exporter_config_constructor(
         BACKEND, model_type=family, task=_known_to_optimum(task), library_name="transformers"
     )
     configuration = constructor(config)
     configuration.kind, configuration.computed = kind_of(task), computed
+    configuration.takes = FAMILIES.get(family, configuration.takes)
     return configuration
 
 

@@ -7,6 +7,7 @@ Shapes: Q queries, B queries of a block, D documents, H hidden.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -15,9 +16,9 @@ import numpy.typing as npt
 
 from clozeline.inference.language import Embedder
 from clozeline.records.finetune.scored_items import Floats, by_vectors
-from clozeline.records.finetune.statistics import Figure, Interval, bootstrap_interval, paired_interval
+from clozeline.records.finetune.statistics import Interval, bootstrap_interval
 from clozeline.records.reading.files import read_json_lines
-from clozeline.records.reading.streams import Meter, lines_of
+from clozeline.records.reading.streams import lines_of
 from clozeline.records.record import Record
 from clozeline.system.errors import DataError
 from clozeline.system.progress import ProgressBar
@@ -68,6 +69,20 @@ class JudgedQueries:
             )
         return cls([*documents], [*documents.values()], [*gains], [texts[query] for query in gains], [*gains.values()])
 
+    @cached_property
+    def _by_id_D(self) -> npt.NDArray[np.int64]:
+        """Order of equal scores: by falling id, as trec_eval has it."""
+        ids = self.document_ids
+        return np.array(sorted(range(len(ids)), key=ids.__getitem__, reverse=True), dtype=np.int64)
+
+    def first(self, score_D: Floats, query: int) -> list[int]:
+        """Return the places of the first `K` documents of a query, best first. A document with its id is not found."""
+        own, most = self.query_ids[query], K + 1
+        least = np.partition(score_D, -most)[-most] if len(score_D) > most else -np.inf
+        places = self._by_id_D[(score_D >= least)[self._by_id_D]]
+        best = places[np.argsort(-score_D[places], kind="stable")][:most].tolist()
+        return [place for place in best if self.document_ids[place] != own and np.isfinite(score_D[place])][:K]
+
 
 def _files(folder: Path, split: str) -> list[Path]:
     """Return the three files, each plain or compressed."""
@@ -82,7 +97,7 @@ def _files(folder: Path, split: str) -> list[Path]:
 
 
 def _records(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    return read_json_lines(path, {"the id": _ID, "the text": _TEXT}, Meter())
+    return read_json_lines(path, {"the id": _ID, "the text": _TEXT})
 
 
 def _judgements(path: Path) -> Iterator[tuple[str, str, int]]:
@@ -131,7 +146,6 @@ def retrieval(model: Embedder, judged: JudgedQueries) -> Retrieval:
     documents_DH = _embedded(model, judged.documents, "documents", _DOCUMENT_PROMPTS)
     words = bm25(judged.queries, judged.documents)
     scores_of = scorer_with_fusion(by_vectors(queries_QH, documents_DH), words)
-    order = Order.of(judged)
     found: dict[str, list[tuple[float, float]]] = {method: [] for method in METHODS}
     with ProgressBar("search", len(judged.queries)) as bar:
         for start in range(0, len(judged.queries), _BLOCK):
@@ -140,39 +154,16 @@ def retrieval(model: Embedder, judged: JudgedQueries) -> Retrieval:
             words_BD = np.where(words_BD > 0, words_BD, -np.inf)  # BM25 does not find a document without a common word
             for method, score_BD in zip(METHODS, (cosine_BD, words_BD, both_BD), strict=True):
                 for query, score_D in enumerate(score_BD, start=start):
-                    found[method].append(figures_of(order.first(score_D, query), judged.gains[query]))
+                    found[method].append(figures_of(judged.first(score_D, query), judged.gains[query]))
             bar.advance(stop - start)
-    ndcg, recall = ({method: np.array(pairs)[:, figure] for method, pairs in found.items()} for figure in (0, 1))
-    methods = tuple(
-        MethodFigures(method=method, ndcg_at_10=_measured(ndcg, method), recall_at_10=_measured(recall, method))
-        for method in METHODS
-    )
+
+    def figures(method: str) -> MethodFigures:
+        of_queries = zip(np.array(found[method]).T, np.array(found[_BASELINE]).T, strict=True)
+        ndcg, recall = (_measured(ours_Q, None if method == _BASELINE else words_Q) for ours_Q, words_Q in of_queries)
+        return MethodFigures(method=method, ndcg_at_10=ndcg, recall_at_10=recall)
+
+    methods = tuple(map(figures, METHODS))
     return Retrieval(num_queries=len(judged.queries), num_documents=len(judged.documents), methods=methods)
-
-
-@dataclass(frozen=True)
-class Order:
-    """Order of equal scores: by falling id, as trec_eval has it. A document with the id of the query is not found."""
-
-    by_id_D: npt.NDArray[np.int64]
-    own_Q: Sequence[int | None]
-    """Place of the document that is the query itself; None: there is none."""
-
-    @classmethod
-    def of(cls, judged: JudgedQueries) -> "Order":
-        place_of = {identity: place for place, identity in enumerate(judged.document_ids)}
-        by_id = sorted(range(len(judged.document_ids)), key=judged.document_ids.__getitem__, reverse=True)
-        return cls(np.array(by_id, dtype=np.int64), [place_of.get(identity) for identity in judged.query_ids])
-
-    def first(self, score_D: Floats, query: int) -> list[int]:
-        """Return the places of the first `K` documents of a query, best first."""
-        if (own := self.own_Q[query]) is not None:
-            score_D = score_D.copy()
-            score_D[own] = -np.inf
-        least = np.partition(score_D, -K)[-K] if len(score_D) > K else -np.inf
-        places = self.by_id_D[(score_D >= least)[self.by_id_D]]
-        best = places[np.argsort(-score_D[places], kind="stable")][:K]
-        return [place for place in best.tolist() if np.isfinite(score_D[place])]
 
 
 def figures_of(found: Sequence[int], gains: Mapping[int, int]) -> tuple[float, float]:
@@ -198,14 +189,10 @@ def _embedded(model: Embedder, texts: Sequence[str], name: str, prompts: Sequenc
     return vector_TH
 
 
-def _measured(values: Mapping[str, npt.NDArray[np.float64]], method: str) -> MeanOverQueries:
-    def mean_of(name: str) -> Figure:
-        return lambda places_Q: float(values[name][places_Q].mean())
+def _measured(ours_Q: npt.NDArray[np.float64], baseline_Q: npt.NDArray[np.float64] | None) -> MeanOverQueries:
+    def interval(values_Q: npt.NDArray[np.float64]) -> Interval:
+        low, high = bootstrap_interval(lambda places_Q: float(values_Q[places_Q].mean()), len(values_Q))
+        return Interval(low=low, high=high)
 
-    ours_Q = values[method]
-    low, high = bootstrap_interval(mean_of(method), len(ours_Q))
-    found = MeanOverQueries(value=float(ours_Q.mean()), interval=Interval(low=low, high=high))
-    if method == _BASELINE:
-        return found
-    low, high = paired_interval(mean_of(method), mean_of(_BASELINE), len(ours_Q))
-    return found.model_copy(update={"lead": Interval(low=low, high=high)})
+    lead = None if baseline_Q is None else interval(ours_Q - baseline_Q)
+    return MeanOverQueries(value=float(ours_Q.mean()), interval=interval(ours_Q), lead=lead)

@@ -6,7 +6,6 @@ of the workspace, by which runs and locks of several people and machines are tol
 """
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -35,6 +34,7 @@ from clozeline.system.workspace import Workspace
 from clozeline.tasks.formats import require_readable
 from clozeline.versions.graph import StageNode
 from clozeline.versions.objects import Objects
+from clozeline.versions.project import git, own_lock
 
 _CLEAN: Final = "data/clean"
 _FINETUNE: Final = "finetune@"
@@ -128,7 +128,7 @@ def needed_bytes(root: Path, graph: Sequence[StageNode], params: Params) -> int:
 
     Outputs count once, as DVC's cache links them where the file system can.
     """
-    known = _last_sizes(root)
+    known = {out.path: out.size or 0 for stage in own_lock(root).stages.values() for out in stage.outs}
     changed = [node for node in graph if node.is_changed]
     if not changed:
         return 0
@@ -161,13 +161,6 @@ def require_disk_space(root: Path, graph: Sequence[StageNode], params: Params) -
             free / _GB,
             needed / _GB,
         )
-
-
-def _last_sizes(root: Path) -> Mapping[str, int]:
-    lock = root / "dvc.lock"
-    if not lock.is_file():
-        return {}
-    return {out.path: out.size or 0 for stage in Lock.read(lock).stages.values() for out in stage.outs}
 
 
 def _planned_encoder_bytes(changed: Sequence[StageNode], params: Params) -> int:
@@ -300,8 +293,7 @@ def _champion(workspace: Workspace, params: Params, text: str) -> StartLock:
 
 def _text_hash(workspace: Workspace) -> str | None:
     """Return the hash of the last snapshot: the one decision of what counts as new text. None before the first one."""
-    file = workspace.root / "dvc.lock"
-    stage = Lock.read(file).stages.get(_SNAPSHOT) if file.exists() else None
+    stage = own_lock(workspace.root).stages.get(_SNAPSHOT)
     return stage.outs[0].md5 if stage and stage.outs else None
 
 
@@ -359,19 +351,11 @@ def locked_architecture(lock: Lock) -> Mapping[str, Setting]:
 
 def git_tags(root: Path) -> dict[str, str]:
     """Return tags for the commit and whether tracked files differ from it; {} outside a git checkout."""
-    commit = _git(root, "rev-parse", "HEAD")
+    commit = git(root, "rev-parse", "HEAD")
     if commit is None:
         return {}
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no")
-    return {"mlflow.source.git.commit": commit, "git.is_dirty": str(bool(changed)).lower()}
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        result = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
-    except (subprocess.CalledProcessError, FileNotFoundError):
-        return None
-    return result.stdout.strip()
+    changed = git(root, "status", "--porcelain", "--untracked-files=no")
+    return {"mlflow.source.git.commit": commit.decode().strip(), "git.is_dirty": str(bool(changed)).lower()}
 
 
 class _Identity(Record):

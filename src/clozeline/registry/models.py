@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Self
@@ -19,7 +18,7 @@ from typing import Final, Self
 from clozeline.records.package import FILES, Precision, package_sha256, read_manifest, verify
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.workspace import Workspace, tracking_uri
-from clozeline.tracking.addresses import Tables, ask, database_of, local_path, present
+from clozeline.tracking.addresses import database_of, local_path, names_with, present, version_at
 
 MODEL_PREFIX: Final = "clozeline-"
 CANDIDATE: Final = "candidate"
@@ -240,21 +239,15 @@ def _check_there_is_one(uri: str, address: str) -> None:
 
 def names_in_own_database(tracking_uri: str, alias: str) -> list[str] | None:
     """Return the names of our models that have `alias`; None: ask MLflow."""
-    names = ask(tracking_uri, lambda tables: tables.names_with(alias))
+    names = names_with(tracking_uri, alias)
     return None if names is None else [name for name in names if name.startswith(MODEL_PREFIX)]
 
 
 def live_in_own_database(tracking_uri: str, uri: str) -> Registered | None:
     """Return the version behind `uri`; None: ask MLflow, which also reports what is wrong."""
     named = MODEL_URI.fullmatch(uri)
-    return ask(tracking_uri, partial(_live, named)) if named else None
-
-
-def _live(named: re.Match[str], tables: Tables) -> Registered | None:
-    name, alias = named["name"], named["alias"]
-    number = tables.number_at(name, alias) if alias else int(named["version"])
-    found = tables.version(name, number) if number is not None else None
-    return Registered.of(name, str(number), found.run_id, found.address, found.tags) if found else None
+    found = version_at(tracking_uri, **named.groupdict()) if named else None
+    return Registered.of(named["name"], *found) if named and found else None
 
 
 def package_in_own_database(tracking_uri: str, uri: str) -> FetchedPackage | None:

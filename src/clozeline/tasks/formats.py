@@ -11,7 +11,7 @@ This module loads no torch, because a run checks the data of every task before i
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial, singledispatch
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -26,7 +26,7 @@ from clozeline.params.tasks import (
 from clozeline.records.reading.files import Fields, check_fields, format_of, nearest
 from clozeline.records.reading.streams import lines_of, parsed
 from clozeline.system.errors import DataError
-from clozeline.tasks.files import FOLDER, TABLES, LabelledRecord, Part, Reader, first_records, records_of
+from clozeline.tasks.files import FOLDER, TABLES, LabelledRecord, Part, Reader, files_named, read_records, records_of
 from clozeline.tasks.tagging.data import is_tag
 
 LabelFiles = Mapping[str, str]
@@ -156,11 +156,6 @@ class Labelled:
         fields = [params.text_field, *([params.second_field] if params.second_field else [])]
         read = _several if params.multi_label else _one
         return cls(tuple(record.text(field) for field in fields), read(record, params), given, record.place)
-
-
-def fields_of(params: LabelledParams) -> Fields:
-    named = {"text_field": params.text_field, "label_field": params.label_field}
-    return named if params.second_field is None else {**named, "second_field": params.second_field}
 
 
 def _one(record: LabelledRecord, params: LabelledParams) -> tuple[str, ...] | None:
@@ -314,20 +309,9 @@ def _record(path: Path, line: int, fields: Fields, words: list[str], tags: list[
     return LabelledRecord({fields["tokens_field"]: words, fields["tags_field"]: tags}, f"{path}, line {line}")
 
 
-@dataclass(frozen=True)
-class RecordFormat:
-    """Fields and file formats that a kind of task reads."""
-
-    fields: Fields
-    """Knob of the task → name of the field; every record must have these fields."""
-    readers: Mapping[str, Reader] = field(default_factory=dict)
-    """Readers of other formats than tables, keyed by file suffix."""
-
-
 def task_records(params: FinetuneParams, data: Path) -> Iterator[tuple[Part, LabelledRecord]]:
     """Yield each record with its split; raises as `records_of`."""
-    form = record_format(params)
-    return records_of(params, data, form.fields, form.readers)
+    return records_of(params, data, *record_format(params))
 
 
 def require_readable(params: FinetuneParams, data: Path) -> None:
@@ -337,36 +321,27 @@ def require_readable(params: FinetuneParams, data: Path) -> None:
         DataError: a file is missing, of an unknown format, or its first record cannot be read.
     """
     if params.hub is None:
-        form = record_format(params)
-        first_records(params, data, form.fields, form.readers)
+        for path in files_named(params, data):
+            next(read_records(path, *record_format(params)), None)
 
 
-@singledispatch
-def record_format(params: FinetuneParams) -> RecordFormat:
-    """Return the format of the task's kind; tables with any fields where the kind registers none."""
-    return RecordFormat({})
+def record_format(params: FinetuneParams) -> tuple[Fields, Mapping[str, Reader]]:
+    """Return the fields and the file formats that a kind of task reads.
 
-
-@record_format.register
-def _of_labels(params: LabelledParams) -> RecordFormat:
-    return RecordFormat(fields_of(params), label_readers(params.label_files))
-
-
-@record_format.register
-def _of_questions(params: QuestionAnsweringParams) -> RecordFormat:
-    fields = {name: getattr(params, name) for name in ("question_field", "context_field", "answers_field")}
-    return RecordFormat(fields, {".json": read_squad})
-
-
-@record_format.register
-def _of_tags(params: TaggingParams) -> RecordFormat:
-    fields = {"tokens_field": params.tokens_field, "tags_field": params.tags_field}
-    return RecordFormat(fields, tag_readers(params.token_column, params.tag_column))
-
-
-@record_format.register
-def _of_pairs(params: SimilarityParams) -> RecordFormat:
-    knobs = ("docstring_field", "title_field") if params.docstring_field else ("first_field", "second_field")
-    named = {knob: getattr(params, knob) for knob in (*knobs, "score_field")}
-    fields = {knob: name for knob, name in named.items() if name is not None}
-    return RecordFormat(fields, pair_readers(params.columns))
+    The fields, by the knob of the task that names them, are those that every record must have; the readers, by file
+    suffix, those of other formats than tables.
+    """
+    knobs: tuple[str, ...] = ()
+    readers: Mapping[str, Reader] = {}
+    match params:
+        case LabelledParams():
+            knobs = ("text_field", "label_field", "second_field")
+            readers = label_readers(params.label_files)
+        case QuestionAnsweringParams():
+            knobs, readers = ("question_field", "context_field", "answers_field"), {".json": read_squad}
+        case TaggingParams():
+            knobs, readers = ("tokens_field", "tags_field"), tag_readers(params.token_column, params.tag_column)
+        case SimilarityParams():
+            of_texts = ("docstring_field", "title_field") if params.docstring_field else ("first_field", "second_field")
+            knobs, readers = (*of_texts, "score_field"), pair_readers(params.columns)
+    return {knob: name for knob in knobs if (name := getattr(params, knob)) is not None}, readers

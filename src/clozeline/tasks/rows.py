@@ -5,9 +5,9 @@ Texts are tokenized once, bucketed by length, and padded to the longest row of t
 Shapes: T texts; B rows of a batch, L its longest row; `targets_B` has B rows and further axes that depend on the task.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
-from clozeline.training.state import Batch
 
 Ids = npt.NDArray[np.int64]
-Inputs = TypeVar("Inputs")
 _POOL_BATCHES = 32
 """Batches in a pool of texts sorted by length: enough to need little padding, few enough to keep the order random."""
 
@@ -223,28 +221,6 @@ def sorted_batches(length_T: Ids, batch_size: int, most_slots: int | None = None
         batches.append(some_T[: max(int(fits_T.sum()), 1)])
         start += len(batches[-1])
     return batches
-
-
-def training_batches(
-    length_T: Ids,
-    batch_size: int,
-    seed: int,
-    start: tuple[int, int],
-    made: Callable[[Ids, int], Inputs],
-    num_targets: Callable[[Ids], int] = len,
-) -> Iterator[Batch[Inputs]]:
-    """Yield training batches without end, from batch `start[1]` of epoch `start[0]` on.
-
-    Args:
-        made: rows of a batch and their epoch → inputs of the model.
-        num_targets: rows of a batch → number of their targets, of which the loss is the mean.
-    """
-    epoch, first = start
-    while True:
-        batches = shuffled_batches(length_T, batch_size, seed, epoch)
-        for place, rows_B in enumerate(batches[first:], start=first):
-            yield Batch(epoch, place, made(rows_B, epoch), int(length_T[rows_B].sum()), num_targets(rows_B))
-        epoch, first = epoch + 1, 0
 
 
 def _cut(order_T: Ids, batch_size: int) -> list[Ids]:

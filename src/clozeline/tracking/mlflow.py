@@ -36,6 +36,7 @@ _MISSING: Final = "RESOURCE_DOES_NOT_EXIST"
 _NO_ALIAS: Final = "INVALID_PARAMETER_VALUE"
 """Error code for a missing alias, and for a version that is not a number."""
 _REFUSALS: Final = MappingProxyType({"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403})
+"""MLflow's code of a refused caller → status of HTTP."""
 _ENDPOINT: Final = re.compile(r"endpoint (/\S+) ")
 _WRITTEN_TWICE: Final = ("duplicate key value", "UNIQUE constraint failed", "Duplicate entry")
 """What PostgreSQL, SQLite and MySQL say of a row that another request has just inserted; MLflow answers 400 with it."""
@@ -45,12 +46,11 @@ EXPERIMENT: Final = "clozeline"
 _PAGE: Final = 1000  # MLflow's largest
 _ONE_ATTEMPT: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
 
-_REFUSED_STATUS: Final = {401: "401 Unauthorized", 403: "403 Forbidden"}
 _WHO_MAY: Final = {
-    401: "a user and a password that the server knows",
-    403: "a user with the permission EDIT on it to release, promote or roll back, READ to serve; or an administrator",
+    401: "401 Unauthorized; it takes a user and a password that the server knows",
+    403: "403 Forbidden; it takes an administrator, or a user with the permission EDIT on it to release, promote or"
+    " roll back, READ to serve",
 }
-_LOG_IN: Final = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
 
 
 def monitors() -> Sequence[Any]:
@@ -95,22 +95,6 @@ def is_absent(error: MlflowException) -> bool:
 def is_of_a_server(error: Exception) -> bool:
     """Whether MLflow's server answered with an error; what it says about files is an error of requests."""
     return isinstance(error, MlflowException) or getattr(error, "response", None) is not None
-
-
-def refusal_in(error: Exception) -> tuple[int, str]:
-    """Return the HTTP status with which MLflow's server refused the caller, and the path that it refused.
-
-    MLflow has no error class for it, and names the path only in its message.
-
-    Returns:
-        401 or 403 with the path; (0, "") if the server did not refuse.
-    """
-    if not isinstance(error, MlflowException):
-        answer = getattr(error, "response", None)
-        return (0, "") if answer is None else (answer.status_code, urlsplit(answer.url).path)
-    status = _REFUSALS.get(error.error_code, 0)
-    path = _ENDPOINT.search(str(error)) if status else None
-    return status, path[1] if path else ""
 
 
 def is_busy(error: MlflowException) -> bool:
@@ -291,20 +275,27 @@ def _asking_once() -> Iterator[None]:
 def check_allowed(error: Exception, tracking_uri: str) -> None:
     """Raise ArtifactError if MLflow's server refused the caller: retrying would not help.
 
+    MLflow has no error class for it, and names the path that it refused only in its message.
+
     Raises:
         ArtifactError: the server answered 401 or 403.
     """
-    status, path = refusal_in(error)
-    if status in _REFUSED_STATUS:
-        user = os.environ.get("MLFLOW_TRACKING_USERNAME")
-        caller = f"user {user}" if user else "nobody: no user is set"
-        raise ArtifactError(
-            f"MLflow's server refuses the request {tracking_uri}{path} of {caller}: {_REFUSED_STATUS[status]}; it takes"
-            f" {_WHO_MAY[status]}",
-            do=_LOG_IN
-            if status == 401 or not user
-            else f"ask its administrator for it, or {_LOG_IN} of someone who may",
-        ) from error
+    if isinstance(error, MlflowException):
+        status, named = _REFUSALS.get(error.error_code), _ENDPOINT.search(str(error))
+        path = named[1] if named else ""
+    else:
+        answer = getattr(error, "response", None)
+        status, path = (None, "") if answer is None else (answer.status_code, urlsplit(answer.url).path)
+    if status not in _WHO_MAY:
+        return
+    user = os.environ.get("MLFLOW_TRACKING_USERNAME")
+    caller = f"user {user}" if user else "nobody: no user is set"
+    log_in = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+    is_known = status == 403 and user
+    raise ArtifactError(
+        f"MLflow's server refuses the request {tracking_uri}{path} of {caller}: {_WHO_MAY[status]}",
+        do=f"ask its administrator for it, or {log_in} of someone who may" if is_known else log_in,
+    ) from error
 
 
 @contextmanager

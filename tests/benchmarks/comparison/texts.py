@@ -114,7 +114,7 @@ def _raw_documents(source: Source) -> Iterator[Document]:
     settings = Params.model_validate(params_tree(source.changes)).preprocess.source
     raw = _taken(source, KEPT / f"{source.name}-{_digest(params_tree(source.changes)['preprocess'])}")
     text = open_snapshot(raw, settings)
-    for unit in opened(text.files, text.reading).units:
+    for unit in opened(text.files, text.reading):
         yield from (document for document in unit.documents() if document.dropped is None)
 
 

@@ -128,7 +128,12 @@ def candidates(sketches: Sketches, ledger: Ledger) -> list[Candidates]:
     assert sketches.num_texts < 1 << _EARLIER_BITS
     places = sketches.folder / "places.bin"
     sketches.place_N.tofile(places)
-    bands = [_band_item(band, sketches.buckets, places) for band in range(sketches.num_bands)]
+    buckets, keys = sketches.buckets, [bucket.key for bucket in sketches.buckets]
+    reads = [places, *(bucket.bands for bucket in buckets)]
+    bands = [
+        Item(f"band {band}", [band, keys], reads, partial(_write_pairs, band, buckets, places))
+        for band in range(sketches.num_bands)
+    ]
     by_part: dict[int, list[FinishedTask]] = {}
     for record in ledger.run_all(bands, "Pairing", read=()):
         for part in map(int, record.facts):
@@ -139,12 +144,6 @@ def candidates(sketches: Sketches, ledger: Ledger) -> list[Candidates]:
         Candidates(record.key, mapped(record.folder / _PAIRS_FILE, np.uint64), part)
         for part, record in zip(parts, merged, strict=True)
     ]
-
-
-def _band_item(band: int, buckets: Sequence[SketchedBucket], places: Path) -> Item:
-    reads = [places, *(bucket.bands for bucket in buckets)]
-    run = partial(_write_pairs, band, buckets, places)
-    return Item(f"band {band}", [band, [bucket.key for bucket in buckets]], reads, run)
 
 
 def _merge_item(part: int, bands: Sequence[FinishedTask]) -> Item:

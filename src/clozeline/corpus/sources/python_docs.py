@@ -27,25 +27,9 @@ from clozeline.system.workers import Workers
 STANDARD_LIBRARY = "python"
 _NOT_THE_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 """Folders without documentation of their library: tests, or other libraries."""
-_LOOP = ("body", "orelse")
-_BODIES: dict[type[ast.AST], tuple[str, ...]] = {
-    ast.Module: ("body",),
-    ast.ClassDef: ("body",),
-    ast.FunctionDef: ("body",),
-    ast.AsyncFunctionDef: ("body",),
-    ast.If: _LOOP,
-    ast.For: _LOOP,
-    ast.AsyncFor: _LOOP,
-    ast.While: _LOOP,
-    ast.With: ("body",),
-    ast.AsyncWith: ("body",),
-    ast.Try: ("body", "handlers", "orelse", "finalbody"),
-    ast.TryStar: ("body", "handlers", "orelse", "finalbody"),
-    ast.ExceptHandler: ("body",),
-    ast.Match: ("cases",),
-    ast.match_case: ("body",),
-}
-"""Fields of a statement that hold other statements. Kinds that are missing hold none, and so no definition."""
+_DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
+"""Nodes of which some hold definitions; expressions hold none."""
 
 _BATCH_BYTES = 1_000_000
 
@@ -178,13 +162,12 @@ def _docstrings(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
     waiting: list[tuple[ast.AST, str]] = [(tree, module)]
     while waiting:
         node, scope = waiting.pop()
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            scope = f"{scope}.{node.name}"
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, _DEFINITIONS):
+            scope = scope if isinstance(node, ast.Module) else f"{scope}.{node.name}"
             docstring = ast.get_docstring(node, clean=False)
             if docstring is not None:
                 yield scope, docstring
-        inner = [child for body in _BODIES[type(node)] for child in getattr(node, body) if type(child) in _BODIES]
+        inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, _STATEMENTS)]
         waiting.extend((child, scope) for child in reversed(inner))
 
 

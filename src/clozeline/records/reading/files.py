@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from clozeline.records.reading.streams import Meter, OnBad, lines_of, parsed, stop
+from clozeline.records.reading.streams import OnBad, lines_of, parsed, stop
 from clozeline.system.errors import DataError
 
 Fields = Mapping[str, str]
@@ -33,7 +33,7 @@ PlacedRecord = tuple[str, dict[str, Any]]
 """Location for messages, and values by field. A plain tuple, because there are millions."""
 
 _COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".zstd"}
-FormatReader = Callable[[Path, Fields, Meter], Iterator[PlacedRecord]]
+FormatReader = Callable[[Path, Fields], Iterator[PlacedRecord]]
 _PARQUET_ROWS = 1_000
 PARQUET_SUFFIXES = (".parquet", ".pq")
 
@@ -186,9 +186,7 @@ def format_of(path: Path) -> str:
     return PurePosixPath(name.stem).suffix if name.suffix in _COMPRESSION_SUFFIXES else name.suffix
 
 
-def read_parquet(
-    path: Path, fields: Fields, meter: Meter, start: int = 0, end: int | None = None
-) -> Iterator[PlacedRecord]:
+def read_parquet(path: Path, fields: Fields, start: int = 0, end: int | None = None) -> Iterator[PlacedRecord]:
     """Read the named columns, with a thousand rows in memory at a time.
 
     Args:
@@ -198,7 +196,6 @@ def read_parquet(
     Raises:
         DataError: the file is damaged, or has no such columns.
     """
-    file, size_bytes = str(path), path.stat().st_size
     try:
         with pq.ParquetFile(path) as table:
             check_fields(table.schema_arrow.names, fields, path)
@@ -210,8 +207,7 @@ def read_parquet(
             for batch in table.iter_batches(_PARQUET_ROWS, chosen, columns=columns, use_threads=False):
                 for values in batch.to_pylist():
                     row += 1
-                    yield f"{file}, row {row}", values
-                meter.add(size_bytes * len(batch) // table.metadata.num_rows)
+                    yield f"{path}, row {row}", values
     except (pa.ArrowInvalid, OSError) as error:
         if getattr(error, "errno", None) is not None:
             raise
@@ -221,13 +217,13 @@ def read_parquet(
         ) from error
 
 
-def read_json_lines(path: Path, fields: Fields, meter: Meter) -> Iterator[PlacedRecord]:
-    with closing(lines_of(path, meter)) as lines:
+def read_json_lines(path: Path, fields: Fields) -> Iterator[PlacedRecord]:
+    with closing(lines_of(path)) as lines:
         yield from json_records(lines, str(path), fields)
 
 
-def read_separated(path: Path, fields: Fields, meter: Meter, *, delimiter: str) -> Iterator[PlacedRecord]:
-    with closing(lines_of(path, meter)) as lines:
+def read_separated(path: Path, fields: Fields, *, delimiter: str) -> Iterator[PlacedRecord]:
+    with closing(lines_of(path)) as lines:
         yield from separated_records(lines, str(path), fields, delimiter=delimiter)
 
 

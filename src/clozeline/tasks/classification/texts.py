@@ -27,14 +27,14 @@ from clozeline.tasks.probe import Logits
 from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer_to, shown
 from clozeline.tasks.rows import Ids, TargetedBatch, lengths_of
 from clozeline.tasks.selection import count_seen
-from clozeline.tasks.task import InputsOf, TaskInputs, TrainedTask
+from clozeline.tasks.task import InputsOf, Task, TaskInputs
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
 _MOST_NAMED = 10
 NO_LABEL = "(none)"
 
 
-class ClassifierOnTexts(TrainedTask[LabelledText]):
+class ClassifierOnTexts(Task[LabelledText]):
     """An encoder with a head on the mean of its last hidden states, and the texts of the task."""
 
     problem: heads.Problem

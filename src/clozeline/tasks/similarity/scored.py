@@ -29,7 +29,7 @@ from clozeline.tasks.rows import Ids, TargetedBatch, TextRows
 from clozeline.tasks.selection import count_seen
 from clozeline.tasks.similarity.bm25 import tfidf_cosines
 from clozeline.tasks.similarity.data import PairBatch, PairRows, Targets, TextPair, select
-from clozeline.tasks.task import InputsOf, TrainedTask
+from clozeline.tasks.task import InputsOf, Task
 
 Values = npt.NDArray[np.float64]
 _FIFTHS = ("lowest fifth", "second fifth", "middle fifth", "fourth fifth", "highest fifth")
@@ -63,7 +63,7 @@ def ranking_losses(firsts_BH: Tensor, seconds_BH: Tensor, targets: Targets, temp
     return (there_B + back_B) / 2
 
 
-class OnPairs(TrainedTask[TextPair]):
+class OnPairs(Task[TextPair]):
     """An embedder trained on pairs. A text's vector is the mean of its last hidden states, normalized to length 1: the
     `sentence_embedding` of the package.
     """
@@ -115,7 +115,7 @@ class OnPairs(TrainedTask[TextPair]):
         return heads.embeddings(self.model, firsts), heads.embeddings(self.model, seconds)
 
 
-class OnScores(TrainedTask[TextPair]):
+class OnScores(Task[TextPair]):
     """Base of the models of scored pairs, measured by Spearman's correlation of their answers with the scores.
 
     `answer` is the word for the number that the model answers with.

@@ -26,7 +26,7 @@ from clozeline.tasks.rows import Ids, TargetedBatch
 from clozeline.tasks.selection import count_seen
 from clozeline.tasks.tagging.data import OUTSIDE, Sentence, Sentences, select, type_of
 from clozeline.tasks.tagging.tagged_rows import NO_TARGET, TaggedRows
-from clozeline.tasks.task import InputsOf, TrainedTask, answers, measuring_batches
+from clozeline.tasks.task import InputsOf, Task, answers, measuring_batches
 
 Tags = Sequence[Sequence[str]]
 Counts = npt.NDArray[np.int64]
@@ -119,7 +119,7 @@ def usual_tags(train: Iterable[Sentence], test: Iterable[Sentence]) -> list[list
     return [[usual.get(word, OUTSIDE) for word in sentence.words] for sentence in test]
 
 
-class Tagging(TrainedTask[Sentence]):
+class Tagging(Task[Sentence]):
     """Tagging with a head on the first token of each word."""
 
     splits: Sentences
