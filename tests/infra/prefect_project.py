@@ -1,7 +1,7 @@
 """A project that deploys infra/prefect.yaml to a Prefect server of its own."""
 
+import shutil
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import httpx
 from ruamel.yaml import YAML
+
+from tests.make.processes import run_to_end
 
 ROOT: Final = Path(__file__).parents[2]
 NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -33,8 +35,14 @@ def work() -> None:
     Path("ran-in.txt").write_text(os.getcwd(), encoding="utf-8")
 """
 
-Run = Callable[..., str]
-Running = Callable[..., AbstractContextManager[None]]
+
+def write_flows(project: Path) -> None:
+    """Write the flows `nightly` and `drift`."""
+    (project / "flows").mkdir(parents=True)
+    shutil.copy(ROOT / "flows/__init__.py", project / "flows")
+    drift = FLOW.replace("nightly()", 'nightly(url: str = "")').replace("nightly", "drift")
+    for name, text in {"drift": drift, "nightly": FLOW, "work": WORK}.items():
+        (project / f"flows/{name}.py").write_text(text, encoding="utf-8")
 
 
 def prefect_file() -> dict[str, Any]:
@@ -51,7 +59,6 @@ class Server:
     command: list[str]
     environment: dict[str, str]
     api: httpx.Client
-    run_to_end: Run
     own_environment: dict[str, str]
     """Environment of the server; `environment` is that of its clients."""
 
@@ -64,7 +71,7 @@ class Server:
         content = prefect_file()
         change(content)
         YAML().dump(content, self.project / "infra/prefect.yaml")
-        return self.run_to_end(self.command, {**self.environment, **variables}, self.project)
+        return run_to_end(self.command, self.project, {**self.environment, **variables})
 
     def deployments(self) -> dict[str, dict[str, Any]]:
         answer = self.api.post("/deployments/filter", json={}).raise_for_status()

@@ -1,9 +1,7 @@
 """A small project that was trained twice on a letter: real snapshots, clean text, DVC, and registered versions."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +19,7 @@ from clozeline.system.workspace import Workspace
 from clozeline.tracking.mlflow import experiment_id, prepare
 from clozeline.versions import remote
 from tests.make.params import with_values
+from tests.make.processes import run_to_end
 from tests.make.projects import PROJECT, make_toy
 
 MARK = "quuxbert"
@@ -126,12 +125,7 @@ def make_project(folder: Path) -> Path:
 
 
 def night(root: Path) -> str:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        [sys.executable, "-m", "dvc", "repro"], cwd=root, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return run_to_end([sys.executable, "-m", "dvc", "repro"], root)
 
 
 def register(root: Path, alias: str | None, package: str = "encoder") -> Registered:

@@ -10,17 +10,16 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
-from urllib.error import URLError
-from urllib.request import urlopen
+from socketserver import BaseServer
+from typing import Any, TypeVar
 
 from clozeline.system.workspace import Workspace
+from tests.make.processes import answers, wait_for
 
 
 @contextlib.contextmanager
@@ -121,24 +120,15 @@ class MlflowServer:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        deadline = time.monotonic() + 600
-        while not self._answers():
-            assert self._process.poll() is None, "the server ended"
-            assert time.monotonic() < deadline, "the server does not answer"
-            time.sleep(0.2)
+        process = self._process
+        wait_for(lambda: answers(f"{self.url}/health") or process.poll() is not None, 600)
+        assert answers(f"{self.url}/health"), f"the server does not answer, and its exit code is {process.poll()}"
 
     def stop(self) -> None:
         if self._process:
             os.killpg(self._process.pid, 9)
             self._process.wait()
             self._process = None
-
-    def _answers(self) -> bool:
-        try:
-            with urlopen(f"{self.url}/health", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except (URLError, OSError):
-            return False
 
 
 @contextmanager
@@ -153,23 +143,41 @@ def server_over_postgres(folder: Path, free_port: Callable[[], int]) -> Iterator
             server.stop()
 
 
+AnyServer = TypeVar("AnyServer", bound=BaseServer)
+
+
+@contextmanager
+def answering(server: AnyServer) -> Iterator[AnyServer]:
+    """Let a server answer in a thread of this process during the block."""
+    with server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers by `reply`, and keeps standard error for the tests."""
+
+    protocol_version = "HTTP/1.1"
+
+    def reply(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *told: object) -> None:
+        pass
+
+
 class Webhooks(ThreadingHTTPServer):
     """A receiver that keeps what it accepts, by path, after it has answered 500 as often as told."""
-
-    daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Webhook)
         self.accepted: list[tuple[str, dict[str, Any]]] = []
         self.num_refused = 0
         self.refuse_next = 0
-
-    @contextmanager
-    def serving(self) -> Iterator[Self]:
-        with self:
-            threading.Thread(target=self.serve_forever, daemon=True).start()
-            yield self
-            self.shutdown()
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/{path}"
@@ -178,7 +186,7 @@ class Webhooks(ThreadingHTTPServer):
         return [json.dumps(message) for where, message in self.accepted if where == f"/{path}"]
 
 
-class _Webhook(BaseHTTPRequestHandler):
+class _Webhook(Handler):
     server: Webhooks
 
     def do_POST(self) -> None:
@@ -189,9 +197,4 @@ class _Webhook(BaseHTTPRequestHandler):
             self.server.num_refused += 1
         else:
             self.server.accepted.append((self.path, message))
-        self.send_response(500 if is_refused else 200)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *arguments: object) -> None:
-        pass
+        self.reply(500 if is_refused else 200)
