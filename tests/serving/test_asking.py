@@ -3,12 +3,9 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-import httpx
 import pytest
-from starlette.types import ASGIApp
 
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.tagger import Tagger
@@ -17,7 +14,6 @@ from clozeline.serving import asking as of_texts
 from clozeline.serving.admission import Admission
 from tests.serving.conftest import Hosted, busy, connection, posted, wait_until
 
-Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["the [MASK]"]}
 TWICE = {
     "/invocations": {"inputs": ["the [MASK]"]},

@@ -5,14 +5,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import httpx
 import numpy as np
 import pytest
 from pydantic import TypeAdapter
-from starlette.types import ASGIApp
 
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.open_model import Rows
@@ -25,9 +23,7 @@ from clozeline.serving.loading import LoadedModel, ServedModel
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
 from clozeline.serving.turns import Plan, VersionTurns
-from tests.serving.conftest import Hosted, busy, connection, posted, wait_until
-
-Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+from tests.serving.conftest import Hosted, Server, busy, connection, posted, wait_until
 
 
 def code_of(answer: httpx.Response) -> str:

@@ -208,7 +208,8 @@ class Tagger(PerToken):
         """Return the dialogue that `tag` runs. It raises the same errors as `tag`."""
         asked = self.tagging(texts, overlap=reading.stride)
         (windows,) = yield Round([asked], reading_characters=sum(map(len, texts)))
-        return self.entities(texts, windows, strategy=reading.aggregation_strategy, ignored=ignored)
+        labels, strategy, joined = self.manifest.labels, reading.aggregation_strategy, self.tokenizer.joined
+        return [aggregated(tokens, labels, strategy, joined, ignored) for tokens in self.scored_tokens(texts, windows)]
 
     def tagging(self, texts: Sequence[str], *, overlap: int | None = None) -> Question[TaggedWindow]:
         """Return the question about the windows of each text. Raises the same errors as `tag`.
@@ -229,20 +230,6 @@ class Tagger(PerToken):
     def windows(self, texts: Sequence[str], *, overlap: int | None = None) -> list[Window]:
         """Return the windows of each text; raises as `tag`."""
         return self.tokenizer.windows(texts, longest=self.manifest.max_length, overlap=self._common(overlap))
-
-    def entities(
-        self,
-        texts: Sequence[str],
-        windows: Sequence[TaggedWindow],
-        *,
-        strategy: Aggregation = "simple",
-        ignored: Collection[str] = (OUTSIDE,),
-    ) -> list[Tagged]:
-        """Return the entities of each text, from the tag scores of its windows."""
-        return [
-            aggregated(tokens, self.manifest.labels, strategy, self.tokenizer.joined, ignored)
-            for tokens in self.scored_tokens(texts, windows)
-        ]
 
     def scored_tokens(self, texts: Sequence[str], windows: Sequence[TaggedWindow]) -> list[list[ScoredToken]]:
         """Return the scored tokens of each text; a token in two windows gets its score from the one with more text

@@ -184,13 +184,11 @@ class BodyLimit:
                 if not is_announced_too_large:
                     await self._take(receive, body)
         except TimeoutError:
-            given, expected = (
-                f"{told} {bounds.seconds:g} s" for told in ("an incomplete body after", "the whole body within")
-            )
-            return refused("body_too_slow", given=given, expected=expected)
+            given = f"an incomplete body after {bounds.seconds:g} s"
+            return refused("body_too_slow", given=given, expected=f"the whole body within {bounds.seconds:g} s")
         if is_announced_too_large or body.size_bytes > bounds.one_bytes:
-            given, expected = (f"{told} {bounds.one_bytes:,} bytes" for told in ("more than", "at most"))
-            return refused("body_too_large", given=given, expected=expected)
+            given = f"more than {bounds.one_bytes:,} bytes"
+            return refused("body_too_large", given=given, expected=f"at most {bounds.one_bytes:,} bytes")
         if body.held_bytes == body.size_bytes:
             return None
         return problem(

@@ -84,7 +84,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
         if went_on:
             self._head_bytes += len(data)
         if self._head_bytes > MAX_HEAD_BYTES:
-            given, expected = (f"{told} {MAX_HEAD_BYTES:,} bytes" for told in ("more than", "at most"))
+            given, expected = f"more than {MAX_HEAD_BYTES:,} bytes", f"at most {MAX_HEAD_BYTES:,} bytes"
             self._refuse(refused("head_too_large", given=given, expected=expected))
         elif self._head_timer is None:
             self._watch_head()

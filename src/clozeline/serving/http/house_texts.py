@@ -200,7 +200,9 @@ async def embedded(
     Raises:
         ApiError: 422, the model has fewer `dimensions` or no such prompt; or what `Call.ask` raises.
     """
-    check_dimensions(served.model, dimensions)
+    hidden_size = served.model.manifest.hidden_size
+    if dimensions is not None and dimensions > hidden_size:
+        raise refused("too_many_dimensions", given=dimensions, expected=f"at most {hidden_size}", param="dimensions")
     check_prompt(served.model, prompt_name)
     return await call.ask(
         served, texts, lambda: served.model.embedding(texts, truncate=truncate, prompt_name=prompt_name)
@@ -217,13 +219,6 @@ def check_prompt(encoder: Embedder, name: str | None) -> None:
             expected=f"one of: {', '.join(prompts)}" if prompts else "null: the model has no prompts",
             param="prompt_name",
         )
-
-
-def check_dimensions(encoder: Embedder, dimensions: int | None) -> None:
-    """Raise ApiError (422) if the model has fewer dimensions."""
-    hidden_size = encoder.manifest.hidden_size
-    if dimensions is not None and dimensions > hidden_size:
-        raise refused("too_many_dimensions", given=dimensions, expected=f"at most {hidden_size}", param="dimensions")
 
 
 def encoded(

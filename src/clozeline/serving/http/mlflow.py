@@ -104,9 +104,10 @@ class Sent:
             ApiError: 422, a row is not a text, or it is not clear which column holds the texts.
         """
         rows = self._rows()
-        if isinstance(rows, dict):
-            rows = rows.get(_text_column(rows), None)
-        return checked_texts(_column(rows) if isinstance(rows, list) else [rows], self.shape)
+        first = rows[0] if rows else self.given
+        name = _text_column(first) if isinstance(first, dict) else ""
+        given = [row.get(name) if isinstance(row, dict) else row for row in rows]
+        return checked_texts([_unwrapped(one) for one in given], self.shape)
 
     def pairs(self, names: _Names) -> list[tuple[str, str]]:
         """Return two texts for each row: the columns `names`, or JSON with these keys, as in registry/served_model.py.
@@ -114,10 +115,7 @@ class Sent:
         Raises:
             ApiError: 422, a row lacks one of the columns, has no text in it, or is not such JSON.
         """
-        rows = self._rows()
-        if isinstance(rows, dict):
-            rows = _turned(rows)
-        records = [_record(row) for row in (rows if isinstance(rows, list) else [rows])]
+        records = [_record(row) for row in self._rows()]
         for number, record in enumerate(records):
             if record is None or not set(names) <= set(record):
                 raise _no_pair(f"{self.shape}[{number}]", record, names)
@@ -125,20 +123,22 @@ class Sent:
         first, second = (checked_texts(column, self.shape) for column in columns)
         return list(zip(first, second, strict=True))
 
-    def _rows(self) -> Any:
-        return self.given.records() if isinstance(self.given, DataframeSplit) else self.given
+    def _rows(self) -> list[Any]:
+        """Return the rows. The columns of an object are lists, or the values of a single row."""
+        rows = self.given.records() if isinstance(self.given, DataframeSplit) else self.given
+        if isinstance(rows, dict):
+            columns = [value if isinstance(value, list) else [value] for value in rows.values()]
+            return [dict(zip(rows, row, strict=True)) for row in zip_longest(*columns)]
+        return rows if isinstance(rows, list) else [rows]
 
 
-def _turned(columns: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of `columns`. Each column is a list, or the value of a single row."""
-    listed = {name: value if isinstance(value, list) else [value] for name, value in columns.items()}
-    return [dict(zip(listed, row, strict=True)) for row in zip_longest(*listed.values())]
+def _unwrapped(row: Any) -> Any:
+    return row[0] if isinstance(row, list) and len(row) == 1 else row
 
 
 def _record(row: Any) -> dict[str, Any] | None:
     """Return a row as a dict, parsed from JSON if it is a string; None if it is neither."""
-    if isinstance(row, list) and len(row) == 1:
-        row = row[0]
+    row = _unwrapped(row)
     if isinstance(row, str):
         try:
             row = orjson.loads(row)
@@ -160,14 +160,7 @@ def _no_pair(place: str, record: dict[str, Any] | None, names: _Names) -> ApiErr
     )
 
 
-def _column(rows: list[Any]) -> list[Any]:
-    if rows and isinstance(rows[0], dict):
-        name = _text_column(rows[0])
-        return [row.get(name) if isinstance(row, dict) else row for row in rows]
-    return [row[0] if isinstance(row, list) and len(row) == 1 else row for row in rows]
-
-
-def _text_column(names: Sequence[str] | dict[str, Any]) -> str:
+def _text_column(names: dict[str, Any]) -> str:
     if len(names) == 1:
         return next(iter(names))
     if TEXT_COLUMN in names:
