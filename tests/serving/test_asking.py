@@ -140,7 +140,7 @@ def test_a_deadline_applies_after_inference_too_and_delays_no_other_request(
         begun.set()
         may_end.wait(timeout=120)
 
-    around(monkeypatch, Tagger, "entities", wait)
+    around(monkeypatch, Tagger, "scored_tokens", wait)
     around(monkeypatch, Answerer, "best", wait)
     with hosted() as (client, _), ThreadPoolExecutor(1) as clients:
         late = clients.submit(client.post, path, json=FINISHED[path], headers={"x-timeout-ms": "3000"})
