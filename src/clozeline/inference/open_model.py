@@ -1,7 +1,7 @@
 """Operations of every kind of model on an open package: tokenize, batch, run the ONNX graph, rank its logits.
 
-A batch holds texts of similar length: on a CPU, padding costs as much as text. A `Question` is one inference job, run
-either by a library call or by the workers of a server.
+A batch holds texts of similar length: on a CPU, padding costs as much as text. A `Dialogue` is one inference job, run
+either by a library call or by the workers of a server. Most have one `Question`.
 
 Shapes: B texts of a batch, L tokens of the longest; V classes or vocabulary; T tokens, C tags.
 """
