@@ -24,8 +24,9 @@ from scipy import stats
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from clozeline.corpus.cleaning.portions import texts_of
+from clozeline.encoder.architecture import longest_row_of
 from clozeline.encoder.checkpoints import find_checkpoint, opened
-from clozeline.encoder.families import FORMS
+from clozeline.encoder.families import LANGUAGE_HEADS
 from clozeline.encoder.families.layout import LanguageHead
 from clozeline.encoder.own import OWN_MODEL_TYPE
 from clozeline.evaluation import groups, measuring
@@ -71,7 +72,7 @@ def open_published(name: str, family: str | None = None, revision: str | None = 
     checkpoint, facts = find_checkpoint(name, revision)
     inspect_model(name, checkpoint.revision)
     architecture = (facts.get("architectures") or ["none"])[0]
-    head, _ = FORMS.get(architecture, (None, None))
+    head = LANGUAGE_HEADS.get(architecture)
     if checkpoint.is_folder and (facts.get("model_type") == OWN_MODEL_TYPE or head == "rtd"):
         return models.load(Path(name), family)
     if head is None or head == "rtd":
@@ -173,7 +174,7 @@ class Contender:
 
     @property
     def longest_row(self) -> int:
-        return models.longest_row(self.model)
+        return longest_row_of(self.model.config)
 
     def ask(self, texts: Path, how: ContestAsking, scratch: Path, *, num_groups: int) -> Said:
         """Predict every token of the texts in a Parquet file, and sum the results by document modulo `num_groups`.

@@ -378,8 +378,7 @@ def _built(params: PretrainParams, vocab_size: int, device: str) -> LanguageMode
         with torch.device(device):
             return models.build(params.model, head, TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=0)
     ids = replace(token_ids(params.start, params.start_revision, head), vocab_size=vocab_size)
-    length = params.max_length
-    return start_from(params.start, params.start_revision, params.model, head, ids, seed=0, max_length=length)
+    return start_from(params, ids, seed=0)
 
 
 def _family_of(model: LanguageModel) -> str:
