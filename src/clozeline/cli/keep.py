@@ -358,6 +358,10 @@ def ui(mlflow_port: PortOption = 5000, prefect_port: PortOption = 4200) -> None:
     Ctrl-C ends both.
 
     Example: `clozeline ui --mlflow-port 5001`
+
+    Args:
+        mlflow_port: Port of MLflow's pages.
+        prefect_port: Port of Prefect's pages.
     """
     workspace = project_here()
     from clozeline.orchestration.servers import serve_until_interrupted
