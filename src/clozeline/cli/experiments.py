@@ -452,4 +452,4 @@ def demo(
         with ProgressBar("train", num_steps) as bar:
             where = Path() if is_own else folder
             learned = lesson.teach(short_training, where, seed, folder / "lesson", [lesson.Watch(bar)])
-    show(lesson.report(learned, mode), plain_if_piped=True)
+    show(lesson.report(learned, mode), plain_if_piped=True, wraps=True)
