@@ -374,8 +374,8 @@ def _knobs(settings: list[str]) -> dict[str, Any]:
 
 
 def _glue_table(figures: "GlueFigures") -> Table:
-    rows = "all rows" if figures.limit is None else f"at most {figures.limit:,} rows of each part"
-    title = f"GLUE, dev parts; {figures.model}; {len(figures.seeds)} seed(s); {rows}"
+    used = "all rows" if figures.limit is None else f"at most {figures.limit:,} rows of each part"
+    title = f"GLUE, dev parts; {figures.model}; {len(figures.seeds)} seed(s); {used}"
     columns = ("task", "metrics", ">score", ">95 % over seeds", ">95 % over rows", ">trained on", ">rows")
     rows = []
     for task in figures.tasks:
