@@ -62,7 +62,10 @@ class RunComparison:
                 for run in self.runs
             ],
             "params": self.params,
-            "figures": {key: [_numbers(run, key) for run in self.runs] for key in self._measured()},
+            "figures": {
+                key: [{name: run.figures.get(f"{key}{end}") for name, end in _ENDINGS.items()} for run in self.runs]
+                for key in self._measured()
+            },
             "notes": self.notes,
         }
 
@@ -70,10 +73,6 @@ class RunComparison:
         """Return the keys of the figures with an interval: the encoder's first, then those of tasks."""
         ends = {key for run in self.runs for key in run.figures if key.endswith(_LOW)}
         return sorted((key.removesuffix(_LOW) for key in ends), key=_place)
-
-
-def _numbers(run: PastRun, key: str) -> dict[str, float | None]:
-    return {name: run.figures.get(f"{key}{ending}") for name, ending in _ENDINGS.items()}
 
 
 def _cell(run: PastRun, key: str) -> Cell:
