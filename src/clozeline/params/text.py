@@ -77,17 +77,9 @@ class PreprocessParams(Section):
     validation_fraction: Fraction
     holdout_fraction: Annotated[float, Field(ge=0, lt=1)]
     rules = (
-        (
-            "min_characters max_characters",
-            at_most,
-            "`min_characters` not above `max_characters`: otherwise no text passes",
-        ),
-        ("min_words max_words", at_most, "`min_words` not above `max_words`: otherwise no text passes"),
-        (
-            "same_side_similarity near_duplicate_similarity",
-            at_most,
-            "`same_side_similarity` not above `near_duplicate_similarity`",
-        ),
+        ("min_characters max_characters", at_most, "`min_characters` not above `max_characters`, or no text passes"),
+        ("min_words max_words", at_most, "`min_words` not above `max_words`, or no text passes"),
+        ("same_side_similarity near_duplicate_similarity", at_most, "not above `near_duplicate_similarity`"),
         ("validation_fraction holdout_fraction", sum_below_one, "a sum below 1: the rest is the training split"),
     )
 
