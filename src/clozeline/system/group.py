@@ -57,10 +57,6 @@ class Group:
             check_versions(group)
         return group
 
-    @classmethod
-    def alone(cls) -> Self:
-        return cls(0, 1, torch.device("cpu"))
-
     @property
     def is_first(self) -> bool:
         """Whether this process writes files and logs."""
@@ -124,7 +120,7 @@ def leave() -> None:
         distributed.destroy_process_group()
 
 
-ALONE = Group.alone()
+ALONE = Group(rank=0, world_size=1, device=torch.device("cpu"))
 """One process on the CPU."""
 
 
