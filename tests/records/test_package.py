@@ -5,20 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.records.package import FILES, QuantizationScheme, read_manifest, record_of, verify
+from clozeline.records.package import FILES, read_manifest, record_of, verify
 from clozeline.records.package_metrics import MetricPaths
 from clozeline.system.errors import ArtifactError
-from tests.make.packages import write_encoder
+from tests.make import packages
 
-SCHEME = QuantizationScheme(
-    activations="uint8 per token, dynamic",
-    weights="int8 per column, symmetric",
-    reduce_range=True,
-    embeddings="int8 per row, symmetric",
-    quantized_matmuls=9,
-    quantized_embeddings=1,
-    quantized_activations=9,
-    exact_matmuls=(),
+SCHEME = packages.SCHEME.model_copy(
+    update={"embeddings": "int8 per row, symmetric", "quantized_matmuls": 9, "quantized_embeddings": 1}
 )
 
 
@@ -47,7 +40,7 @@ def test_different_schemes_have_different_descriptions(change: dict[str, object]
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A package that a test may damage."""
-    write_encoder(tmp_path / "package")
+    packages.write_encoder(tmp_path / "package")
     return tmp_path / "package"
 
 
