@@ -57,6 +57,10 @@ class Group:
             check_versions(group)
         return group
 
+    @classmethod
+    def alone(cls) -> Self:
+        return cls(0, 1, torch.device("cpu"))
+
     @property
     def is_first(self) -> bool:
         """Whether this process writes files and logs."""
@@ -120,7 +124,7 @@ def leave() -> None:
         distributed.destroy_process_group()
 
 
-ALONE = Group(rank=0, world_size=1, device=torch.device("cpu"))
+ALONE = Group.alone()
 """One process on the CPU."""
 
 
