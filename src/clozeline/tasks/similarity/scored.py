@@ -226,7 +226,8 @@ class ScoredTogether(OnScores):
 
     def loss_sum(self, inputs: EncodedBatch) -> Tensor:
         """Return the squared difference of answer and score, summed over the pairs."""
-        return ((heads.logits(self.model, inputs)[:, 0].float() - inputs.targets_B) ** 2).sum()
+        difference_B: Tensor = heads.logits(self.model, inputs)[:, 0].float() - inputs.targets_B
+        return (difference_B**2).sum()
 
     def fit_head(self) -> None:
         """Fit the output layer by ridge regression on the frozen encoder, as strongly regularized as is best on the
