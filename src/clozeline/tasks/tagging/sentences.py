@@ -26,9 +26,8 @@ from clozeline.records.finetune.task_metrics import ShownItem
 from clozeline.tasks import heads, probe
 from clozeline.tasks.formats import task_records
 from clozeline.tasks.probe import Features
-from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer_to, shown
+from clozeline.tasks.report import HeadlineFigure, TaskReport
 from clozeline.tasks.rows import EncodedBatch, Ids, TextRows
-from clozeline.tasks.selection import count_seen
 from clozeline.tasks.tagging.data import OUTSIDE, Sentence, Sentences, select, type_of
 from clozeline.tasks.task import InputsOf, Task, answers, measuring_batches
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer, is_byte_level
@@ -313,23 +312,18 @@ class Tagging(Task[Sentence]):
             "num_unread_words_test": self._test.num_unread_words,
             # Validation and test entities of types that training lacks.
             "num_entities_of_unknown_types": sum(splits.types_not_trained.values()),
-            "num_test_seen_in_pretraining": count_seen(
-                (sentence.identity for sentence in sentences), self.inputs.pretraining_text
-            ),
-            "records": splits.count.by_reason,
+            "num_test_seen_in_pretraining": self.num_seen(sentence.identity for sentence in sentences),
         }
         items = [self._shown(*both) for both in zip(sentences, predicted, strict=True)]
-        return TaskReport(
+        return self.reported(
+            figures,
+            items,
             headline=top,
-            figures=figures,
             confusion=_confusion(actual, predicted),
             per_class=ours.per_type,
-            examples=shown(items, self.params.num_examples),
             test_texts=[" ".join(sentence.words) for sentence in sentences],
             train_texts=[" ".join(sentence.words) for sentence in splits.train],
             headline_on=figure.on,
-            first_places=splits.count.first_places,
-            only_answer=only_answer_to(items),
         )
 
     def held_out(self, items: Sequence[Sentence], most: int) -> list[HeldOut]:
