@@ -165,7 +165,10 @@ class TaggedRows:
             sentence_R=np.array([number for number, _ in flat], dtype=np.int64),
             first_RW=tuple(cut.first_W + 1 for _, cut in flat),
             word_RW=tuple(cut.word_W for _, cut in flat),
-            target_RW=tuple(_targets(sentences[number], cut.word_W, place) for number, cut in flat),
+            target_RW=tuple(
+                np.array([place.get(sentences[number].tags[word], NO_TARGET) for word in cut.word_W], dtype=np.int64)
+                for number, cut in flat
+            ),
             num_split=sum(len(cuts) > 1 for cuts in cuts_S),
             num_unread_words=sum(len(it.words) for it in sentences) - sum(len(cut.word_W) for _, cut in flat),
         )
@@ -230,10 +233,6 @@ def _cut(tokens_W: Sequence[Ids], longest: int) -> list[Cut]:
         length += len(kept)
     close()
     return cuts
-
-
-def _targets(sentence: Sentence, word_W: Ids, place: Mapping[str, int]) -> Ids:
-    return np.array([place.get(sentence.tags[word], NO_TARGET) for word in word_W.tolist()], dtype=np.int64)
 
 
 class Tagging(Task[Sentence]):
@@ -314,7 +313,13 @@ class Tagging(Task[Sentence]):
             "num_entities_of_unknown_types": sum(splits.types_not_trained.values()),
             "num_test_seen_in_pretraining": self.num_seen(sentence.identity for sentence in sentences),
         }
-        items = [self._shown(*both) for both in zip(sentences, predicted, strict=True)]
+        said = [
+            [_spelled(it.words, tags) for it, tags in zip(sentences, of, strict=True)] for of in (actual, predicted)
+        ]
+        items = [
+            ShownItem({"text": " ".join(it.words)}, right, found, right == found)
+            for it, right, found in zip(sentences, *said, strict=True)
+        ]
         return self.reported(
             figures,
             items,
@@ -347,11 +352,6 @@ class Tagging(Task[Sentence]):
             target_W.append(part.batch(rows_B).targets_B[is_read_BL].numpy())
         return np.concatenate(feature_W), np.concatenate(target_W)
 
-    @staticmethod
-    def _shown(sentence: Sentence, predicted: Sequence[str]) -> ShownItem:
-        actual, found = (_spelled(entities_in(sentence.words, tags)) for tags in (sentence.tags, predicted))
-        return ShownItem({"text": " ".join(sentence.words)}, actual, found, actual == found)
-
 
 def _held_out(sentence: Sentence) -> HeldOut:
     starts = list(itertools.accumulate((len(word) + 1 for word in sentence.words), initial=0))
@@ -372,5 +372,5 @@ def _confusion(actual: Sequence[Sequence[str]], predicted: Tags) -> list[tuple[s
     return [pair for pair in pairs if pair != (OUTSIDE, OUTSIDE)]
 
 
-def _spelled(entities: Sequence[tuple[str, str]]) -> str:
-    return "; ".join(f"{words} ({name})" for words, name in entities) or "no entities"
+def _spelled(words: Sequence[str], tags: Sequence[str]) -> str:
+    return "; ".join(f"{entity} ({name})" for entity, name in entities_in(words, tags)) or "no entities"
