@@ -313,9 +313,7 @@ class Tagging(Task[Sentence]):
             "num_entities_of_unknown_types": sum(splits.types_not_trained.values()),
             "num_test_seen_in_pretraining": self.num_seen(sentence.identity for sentence in sentences),
         }
-        said = [
-            [_spelled(it.words, tags) for it, tags in zip(sentences, of, strict=True)] for of in (actual, predicted)
-        ]
+        said = [map(_spelled, [it.words for it in sentences], tags) for tags in (actual, predicted)]
         items = [
             ShownItem({"text": " ".join(it.words)}, right, found, right == found)
             for it, right, found in zip(sentences, *said, strict=True)
