@@ -6,19 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.records.package import FILES, QuantizationScheme, read_manifest, record_of, verify
+from clozeline.records.package import FILES, read_manifest, record_of, verify
 from clozeline.records.package_metrics import MetricPaths
 from clozeline.system.errors import ArtifactError
+from tests.make import packages
 
-SCHEME = QuantizationScheme(
-    activations="uint8 per token, dynamic",
-    weights="int8 per column, symmetric",
-    reduce_range=True,
-    embeddings="int8 per row, symmetric",
-    quantized_matmuls=9,
-    quantized_embeddings=1,
-    quantized_activations=9,
-    exact_matmuls=(),
+SCHEME = packages.SCHEME.model_copy(
+    update={"embeddings": "int8 per row, symmetric", "quantized_matmuls": 9, "quantized_embeddings": 1}
 )
 
 
