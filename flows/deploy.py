@@ -37,9 +37,9 @@ def deploy(prefect_file: Path) -> None:
         deployments.make_work_pools(client, wanted)
         deployments.limit_work_queues(client, file["work_queues"])
         deployments.deploy_all(prefect_file)
-        deployments.remove_others(client, wanted)
+        deployed = deployments.remove_others(client, wanted)
         saved = {one["name"]: deployments.saved(one, client, blocks[one["name"]]) for one in receivers}
-        ids: deployments.Ids = {"deployment": deployments.ids_of(client, wanted), "receiver": saved}
+        ids: deployments.Ids = {"deployment": deployed, "receiver": saved}
         made = [deployments.resolved(automation, ids) for automation in file["automations"]]
         deployments.set_automations(client, [automation for automation in made if automation])
     logger.info("alerts go to: %s", ", ".join(name for name, block in saved.items() if block) or "nobody")

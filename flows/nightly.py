@@ -52,15 +52,12 @@ def nightly(project: Path = Path()) -> State[object] | None:
     held = [made for made in releases if made.outcome == "held"]
     if held:
         errors.append(HeldError.of(held))
-    return _failed(errors[0]) if errors else None
-
-
-def _failed(error: ClozelineError) -> State[object]:
-    """Return the final state, by whose name alerts tell what happened."""
-    name = STATES.get(type(error))
-    if name is None:
-        raise error
-    return State(type=StateType.FAILED, name=name, message=str(error), data=error)
+    if not errors:
+        return None
+    if type(errors[0]) not in STATES:
+        raise errors[0]
+    name = STATES[type(errors[0])]
+    return State(type=StateType.FAILED, name=name, message=str(errors[0]), data=errors[0])
 
 
 @contextmanager

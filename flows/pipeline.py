@@ -8,19 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from prefect import flow, runtime, task
-from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, wait
 
-from clozeline.orchestration.checks import (
-    require_disk_space,
-    require_inputs,
-    require_own_encoder,
-    require_readable_labels,
-    require_start,
-    settle_for,
-    settle_start,
-    warn_of_missing_labels,
-)
+from clozeline.orchestration import checks
 from clozeline.orchestration.pipeline import PipelineRun, StageResult
 from clozeline.orchestration.prefect_adapter import STAGE_RETRIES, STAGES, flow_run_id, tell_errors_plainly
 from clozeline.orchestration.stage_process import forget_old_runs
@@ -68,14 +58,14 @@ def pipeline(project: Path = Path(), refresh: bool = False, only: str | None = N
         graph = read_stage_graph(workspace.root, again=again, only=only)
         refuse_own_outputs(params.starting_models, (out for node in graph for out in node.outs), workspace.root)
         require_writable_cache(workspace.root)
-        if settle_start(workspace, graph, params):
+        if checks.settle_start(workspace, graph, params):
             graph = read_stage_graph(workspace.root, again=again, only=only)
-        warn_of_missing_labels(params)
-        require_inputs(workspace.root, graph, done={node.name for node in graph if not node.is_changed})
-        require_readable_labels(workspace.root, graph, params)
-        require_own_encoder(workspace, graph, params)
-        require_disk_space(workspace.root, graph, params)
-        require_start(workspace, graph, params)
+        checks.warn_of_missing_labels(params)
+        checks.require_inputs(workspace.root, graph, done={node.name for node in graph if not node.is_changed})
+        checks.require_readable_labels(workspace.root, graph, params)
+        checks.require_own_encoder(workspace, graph, params)
+        checks.require_disk_space(workspace.root, graph, params)
+        checks.require_start(workspace, graph, params)
         with PipelineRun.open(workspace, graph, kept_open=[lock]) as run:
             _run_stages(run, params)
         return [run.results[node.name] for node in graph]
@@ -93,9 +83,9 @@ def _run_stages(run: PipelineRun, params: Params) -> None:
             future.result()  # raises the error of the stage
 
 
-@task(cache_policy=NO_CACHE, persist_result=False, **STAGE_RETRIES)
+@task(**STAGE_RETRIES)
 def run_stage(run: PipelineRun, node: StageNode, params: Params) -> None:
     """Bring one stage up to date, after its parents."""
     run.wait_before(runtime.task_run.run_count)
-    settle_for(node, run.workspace, params)
+    checks.settle_for(node, run.workspace, params)
     run.bring_up_to_date(node)

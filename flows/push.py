@@ -3,13 +3,12 @@
 from pathlib import Path
 
 from prefect import get_run_logger, task
-from prefect.cache_policies import NO_CACHE
 
 from clozeline.orchestration.prefect_adapter import RETRIES
 from clozeline.versions import remote
 
 
-@task(cache_policy=NO_CACHE, persist_result=False, **RETRIES)
+@task(**RETRIES)
 def push(project: Path) -> None:
     """Push data and run cache to the remote, if there is one; raises the errors of `versions.remote.push`."""
     num_sent = remote.push(project)

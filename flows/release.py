@@ -7,24 +7,16 @@ from pathlib import Path
 
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
-from prefect.cache_policies import NO_CACHE
 
 from clozeline.inference import latency
+from clozeline.orchestration import release as steps
 from clozeline.orchestration.checks import identity_of, trained_encoder
-from clozeline.orchestration.prefect_adapter import RETRIES, flow_run_id, tell_errors_plainly
-from clozeline.orchestration.release import (
-    Release,
-    ReleaseRefusedError,
-    decide,
-    register,
-    require_locked,
-    require_registry,
-)
+from clozeline.orchestration.prefect_adapter import EFFECT, RETRIES, flow_run_id, tell_errors_plainly
+from clozeline.orchestration.release import Release, ReleaseRefusedError
 from clozeline.orchestration.trials import PackageTrials
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params
 from clozeline.records.package import read_manifest, verify
-from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.registry.publishing import Publisher
 from clozeline.system.workspace import Workspace, run_lock, set_defaults, tracking_uri
 from clozeline.tracking.runs import deliver_waiting
@@ -62,7 +54,7 @@ def release(
     released = release_package.with_options(**RETRIES) if waits else release_package
     with run_lock(workspace.lock_file, flow_run=flow_run_id()):
         if not waits:
-            require_registry(workspace, params)
+            steps.require_registry(workspace, params)
         publisher = opened(workspace)
         releases = [
             released.with_options(name=f"release:{package}", task_run_name=package)(
@@ -76,7 +68,7 @@ def release(
     return releases
 
 
-@task(name="registry", cache_policy=NO_CACHE, persist_result=False)
+@task(name="registry", **EFFECT)
 def open_registry(workspace: Workspace) -> Publisher:
     """Deliver pending records of earlier runs to MLflow, and close the runs that killed releases left open."""
     address = tracking_uri(workspace)
@@ -86,22 +78,20 @@ def open_registry(workspace: Workspace) -> Publisher:
     return publisher
 
 
-@task(cache_policy=NO_CACHE, persist_result=False)
+@task(**EFFECT)
 def release_package(
     publisher: Publisher, workspace: Workspace, params: Params, package: str, accept_held: bool
 ) -> Release:
     """Check `dist/<package>`, register it, and decide about it."""
-    folder = workspace.root / "dist" / package
+    tried = PackageTrials(workspace, params, package, accept_held)
+    folder = tried.folder
     manifest = read_manifest(folder)
     verify(folder, manifest)
-    require_locked(workspace, package)
+    steps.require_locked(workspace, package)
     trained = trained_encoder(workspace, params) if package == params.encoder_package else None
     measured = latency.measure(folder)
-    paths = MetricPaths.of(package, params.packages[package])
-    figures = PackageMetrics.read(workspace.root / "metrics", paths)
-    version = register(publisher, workspace, paths, folder, measured, params.release, trained)
-    trials = PackageTrials(workspace, params, package, accept_held)
-    decision = decide(publisher, version, params.release, figures, trials)
+    version = steps.register(publisher, tried, measured, trained)
+    decision = steps.decide(publisher, version, tried)
     made = Release.of(package, version, decision, manifest, measured)
     get_run_logger().info("%s", "\n".join(made.log_lines))
     if decision.is_new:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from clozeline.params.pretraining import PretrainParams
+from clozeline.params.pretraining import PretrainParams, laid_over
 from clozeline.params.reading import read_params
 from clozeline.records.reading.tokens import INFO_NAME, SpecialIds, TokensInfo
 from tests.make.servers import held_ports
@@ -207,49 +207,35 @@ def made_tiny_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tokenizers.pre_tokenizers import Whitespace
     from transformers import PreTrainedTokenizerFast
 
+    from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
+
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(5, VOCAB_SIZE))]
     tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     folder = tmp_path_factory.mktemp("tiny") / "tokenizer"
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-    ).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL_TOKENS).save_pretrained(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
 def tiny_pretraining() -> PretrainParams:
     """The project's own pretrain section, shrunk."""
+    from tests.make.projects import TINY_MODEL
+
+    changes = {
+        "model": TINY_MODEL,
+        "max_length": 32,
+        "batch_tokens": 256,
+        "masking": {"mask_rate": 0.2, "final_mask_rate": None},
+        "optimizer": {"learning_rate": 0.02},
+        "schedule": {"warmup_fraction": 0.125},
+        "steps": 40,
+        "tokens": None,
+        "validation": {"every_steps": None},
+        "log_every_steps": 5,
+        "checkpoint_every_steps": 10,
+        "num_checkpoints": 2,
+        "num_threads": 1,
+    }
     params = read_params(PROJECT / "params.yaml").pretrain
-    model = params.model.model_copy(
-        update={
-            "size": None,
-            "hidden_size": 32,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "intermediate_size": 32,
-            "max_position_embeddings": 64,
-        }
-    )
-    return params.model_copy(
-        update={
-            "model": model,
-            "max_length": 32,
-            "batch_tokens": 256,
-            "masking": params.masking.model_copy(update={"mask_rate": 0.2, "final_mask_rate": None}),
-            "optimizer": params.optimizer.model_copy(update={"learning_rate": 0.02}),
-            "schedule": params.schedule.model_copy(update={"warmup_fraction": 0.125}),
-            "steps": 40,
-            "tokens": None,
-            "validation": params.validation.model_copy(update={"every_steps": None}),
-            "log_every_steps": 5,
-            "checkpoint_every_steps": 10,
-            "num_checkpoints": 2,
-            "num_threads": 1,
-        }
-    )
+    return PretrainParams.model_validate(laid_over(params.model_dump(), changes))

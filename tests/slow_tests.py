@@ -69,7 +69,6 @@ SLOW = (
     "clozeline.tracking.past_runs:past_runs",
     "clozeline.tracking.run_logger",
     "clozeline.tracking.runs",
-    "clozeline.tracking.stage_log",
     "clozeline.tracking.stored_files",
     "clozeline.training.loop",
     "clozeline.versions.reproduce",

@@ -17,8 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from comparison.frame import Rounds, available_cores, compared, finish, options
-from comparison.stages import Usage, run_stage
+from comparison.frame import Rounds, available_cores, options, report
+from comparison.stages import Usage, paths_of, run_stage
 from comparison.texts import TEXT_VARIABLE, built_in, news, raw_texts
 
 _LOG = logging.getLogger(__name__)
@@ -44,22 +44,14 @@ def main() -> None:
     worst = [max(growth[stage][kind] for stage in STAGES) for kind in ("time", "memory")]
     margins = (MOST_TIME / worst[0], MOST_MEMORY / worst[1])
     binding = margins.index(min(margins))
-    finish(
-        compared(
-            "corpus_growth",
-            Rounds((worst[binding],), ((MOST_TIME, MOST_MEMORY)[binding],)),
-            available_cores(),
-            {
-                "text": source.name,
-                "raw_bytes": {name: path.stat().st_size for name, path in sizes.items()},
-                "growth": growth,
-                "costs": {
-                    name: {stage: asdict(usage) for stage, usage in runs[0].items()} for name, runs in measured.items()
-                },
-            },
-            unit=("times the seconds", "times the memory")[binding],
-        )
-    )
+    facts = {
+        "unit": ("times the seconds", "times the memory")[binding],
+        "text": source.name,
+        "raw_bytes": {name: path.stat().st_size for name, path in sizes.items()},
+        "growth": growth,
+        "costs": {name: {stage: asdict(usage) for stage, usage in runs[0].items()} for name, runs in measured.items()},
+    }
+    report("corpus_growth", Rounds((worst[binding],), ((MOST_TIME, MOST_MEMORY)[binding],)), available_cores(), facts)
 
 
 def _growth(stage: str, measured: Mapping[str, list[dict[str, Usage]]]) -> dict[str, float]:
@@ -84,31 +76,6 @@ def costs(raw: Path, steps: int) -> dict[str, Usage]:
     }
     with TemporaryDirectory() as name:
         folder = Path(name)
-        clean, tokenizer, tokens = folder / "clean", folder / "tokenizer", folder / "tokens"
-        paths = {
-            "snapshot": {"source": raw, "out": folder / "raw"},
-            "preprocess": {
-                "raw": folder / "raw",
-                "out": clean,
-                "metrics": folder / "preprocess.json",
-                "work": folder / "kept",
-            },
-            "tokenize": {
-                "clean": clean,
-                "tokenizer": tokenizer,
-                "out": tokens,
-                "metrics": folder / "tokenize.json",
-                "work": folder / "ids",
-            },
-            "pretrain": {
-                "tokens": tokens,
-                "tokenizer": tokenizer,
-                "out": folder / "encoder",
-                "curve": folder / "curve.csv",
-                "validation": folder / "validation.csv",
-                "timing": folder / "timing.csv",
-                "work": folder / "work",
-                "metrics": folder / "pretrain.json",
-            },
-        }
+        paths = {stage: paths_of(stage, folder, folder / "kept") for stage in STAGES}
+        paths["snapshot"]["source"] = raw
         return {stage: run_stage(stage, folder, changes, **paths[stage]) for stage in STAGES}

@@ -9,8 +9,8 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from comparison.frame import alternate, available_cores, compared, finish, options
-from comparison.stages import digest_of, run_stage
+from comparison.frame import alternate, available_cores, options, report
+from comparison.stages import digest_of, paths_of, run_stage
 from comparison.texts import news, raw_texts
 
 SHARE = 100
@@ -26,19 +26,13 @@ def main() -> None:
         night = _Night(folder, lines)
         night.before()
         rounds = alternate(night.with_kept, night.from_scratch, chosen.rounds, "s")
-        finish(
-            compared(
-                "corpus_increment",
-                rounds,
-                available_cores(),
-                {
-                    "text": source.name,
-                    "raw_bytes": sum(map(len, lines)),
-                    "bytes_equal": len(set(night.digests)) == 1,
-                    "seconds": night.seconds,
-                },
-            )
-        )
+        facts = {
+            "text": source.name,
+            "raw_bytes": sum(map(len, lines)),
+            "bytes_equal": len(set(night.digests)) == 1,
+            "seconds": night.seconds,
+        }
+        report("corpus_increment", rounds, available_cores(), facts)
 
 
 class _Night:
@@ -82,18 +76,13 @@ class _Night:
         return sum(seconds.values())
 
     def _run(self, raw: str, out: str, kept: Path) -> dict[str, float]:
-        made = self._folder / f"made-{out}"
-        clean, metrics = made / "clean", {stage: made / f"{stage}.json" for stage in STAGES}
-        paths = {
-            "preprocess": {"raw": self._folder / f"{raw}-raw", "out": clean},
-            "tokenize": {"clean": clean, "tokenizer": made / "tokenizer", "out": made / "tokens"},
-        }
-        return {
-            stage: run_stage(
-                stage, self._folder, self._changes, **paths[stage], metrics=metrics[stage], work=kept / stage
-            ).seconds
-            for stage in STAGES
-        }
+        made, seconds = self._folder / f"made-{out}", {}
+        for stage in STAGES:
+            paths = paths_of(stage, made, kept) | {"metrics": made / f"{stage}.json"}
+            if stage == "preprocess":
+                paths["raw"] = self._folder / f"{raw}-raw"
+            seconds[stage] = run_stage(stage, self._folder, self._changes, **paths).seconds
+        return seconds
 
     @property
     def _changes(self) -> dict[str, object]:

@@ -20,7 +20,7 @@ from time import process_time
 from typing import Any
 
 from comparison.finetuning import params_of, run_stage
-from comparison.frame import Comparison, Rounds, available_cores, compared, finish, options
+from comparison.frame import Rounds, available_cores, finish, line_of, options
 from comparison.labelled import DATA_VARIABLE, Parts, Sizes, few_label_parts, few_label_sets
 from comparison.sentences import weights
 from comparison.their_tasks import PARTS
@@ -82,17 +82,13 @@ def measured(parts: Parts, knobs: Mapping[str, Any], seed: int) -> Round:
     return found
 
 
-def result(sets: Mapping[str, Sequence[Round]], num_threads: int, facts: Mapping[str, Any]) -> Comparison:
+def result(sets: Mapping[str, Sequence[Round]], num_threads: int, facts: Mapping[str, Any]) -> dict[str, Any]:
     by_seed = list(zip(*sets.values(), strict=True))
-    return compared(
-        "finetune_few_labels",
-        Rounds(
-            tuple(fmean(found.ours for found in of_seed) for of_seed in by_seed),
-            tuple(fmean(found.probe for found in of_seed) for of_seed in by_seed),
-        ),
-        num_threads,
-        {**facts, "sets": {name: _facts(rounds) for name, rounds in sets.items()}},
+    ours, probe = (
+        tuple(fmean(getattr(found, side) for found in of_seed) for of_seed in by_seed) for side in ("ours", "probe")
     )
+    told = {**facts, "sets": {name: _facts(rounds) for name, rounds in sets.items()}}
+    return line_of("finetune_few_labels", Rounds(ours, probe), num_threads, told)
 
 
 def _facts(rounds: Sequence[Round]) -> dict[str, Any]:

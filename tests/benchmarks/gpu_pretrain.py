@@ -19,7 +19,7 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from comparison import ours, run_mlm
-from comparison.frame import PEAK_FLOPS, Rounds, alternate, compared, finish, options
+from comparison.frame import PEAK_FLOPS, Rounds, alternate, options, report
 from comparison.pretrain_throughput import Sides, tokenized
 from comparison.texts import built_in, prepared
 
@@ -27,7 +27,6 @@ _LOG = logging.getLogger(__name__)
 
 MAX_LENGTH = 512
 VOCAB_SIZE = 30_522
-MASK_RATE = 0.15
 _JOINED = 200
 """Texts of the corpus in a document."""
 
@@ -52,7 +51,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         _LOG.info("no GPU: nothing is measured")
         facts = {"gpu": None, "why": "torch finds no CUDA device"}
-        finish(compared("gpu_pretrain", Rounds((), ()), torch.get_num_threads(), facts))
+        report("gpu_pretrain", Rounds((), ()), torch.get_num_threads(), facts)
         return
     corpus = prepared(built_in(), {"algorithm": "wordpiece", "vocab_size": VOCAB_SIZE})
     short = corpus.texts("train")[:50_000]
@@ -63,27 +62,12 @@ def main() -> None:
     sides = Sides(tokens, corpus.tokenizer, rows, fill=1.0)
     measured = {name: _measure(sides, SHAPES[name], chosen.rounds, chosen.steps) for name in chosen.sizes}
     facts = {"gpu": torch.cuda.get_device_name(), "size": chosen.sizes[0], "sizes": _table(measured)}
-    finish(compared("gpu_pretrain", measured[chosen.sizes[0]], torch.get_num_threads(), facts))
+    report("gpu_pretrain", measured[chosen.sizes[0]], torch.get_num_threads(), facts)
 
 
 def _measure(sides: Sides, shape: Shape, num_rounds: int, steps: int) -> Rounds:
-    params = ours.params_of(
-        {
-            "objective": "mlm",
-            "model": _model(shape),
-            "max_length": MAX_LENGTH,
-            "batch_tokens": shape.rows * MAX_LENGTH,
-            "masking": {"unit": "token", "mask_rate": MASK_RATE, "final_mask_rate": None},
-            "optimizer": {"kind": "adamw", "matrix_learning_rate": None, "learning_rate": 1e-4},
-            "schedule": {"warmup_fraction": 0.0},
-            "steps": steps,
-            "tokens": None,
-            "epochs": None,
-            "log_every_steps": steps // 2,
-            "precision": "bf16",
-            "compile": True,
-        }
-    )
+    rows = {"max_length": MAX_LENGTH, "batch_tokens": shape.rows * MAX_LENGTH, "log_every_steps": steps // 2}
+    params = ours.as_run_mlm(_model(shape), steps, 1e-4, {**rows, "precision": "bf16", "compile": True})
     tokenizer = run_mlm.open_tokenizer(sides.tokenizer)
     with ours.prepared(params, 0, sides.tokens, sides.tokenizer) as job:
         theirs = AutoModelForMaskedLM.from_config(job.model.config)
@@ -93,7 +77,7 @@ def _measure(sides: Sides, shape: Shape, num_rounds: int, steps: int) -> Rounds:
                 theirs,
                 sides.rows,
                 tokenizer,
-                mask_rate=MASK_RATE,
+                mask_rate=ours.MASK_RATE,
                 num_warmup_steps=steps // 2,
                 per_device_train_batch_size=shape.rows,
                 max_steps=steps,
@@ -121,7 +105,7 @@ def flops_per_token(shape: Shape) -> float:
     """Return the training FLOPs per token of a full row (Kaplan et al. 2020, section 2.1), the head at targets only."""
     width, depth = shape.hidden_size, shape.num_hidden_layers
     layer = 12 * width * width + 2 * MAX_LENGTH * width
-    head = MASK_RATE * (width * width + width * VOCAB_SIZE)
+    head = ours.MASK_RATE * (width * width + width * VOCAB_SIZE)
     return 6 * (depth * layer + head)
 
 

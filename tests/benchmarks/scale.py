@@ -1,14 +1,14 @@
 """The tables of docs/scale.md: arithmetic from measured figures, and a simulation of the exchange on a cluster.
 
-Nothing is measured here. The figures and prices are in on_paper/figures.py; the arithmetic is in on_paper/corpus.py,
-training.py and serving.py; on_paper/exchange.py is the simulator. `--write` puts the tables into the page. Otherwise
-they go to stderr. The line has the simulated seconds of 10,000 partitions on the largest cluster with every fault:
-ours with a ledger and second tries, theirs with neither.
+Nothing is measured here. The figures and prices are in on_paper/figures.py, the arithmetic in on_paper/costs.py, the
+text in on_paper/scale.md.jinja; on_paper/exchange.py is the simulator. `--write` puts the tables into the page.
+Otherwise they go to stderr. The line has the simulated seconds of 10,000 partitions on the largest cluster with every
+fault: ours with a ledger and second tries, theirs with neither.
 """
 
 import logging
 
-from comparison.frame import Rounds, compared, finish, options
+from comparison.frame import Rounds, options, report
 from comparison.stages import PROJECT
 from on_paper import page
 from on_paper.exchange import EVERY_FAULT, MACHINES, NUM_PARTITIONS, SEED, runs
@@ -24,19 +24,9 @@ def main() -> None:
     if chosen.write:
         PAGE.write_text(page.written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     else:
-        for name, text in page.BLOCKS.items():
-            _LOG.info("%s\n%s\n", name, text())
+        for name in page.BLOCKS:
+            _LOG.info("%s\n%s\n", name, page.computed(name))
     (_, without), *_, (_, with_both) = runs(EVERY_FAULT)
-    finish(
-        compared(
-            "scale",
-            Rounds((with_both[-1].outcome.seconds,), (without[-1].outcome.seconds,)),
-            1,
-            {
-                "partitions": NUM_PARTITIONS,
-                "machines": MACHINES[-1],
-                "seed": SEED,
-                "times_the_lower_bound": round(with_both[-1].factor, 3),
-            },
-        )
-    )
+    rounds = Rounds((with_both[-1].outcome.seconds,), (without[-1].outcome.seconds,))
+    facts = {"partitions": NUM_PARTITIONS, "machines": MACHINES[-1], "seed": SEED}
+    report("scale", rounds, 1, facts | {"times_the_lower_bound": round(with_both[-1].factor, 3)})

@@ -19,8 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from comparison.frame import alternate, compared, finish, options
-from comparison.stages import KEPT, PROJECT, Setting, digest_of, run_stage
+from comparison.frame import alternate, options, report
+from comparison.stages import KEPT, PROJECT, Setting, digest_of, paths_of, run_stage
 from comparison.texts import news, raw_texts
 
 BEFORE = "5ddaf0cf"
@@ -56,24 +56,18 @@ def main() -> None:
                 for _ in range(chosen.rounds):
                     runs.seconds_of("2 raylets", Setting(environment=environment))
     ours = {digest for label, digest in runs.digests if "before" not in label}
-    finish(
-        compared(
-            "scale_out",
-            measured["two"],
-            len(two),
-            {
-                **measured["one_core"].facts("one_core", higher_is_better=False),
-                "text": source.name,
-                "raw_bytes": raw.stat().st_size,
-                "before": chosen.before,
-                "bytes_equal": len(ours) == 1,
-                "bytes_equal_before": len({digest for _, digest in runs.digests}) == 1,
-                "seconds": runs.seconds,
-                "processor_seconds": runs.processor_seconds,
-                "peak_own_megabytes": runs.peak_megabytes,
-            },
-        )
-    )
+    facts = {
+        **measured["one_core"].facts("one_core", higher_is_better=False),
+        "text": source.name,
+        "raw_bytes": raw.stat().st_size,
+        "before": chosen.before,
+        "bytes_equal": len(ours) == 1,
+        "bytes_equal_before": len({digest for _, digest in runs.digests}) == 1,
+        "seconds": runs.seconds,
+        "processor_seconds": runs.processor_seconds,
+        "peak_own_megabytes": runs.peak_megabytes,
+    }
+    report("scale_out", measured["two"], len(two), facts)
 
 
 class _Runs:
@@ -97,16 +91,11 @@ class _Runs:
         made, kept = self._folder / "made", self._folder / "kept"
         for folder in (made, kept):
             shutil.rmtree(folder, ignore_errors=True)
-        run_stage("snapshot", kept, CHANGES, setting, source=self._text, out=kept / "raw")
-        paths = {
-            "preprocess": {"raw": kept / "raw", "out": made / "clean"},
-            "tokenize": {"clean": made / "clean", "tokenizer": made / "tokenizer", "out": made / "tokens"},
-        }
+        run_stage("snapshot", kept, CHANGES, setting, source=self._text, **paths_of("snapshot", made, kept))
         total = 0.0
         for stage in STAGES:
-            metrics, work = kept / f"{stage}.json", kept / stage
             name, spent = f"{label}, {stage}", _spent()
-            usage = run_stage(stage, kept, CHANGES, setting, **paths[stage], metrics=metrics, work=work)
+            usage = run_stage(stage, kept, CHANGES, setting, **paths_of(stage, made, kept))
             self.processor_seconds.setdefault(name, []).append(round(_spent() - spent, 2))
             self.seconds.setdefault(name, []).append(round(usage.seconds, 2))
             self.peak_megabytes[name] = max(self.peak_megabytes.get(name, 0), usage.peak_own_bytes // 10**6)

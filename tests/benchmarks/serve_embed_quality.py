@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from clozeline.records.finetune.scored_items import Values, spearman
 from clozeline.records.finetune.statistics import bootstrap_interval
-from comparison.frame import Rounds, available_cores, compared, finish, options
+from comparison.frame import Rounds, available_cores, options, report
 from comparison.labelled import Item, scored_pairs
 from comparison.our_package import Ours, verdict
 from comparison.sentences import Embed, sentence_models, theirs_onnx
@@ -32,12 +32,9 @@ def main() -> None:
     if not pairs:
         _LOG.warning("there is no labelled data beside the project, and CLOZELINE_BENCHMARK_LABELLED names none")
     facts = _measured(pairs, num_threads) if pairs else {}
-    rounds = (
-        Rounds((facts["share_ours"],), (max(facts[f"share_{name}"] for name in PRESETS),)) if pairs else Rounds((), ())
-    )
-    finish(
-        compared("serve_embed_quality", rounds, num_threads, facts | {"pairs": len(pairs), "goal_share": GOAL_SHARE})
-    )
+    theirs = [facts[f"share_{name}"] for name in PRESETS if facts]
+    rounds = Rounds((facts["share_ours"],), (max(theirs),)) if pairs else Rounds((), ())
+    report("serve_embed_quality", rounds, num_threads, facts | {"pairs": len(pairs), "goal_share": GOAL_SHARE})
 
 
 def _measured(pairs: Sequence[Item], num_threads: int) -> dict[str, Any]:

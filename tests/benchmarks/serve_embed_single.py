@@ -6,16 +6,15 @@ come one after another, different ones in each round; the figure of a round is t
 tokenized in the calling thread. The better of sentence-transformers' two INT8 presets counts in each round.
 """
 
-from collections.abc import Sequence
-from functools import partial
-
 from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
-from comparison.elsewhere import measured, median_milliseconds, tokenize_as_the_server
-from comparison.frame import BestOf, alternate, available_cores, compared, finish, options
-from comparison.our_package import verdict
+from comparison.elsewhere import median_milliseconds, tokenize_as_the_server
+from comparison.frame import available_cores, options, report
+from comparison.our_package import in_turn, verdict
 from comparison.sentences import Embed, SentenceModels, cosine, sentence_models, short_texts, theirs_onnx
 from comparison.stock_onnx import PRESETS
+
+NAME = "serve_embed_single"
 
 
 def main() -> None:
@@ -28,25 +27,12 @@ def main() -> None:
     theirs = {preset: theirs_onnx(models, chosen.threads, file) for preset, file in PRESETS.items()}
     facts = {f"cosine_of_ours_and_{preset}": cosine(ours(texts), embed(texts)) for preset, embed in theirs.items()}
     draws = [short_texts(chosen.texts, draw) for draw in range(1, chosen.rounds + 1)]
-    presets = BestOf(
-        {preset: partial(_milliseconds, embed, draws) for preset, embed in theirs.items()}, higher_is_better=False
-    )
-    rounds = alternate(partial(_milliseconds, ours, draws), presets, chosen.rounds, "ms")
-    finish(
-        compared(
-            "serve_embed_single",
-            rounds,
-            chosen.threads,
-            facts | verdict(models.ours) | {"texts": len(texts)} | presets.facts(),
-        )
-    )
+    rounds, presets = in_turn(NAME, ours, theirs, draws, median_milliseconds)
+    facts |= verdict(models.ours) | {"texts": len(texts)} | presets.facts()
+    report(NAME, rounds, chosen.threads, facts)
 
 
 def _ours(models: SentenceModels, num_threads: int) -> Embed:
     model = load(models.ours, num_threads=num_threads)
     assert isinstance(model, Embedder)
     return lambda texts: model.embed(texts, truncate=True)
-
-
-def _milliseconds(embed: Embed, draws: Sequence[Sequence[str]], number: int) -> float:
-    return measured(median_milliseconds, embed, draws[number])

@@ -8,15 +8,14 @@ if that is faster, which is tried first. In a second measurement (`…_in_reques
 at a time, each call after the answer to the one before. The cosine compares the embeddings of both sides.
 """
 
-from collections.abc import Sequence
-from functools import partial
+from comparison.elsewhere import texts_per_second, tokenize_as_the_server
+from comparison.frame import available_cores, options, report
+from comparison.our_package import REQUEST_TEXTS, Ours, at_their_best, in_turn, verdict
+from comparison.sentences import cosine, mixed_texts, sentence_models, theirs_torch
 
-from comparison.elsewhere import at_its_best, texts_per_second, tokenize_as_the_server, tokenizing
-from comparison.frame import alternate, available_cores, compared, finish, options
-from comparison.our_package import REQUEST_TEXTS, Ours, verdict
-from comparison.sentences import Embed, cosine, mixed_texts, sentence_models, theirs_torch
-
+NAME = "serve_embed_torch"
 _PROBED = 128
+"""Texts by which the tokenizer setting is chosen; with all, torch would take minutes."""
 
 
 def main() -> None:
@@ -24,23 +23,10 @@ def main() -> None:
     num_threads = available_cores()
     tokenize_as_the_server(num_threads)
     models, texts = sentence_models(), mixed_texts(chosen.texts)
-    ours, theirs_alone = Ours(models.ours, num_threads).embed, theirs_torch(num_threads)
-    # Some texts are enough to choose the tokenizer setting; with all, torch would take minutes.
-    in_parallel = at_its_best(theirs_alone, texts[:_PROBED])[1]
-    theirs = tokenizing(theirs_alone, in_parallel)
-    facts = {"cosine_of_both": cosine(ours(texts), theirs(texts)), "texts": len(texts)} | verdict(models.ours)
-    facts |= {"theirs_tokenizes_in_parallel": in_parallel}
+    ours = Ours(models.ours, num_threads).embed
+    theirs, facts = at_their_best({"torch": theirs_torch(num_threads)}, texts[:_PROBED])
+    facts |= {"cosine_of_both": cosine(ours(texts), theirs["torch"](texts)), "texts": len(texts)} | verdict(models.ours)
     draws = [mixed_texts(chosen.texts, draw) for draw in range(1, 2 * chosen.rounds + 1)]
-    rounds, in_requests = (
-        alternate(*(partial(_speed, embed, of_rounds, each) for embed in (ours, theirs)), chosen.rounds, "texts/s")
-        for of_rounds, each in ((draws[: chosen.rounds], chosen.texts), (draws[chosen.rounds :], REQUEST_TEXTS))
-    )
-    finish(
-        compared(
-            "serve_embed_torch", rounds, num_threads, facts | in_requests.facts("in_requests", higher_is_better=True)
-        )
-    )
-
-
-def _speed(embed: Embed, draws: Sequence[Sequence[str]], in_a_call: int, number: int) -> float:
-    return texts_per_second(embed, draws[number], in_a_call=in_a_call)
+    rounds, _ = in_turn(NAME, ours, theirs, draws[::2], texts_per_second, in_a_call=chosen.texts)
+    in_requests, _ = in_turn(NAME, ours, theirs, draws[1::2], texts_per_second, in_a_call=REQUEST_TEXTS)
+    report(NAME, rounds, num_threads, facts | in_requests.facts("in_requests", higher_is_better=True))

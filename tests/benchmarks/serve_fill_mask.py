@@ -10,17 +10,16 @@ the share of masks with the same first word on both sides (a random head scores 
 schemes differ).
 """
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
-from comparison.elsewhere import at_its_best, tokenize_as_the_server
-from comparison.frame import BestOf, alternate, available_cores, compared, finish, options
-from comparison.our_package import Ours, verdict
+from comparison.elsewhere import texts_per_second, tokenize_as_the_server
+from comparison.frame import available_cores, options, report
+from comparison.our_package import Ours, at_their_best, in_turn, verdict
 from comparison.sentences import full_logits, masked_texts, sentence_models
 from comparison.stock_onnx import PRESETS, FullLogits
 
+NAME = "serve_fill_mask"
 _TOP_K = 5
 Fill = Callable[[Sequence[str]], list[list[int]]]
 
@@ -31,40 +30,20 @@ def main() -> None:
     tokenize_as_the_server(num_threads)
     models, texts = sentence_models(), masked_texts(chosen.texts, "[MASK]")
     full = full_logits(models)
+
+    def stock(file: str) -> Fill:
+        return partial(FullLogits(full, file, num_threads).fill, top_k=_TOP_K)
+
     ours: Fill = partial(Ours(models.filling, num_threads).fill, top_k=_TOP_K)
-    stock: dict[str, Fill] = {
-        preset: partial(FullLogits(full, file, num_threads).fill, top_k=_TOP_K) for preset, file in PRESETS.items()
-    }
-    best = {preset: at_its_best(fill, texts) for preset, fill in stock.items()}
-    theirs = {preset: fill for preset, (fill, _) in best.items()}
-    exact = FullLogits(full, "model.onnx", num_threads).fill(texts, _TOP_K)
-    facts: dict[str, Any] = {
-        f"agreement_with_fp32_{name}": _agreement(side, texts, exact)
-        for name, side in [("ours", ours), *theirs.items()]
-    }
-    facts |= {f"theirs_{preset}_tokenizes_in_parallel": in_parallel for preset, (_, in_parallel) in best.items()}
+    theirs, facts = at_their_best({preset: stock(file) for preset, file in PRESETS.items()}, texts)
+    exact = stock("model.onnx")(texts)
+    sides: dict[str, Fill] = {"ours": ours, **theirs}
+    facts |= {f"agreement_with_fp32_{name}": _agreement(side(texts), exact) for name, side in sides.items()}
     draws = [masked_texts(chosen.texts, "[MASK]", draw) for draw in range(1, chosen.rounds + 1)]
-    presets = BestOf(
-        {preset: partial(_texts_per_second, fill, draws) for preset, fill in theirs.items()}, higher_is_better=True
-    )
-    rounds = alternate(partial(_texts_per_second, ours, draws), presets, chosen.rounds, "texts/s")
-    finish(
-        compared(
-            "serve_fill_mask",
-            rounds,
-            num_threads,
-            facts | verdict(models.filling) | {"texts": len(texts)} | presets.facts(),
-        )
-    )
+    rounds, presets = in_turn(NAME, ours, theirs, draws, texts_per_second, in_a_call=chosen.texts)
+    report(NAME, rounds, num_threads, facts | verdict(models.filling) | {"texts": len(texts)} | presets.facts())
 
 
-def _agreement(fill: Fill, texts: Sequence[str], exact: Sequence[Sequence[int]]) -> float:
-    same = [found[0] == right[0] for found, right in zip(fill(texts), exact, strict=True)]
+def _agreement(found: Sequence[Sequence[int]], exact: Sequence[Sequence[int]]) -> float:
+    same = [one[0] == right[0] for one, right in zip(found, exact, strict=True)]
     return round(sum(same) / len(same), 4)
-
-
-def _texts_per_second(fill: Fill, draws: Sequence[Sequence[str]], number: int) -> float:
-    texts = draws[number]
-    started = time.perf_counter()
-    fill(texts)
-    return len(texts) / (time.perf_counter() - started)

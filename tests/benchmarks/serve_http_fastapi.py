@@ -13,13 +13,11 @@ sides), at 70 % of the slower side's rate. Latency then counts from the time whe
 failures are counted separately, and theirs is its better set-up.
 """
 
-import json
-
 from comparison import servers
 from comparison.elsewhere import tokenize_as_the_server
-from comparison.frame import available_cores, finish, options
+from comparison.frame import available_cores, options
 from comparison.our_package import verdict
-from comparison.over_http import Asked, compare
+from comparison.over_http import Requests, compare
 from comparison.sentences import FasterPreset, mixed_texts, sentence_models
 
 _PROBED = 128
@@ -30,10 +28,6 @@ def main() -> None:
     num_threads = available_cores()
     tokenize_as_the_server(num_threads)
     models, texts = sentence_models(), mixed_texts(_PROBED)
-
-    def bodies(draw: int) -> list[bytes]:
-        return [json.dumps({"inputs": [text]}).encode() for text in mixed_texts(chosen.requests, draw)]
-
     in_threads, in_processes = (FasterPreset.measured(models, threads_each, texts) for threads_each in (num_threads, 1))
     facts = verdict(models.ours) | in_threads.facts("fastapi_threads") | in_processes.facts("fastapi_processes")
     with (
@@ -41,13 +35,6 @@ def main() -> None:
         servers.fastapi(models, 1, num_threads, in_threads) as threads,
         servers.fastapi(models, num_threads, 1, in_processes) as processes,
     ):
-        comparison = compare(
-            "serve_http_fastapi",
-            Asked("/embed", bodies),
-            ours,
-            {"fastapi_threads": threads, "fastapi_processes": processes},
-            facts=facts | servers.graph_of(ours),
-            num_rounds=chosen.rounds,
-            num_threads=num_threads,
-        )
-    finish(comparison)
+        theirs = {"fastapi_threads": threads, "fastapi_processes": processes}
+        requests = Requests("/embed", chosen.requests, chosen.rounds)
+        compare("serve_http_fastapi", requests, ours, theirs, facts=facts | servers.graph_of(ours))

@@ -13,28 +13,20 @@ sides), at 70 % of the slower side's rate. Latency then counts from the time whe
 failures are counted separately, and theirs is its better set-up.
 """
 
-import json
-
 from comparison import servers
 from comparison.elsewhere import at_its_best, tokenize_as_the_server
-from comparison.frame import available_cores, finish, options
+from comparison.frame import available_cores, options
 from comparison.our_package import verdict
-from comparison.over_http import Asked, compare
+from comparison.over_http import Requests, compare
 from comparison.sentences import mixed_texts, sentence_models, theirs_torch
-
-_PROBED = 1
 
 
 def main() -> None:
     chosen = options(__doc__, rounds=5, requests=400).parse_args()
     num_threads = available_cores()
     tokenize_as_the_server(num_threads)
-    models, texts = sentence_models(), mixed_texts(_PROBED)
-
-    def bodies(draw: int) -> list[bytes]:
-        return [json.dumps({"inputs": [text]}).encode() for text in mixed_texts(chosen.requests, draw)]
-
-    in_parallel = at_its_best(theirs_torch(num_threads), texts)[1]
+    models = sentence_models()
+    in_parallel = at_its_best(theirs_torch(num_threads), mixed_texts(1))[1]
     flavor, our_graph = servers.their_mlflow_model(), servers.our_mlflow_model(models)
     with (
         servers.ours(models, num_threads) as ours,
@@ -42,14 +34,7 @@ def main() -> None:
         servers.mlflow_serve(flavor, num_threads, 1, in_parallel=in_parallel) as processes,
         servers.mlflow_serve(our_graph, num_threads, 1) as beside,
     ):
-        comparison = compare(
-            "serve_http_mlflow",
-            Asked("/invocations", bodies),
-            ours,
-            {"mlflow_threads": threads, "mlflow_processes": processes},
-            beside={"mlflow_of_our_graph": beside},
-            facts=verdict(models.ours) | servers.graph_of(ours) | {"mlflow_tokenizes_in_parallel": in_parallel},
-            num_rounds=chosen.rounds,
-            num_threads=num_threads,
-        )
-    finish(comparison)
+        theirs = {"mlflow_threads": threads, "mlflow_processes": processes}
+        facts = verdict(models.ours) | servers.graph_of(ours) | {"mlflow_tokenizes_in_parallel": in_parallel}
+        requests = Requests("/invocations", chosen.requests, chosen.rounds)
+        compare("serve_http_mlflow", requests, ours, theirs, beside={"mlflow_of_our_graph": beside}, facts=facts)

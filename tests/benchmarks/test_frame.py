@@ -18,31 +18,7 @@ from clozeline.params.pretraining import PretrainParams
 from comparison import frame, ours, quality, stages
 
 FOLDER = Path(__file__).parent
-NAMES = [
-    "corpus_growth",
-    "corpus_increment",
-    "finetune_classification",
-    "finetune_few_labels",
-    "finetune_qa",
-    "finetune_table",
-    "finetune_tagging",
-    "gpu_pretrain",
-    "pretrain_throughput_grouped",
-    "pretrain_throughput_padded",
-    "scale",
-    "scale_out",
-    "serve_embed_mixed",
-    "serve_embed_quality",
-    "serve_embed_single",
-    "serve_embed_torch",
-    "serve_fill_mask",
-    "serve_http_fastapi",
-    "serve_http_mlflow",
-    "time_to_quality",
-    "time_to_quality_same_architecture",
-    "tokenize_throughput",
-    "worth",
-]
+NAMES = sorted([*frame.BENCHMARKS, "finetune_table"])  # the table has no other side
 
 
 def run_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -74,8 +50,7 @@ def test_each_round_counts_the_best_of_their_set_ups(higher_is_better: bool, rou
 @pytest.mark.parametrize(("higher_is_better", "ratio"), [(True, 4.0), (False, 0.25)])
 def test_the_ratio_of_medians_exceeds_1_if_we_are_faster(higher_is_better: bool, ratio: float) -> None:
     rounds = frame.Rounds(ours=(8.0, 1000.0, 7.0), theirs=(2.0, 0.001, 3.0))
-    comparison = frame.Comparison("some", "tokens/s", rounds, higher_is_better, goal=None, num_threads=1)
-    assert comparison.ratio == ratio
+    assert rounds.ratio(higher_is_better=higher_is_better) == ratio
 
 
 def test_a_second_measurement_gets_its_own_keys_in_the_result_line() -> None:
@@ -89,7 +64,7 @@ def test_a_second_measurement_gets_its_own_keys_in_the_result_line() -> None:
 
 def test_the_result_line_has_every_required_field(capsys: pytest.CaptureFixture[str]) -> None:
     rounds = frame.Rounds(ours=(4.0, 6.0), theirs=(2.0, 2.0))
-    frame.finish(frame.Comparison("some", "tokens/s", rounds, True, 5.0, 2, {"fill": 0.5}))
+    frame.report("gpu_pretrain", rounds, 2, {"fill": 0.5})
     line = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {"name", "ratio", "goal", "ours", "theirs", "unit", "machine", "rounds", "fill"} <= line.keys()
     assert (line["ratio"], line["ours"], line["theirs"], line["rounds"]) == (2.5, 5.0, 2.0, 2)
@@ -97,8 +72,7 @@ def test_the_result_line_has_every_required_field(capsys: pytest.CaptureFixture[
 
 
 def test_without_rounds_the_ratio_is_null() -> None:
-    comparison = frame.Comparison("some", "tokens/s", frame.Rounds((), ()), True, 3.0, 2)
-    line = json.loads(comparison.json_line())
+    line = frame.line_of("gpu_pretrain", frame.Rounds((), ()), 2, {})
     assert (line["ratio"], line["ours"], line["theirs"]) == (None, None, None)
 
 
@@ -181,15 +155,15 @@ def test_a_race_is_run_over_several_seeds_and_reports_the_p_value(
         params=SimpleNamespace(optimizer=optimizer),
         num_parameters={},
     )
-    told: list[Any] = []
+    told: list[tuple[Any, ...]] = []
     monkeypatch.setattr(sys, "argv", ["time_to_quality"])
     monkeypatch.setattr(quality, "_prepare", lambda *_: job)
     monkeypatch.setattr(quality, "_race", lambda _, seed, most: quality.Race(5.0, 4.9, most, seconds[seed], True))
-    monkeypatch.setattr(quality, "finish", told.append)
+    monkeypatch.setattr(quality, "report", lambda *line: told.append(line))
     quality.main(job.setup, "Some race.")
-    (line,) = told
-    assert line.rounds.ours == seconds
-    assert (line.facts["p"] < 0.05) == is_clear
+    ((_, rounds, _, facts),) = told
+    assert rounds.ours == seconds
+    assert (facts["p"] < 0.05) == is_clear
     assert quality._facts(job, [quality.Race(5.0, 4.9, 300, 1, True)])["p"] is None
 
 

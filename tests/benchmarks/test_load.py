@@ -182,7 +182,7 @@ def test_refusals_and_failures_are_counted_separately_and_not_as_latencies() -> 
 
 
 def test_a_comparison_reports_both_loops_and_both_sides_get_the_same_arrival_times(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level("INFO")
     of_port = {1: 200, 2: 40, 3: 100, 4: 10}  # requests/s
@@ -201,31 +201,23 @@ def test_a_comparison_reports_both_loops_and_both_sides_get_the_same_arrival_tim
 
     monkeypatch.setattr(over_http, "load", load)
     monkeypatch.setattr(over_http, "open_load", open_load)
-    done = over_http.compare(
-        "serve_http_fastapi",
-        over_http.Asked("/embed", lambda draw: [b"%d" % draw] * 50),
-        1,
-        {"threads": 2, "processes": 3},
-        beside={"other": 4},
-        num_rounds=2,
-        num_threads=2,
-    )
-    line = json.loads(done.json_line())
+    monkeypatch.setattr(over_http, "mixed_texts", lambda number, draw: [f"{draw}"] * number)
+    asked = over_http.Requests("/embed", 50, 2)
+    over_http.compare("serve_http_fastapi", asked, 1, {"threads": 2, "processes": 3}, facts={}, beside={"other": 4})
+    line = json.loads(capsys.readouterr().out)
     assert (line["ratio"], line["ours_p95_ms"], line["open_arrivals_per_second"]) == (2.0, 500.0, 70.0)
     assert [port for port, _ in sent] == [1, 3, 3, 1]
-    assert [draw for port, draw in draws if port == 1] == [b"0", b"1", b"2", b"3", b"4"]
-    assert [draw for port, draw in draws if port == 3] == [b"0", b"1", b"2", b"3", b"4"]
+    for side in (1, 3):
+        assert [body for port, body in draws if port == side] == [b'{"inputs": ["%d"]}' % draw for draw in range(5)]
     assert sent[0][1] == sent[1][1] == arrivals(70.0, 50, 0)
     assert sent[2][1] == sent[3][1] == arrivals(70.0, 50, 1)
     assert (line["open_ours_p50_ms"], line["open_processes_p99_ms"]) == (100.0, 300.0)
-    assert (line["open_ours_refused"], line["open_processes_failed"], line["open_ours_sent_late_at_most_ms"]) == (
-        2,
-        12,
-        1,
-    )
+    counts = ("open_ours_refused", "open_processes_failed", "open_ours_sent_late_at_most_ms")
+    assert [line[name] for name in counts] == [2, 12, 1]
     assert "open_threads_p50_ms" not in line
     assert (line["closed_p99_ms_ours"], line["closed_p99_ms_theirs"], line["closed_p99_is_lower"]) == (500, 300, False)
     assert (line["open_p99_ms_ours"], line["open_p99_ms_theirs"], line["open_p99_is_lower"]) == (100, 300, True)
     table = [message.split() for message in caplog.messages if " closed " in message or " open " in message]
-    assert ["processes", "open", "300", "300", "300", "6", "12"] in table
+    (row,) = (row for row in table if row[:2] == ["processes", "open"])
+    assert [float(cell) for cell in row[2:7]] == [300, 300, 300, 6, 12]
     assert len(table) == 6

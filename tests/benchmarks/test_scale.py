@@ -23,14 +23,14 @@ def test_every_table_of_the_page_is_computed() -> None:
 def test_the_page_holds_what_the_figures_give() -> None:
     on_page = page.blocks_of(PAGE)
     assert "simulated" in on_page
-    stale = [name for name, text in page.BLOCKS.items() if name != "simulated" and on_page[name] != text()]
+    stale = [name for name in page.BLOCKS if name != "simulated" and on_page[name] != page.computed(name)]
     assert stale == [], f"run `{OPENED}`"
 
 
 def test_the_page_holds_what_the_simulation_gives() -> None:
     rows = page.blocks_of(PAGE)["simulated"].splitlines()
     assert len(rows) == len(exchange.SCENARIOS) + 2
-    again = page.simulated(exchange.runs(exchange.EVERY_FAULT[-1:])).splitlines()
+    again = page.computed("simulated", runs=lambda: exchange.runs(exchange.EVERY_FAULT[-1:])).splitlines()
     assert again == [*rows[:2], rows[-1]], f"run `{OPENED}`"
 
 
@@ -38,13 +38,11 @@ def test_the_page_is_short() -> None:
     assert len(PAGE.splitlines()) <= MOST_LINES
 
 
-def test_a_changed_price_changes_the_written_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "BLOCKS", {name: page.BLOCKS[name] for name in ("prices",)})
-    start = f"before\n{page.block('prices', page.prices())}\nafter\n"
+def test_a_changed_price_changes_the_written_page() -> None:
+    start = f"before\n{page.block('prices', page.computed('prices'))}\nafter\n"
     assert page.written(start) == start
     dearer = figures.Prices(gpu_hour=figures.Figure(7.5, "$", "assumed", "H100 for an hour", ""))
-    monkeypatch.setattr(page, "PRICES", dearer)
-    assert "| H100 for an hour | $7.5 |" in page.written(start)
+    assert "| H100 for an hour | $7.5 |" in page.written(start, PRICES=dearer)
 
 
 def test_a_second_machine_saves_what_is_said_at_the_size_that_is_said() -> None:

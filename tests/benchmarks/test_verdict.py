@@ -3,8 +3,8 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -95,7 +95,7 @@ def test_the_encoder_is_exported_by_params_yaml_with_gates_open_only_for_a_rando
     monkeypatch.setattr(sentences, "weights", lambda: tmp_path)
     monkeypatch.setattr(sentences, "onnx_packages", lambda: tmp_path)
     monkeypatch.setattr(sentences, "_draw_vocabulary_head", lambda *_: None)
-    monkeypatch.setattr(sentences, "_elsewhere", lambda: SimpleNamespace(call=lambda *_: None))
+    monkeypatch.setattr(sentences, "_process_of_theirs", MagicMock())
     monkeypatch.setattr(sentences, "_export_ours", export)
     sentences.sentence_models()
     ours = stages.params_tree({})["export"]

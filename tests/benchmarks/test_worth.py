@@ -105,7 +105,7 @@ def test_the_recipe_that_counts_is_chosen_by_validation() -> None:
         "masked": [figures(0.9, 0.1), figures(0.9, 0.1)],
         "pairs": [figures(0.6, 0.2), figures(0.8, 0.2)],
     }
-    line = json.loads(worth.result(found, 1, {}).json_line())
+    line = worth.result(found, 1, {})
     assert line["adapted"] == "pairs"
     assert line["ratio"] == pytest.approx(0.7 / 0.55, abs=1e-3)
     assert line["recipes"]["pairs"]["search"] == {"test": [0.6, 0.8], "difference": 0.15, "standard_error": 0.05}

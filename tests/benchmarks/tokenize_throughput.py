@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from comparison.frame import alternate, available_cores, compared, finish, options
+from comparison.frame import alternate, available_cores, options, report
 from comparison.texts import TEXT_VARIABLE, built_in, news, prepared, raw_texts
 
 
@@ -30,14 +30,8 @@ def main() -> None:
         chosen.rounds,
         "MB/s",
     )
-    finish(
-        compared(
-            "tokenize_throughput",
-            rounds,
-            available_cores(),
-            {"text": source.name, "raw_megabytes": round(megabytes, 1), "processes": available_cores()},
-        )
-    )
+    facts = {"text": source.name, "raw_megabytes": round(megabytes, 1), "processes": available_cores()}
+    report("tokenize_throughput", rounds, available_cores(), facts)
 
 
 def _seconds(side: str, raw: Path, tokenizer: Path) -> float:

@@ -37,7 +37,7 @@ from clozeline.tasks.task import InputsOf
 from clozeline.tasks.training import use_threads
 from comparison.biomedical import ADAPTED, RECIPES, Budget, Made, articles, search_parts, search_task
 from comparison.finetuning import params_of, run_stage
-from comparison.frame import Comparison, Rounds, available_cores, compared, finish, options
+from comparison.frame import Rounds, available_cores, finish, line_of, options
 from comparison.labelled import DATA_VARIABLE, Parts, Sizes, entity_parts, few_label_parts
 from comparison.stages import KEPT
 from comparison.texts import write_clean
@@ -192,16 +192,13 @@ def table(found: Mapping[str, Sequence[Figures]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def result(found: Mapping[str, Sequence[Figures]], num_threads: int, facts: Mapping[str, Any]) -> Comparison:
-    """Return the comparison of the adapted with the published encoder."""
+def result(found: Mapping[str, Sequence[Figures]], num_threads: int, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the line: the adapted encoder beside the published one."""
     theirs = found[_PUBLISHED]
     best = adapted(found) if theirs else None
-    return compared(
-        "worth",
-        Rounds(tuple(it.mean for it in found[best]) if best else (), tuple(it.mean for it in theirs)),
-        num_threads,
-        {**facts, "adapted": best, "recipes": {name: _facts(it, theirs) for name, it in found.items() if it}},
-    )
+    rounds = Rounds(tuple(it.mean for it in found[best]) if best else (), tuple(it.mean for it in theirs))
+    recipes = {name: _facts(it, theirs) for name, it in found.items() if it}
+    return line_of("worth", rounds, num_threads, {**facts, "adapted": best, "recipes": recipes})
 
 
 def _facts(ours: Sequence[Figures], theirs: Sequence[Figures]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from clozeline.cli.lesson import DemoCorpus, short, teach
+from clozeline.cli.lesson import TOKENIZER, TOKENS, short, teach
 from clozeline.encoder.families.layout import LanguageHead, TokenIds
 from clozeline.language import models
 from clozeline.language.objectives import Split
@@ -26,8 +26,8 @@ WORDS = [f"{first}{second}{last}" for first in "bdfg" for second in "aeiou" for 
 
 
 @pytest.fixture
-def corpus(tiny_tokens: Path, tiny_tokenizer: Path) -> DemoCorpus:
-    """Corpus of the tiny language, where each word has a fixed successor, with words that may become questions."""
+def corpus(tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path) -> Path:
+    """Project of the tiny language, where each word has a fixed successor, with words that may become questions."""
     file = tiny_tokenizer / "tokenizer.json"
     text = file.read_text(encoding="utf-8")
     for number in range(5, 64):
@@ -36,18 +36,21 @@ def corpus(tiny_tokens: Path, tiny_tokenizer: Path) -> DemoCorpus:
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     info = TokensInfo.of_folder(tiny_tokens).model_copy(update={"tokenizer_sha256": digest})
     info.write(tiny_tokens / INFO_NAME)
-    return DemoCorpus(tiny_tokens, tiny_tokenizer)
+    for place, folder in ((TOKENS, tiny_tokens), (TOKENIZER, tiny_tokenizer)):
+        (tmp_path / "project" / place).parent.mkdir(parents=True)
+        (tmp_path / "project" / place).symlink_to(folder)
+    return tmp_path / "project"
 
 
-def examiner(corpus: DemoCorpus, objective: LanguageHead) -> Examiner:
-    split = Split.open(TokenShards.open(corpus.tokens, "validation"), 64)
-    tokenizer = Tokenizer.from_file(str(corpus.tokenizer / "tokenizer.json"))
+def examiner(corpus: Path, objective: LanguageHead) -> Examiner:
+    split = Split.open(TokenShards.open(corpus / TOKENS, "validation"), 64)
+    tokenizer = Tokenizer.from_file(str(corpus / TOKENIZER / "tokenizer.json"))
     is_frequent_V = np.ones(split.vocabulary.size, dtype=bool)
-    return Examiner(split, tokenizer, Spelling.open(corpus.tokenizer), objective, is_frequent_V)
+    return Examiner(split, tokenizer, Spelling.open(corpus / TOKENIZER), objective, is_frequent_V)
 
 
 @pytest.mark.parametrize("objective", ["mlm", "clm"])
-def test_a_question_is_held_out_text_that_lacks_the_right_word(corpus: DemoCorpus, objective: LanguageHead) -> None:
+def test_a_question_is_held_out_text_that_lacks_the_right_word(corpus: Path, objective: LanguageHead) -> None:
     """Masked, or for a causal model at its end; in the tiny language each word has a fixed successor."""
     asked = examiner(corpus, objective).questions(3)
     assert len(asked) == 3
@@ -62,15 +65,13 @@ def test_a_question_is_held_out_text_that_lacks_the_right_word(corpus: DemoCorpu
             assert (place, question.slot) == (len(words) - 1, len(question.input_ids) - 1)
 
 
-def test_rare_words_are_never_masked(corpus: DemoCorpus) -> None:
+def test_rare_words_are_never_masked(corpus: Path) -> None:
     asking = examiner(corpus, "mlm")
     asking.is_frequent_V[:] = False
     assert asking.questions(3) == []
 
 
-def test_asking_a_question_leaves_the_model_in_training_mode(
-    corpus: DemoCorpus, tiny_pretraining: PretrainParams
-) -> None:
+def test_asking_a_question_leaves_the_model_in_training_mode(corpus: Path, tiny_pretraining: PretrainParams) -> None:
     model = models.build(tiny_pretraining.model, "clm", TokenIds(64, 0, 2, 3), seed=1).train()
     asking = examiner(corpus, "clm")
     answer = asking.ask(model, asking.questions(1)[0])
@@ -82,7 +83,7 @@ def test_asking_a_question_leaves_the_model_in_training_mode(
 @pytest.mark.slow
 @pytest.mark.parametrize(("objective", "steps"), [("mlm", 200), ("clm", 60)])
 def test_a_lesson_lowers_the_loss_and_gets_the_answers_right(
-    corpus: DemoCorpus, tiny_pretraining: PretrainParams, tmp_path: Path, objective: LanguageHead, steps: int
+    corpus: Path, tiny_pretraining: PretrainParams, tmp_path: Path, objective: LanguageHead, steps: int
 ) -> None:
     params = short(tiny_pretraining, objective, steps).model_copy(update={"batch_tokens": 512})
     learned = teach(params, corpus, 1, tmp_path / "work", [])
@@ -93,7 +94,7 @@ def test_a_lesson_lowers_the_loss_and_gets_the_answers_right(
 
 
 def test_a_lesson_is_deterministic_and_asks_only_for_tokens_with_the_least_share_of_the_text(
-    corpus: DemoCorpus, tiny_pretraining: PretrainParams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, tiny_pretraining: PretrainParams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = short(tiny_pretraining, "clm", 5).model_copy(update={"batch_tokens": 256})
     lessons = [teach(params, corpus, 1, tmp_path / str(turn), []) for turn in range(2)]

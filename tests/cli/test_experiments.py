@@ -31,7 +31,7 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     plan = SweepPlan.model_validate(
         {"metric": "nats_per_byte", "trials": 4, "space": {KEY: {"low": 0.1, "high": 0.9}}, "pruning": False}
     )
-    sweep = Sweep(plan, Config(tmp_path / "params.yaml"), Corpus(tmp_path, tmp_path, tmp_path, "a hash"), tmp_path)
+    sweep = Sweep(plan, Config(tmp_path / "params.yaml"), Corpus(tmp_path, "a hash"), tmp_path)
     monkeypatch.setattr(Trials, "_proposed", lambda trials, number, space: {KEY: round(0.4 + number / 100, 2)})
 
     def run(trial: TrialRecord) -> TrialRecord:

@@ -1,12 +1,20 @@
-"""`clozeline compare`: tables, or one JSON object, and the addresses of MLflow's own comparison."""
+"""`clozeline compare` ends with the comparison of MLflow; `clozeline status` says what to type where a thing waits."""
 
 import json
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from clozeline.cli import app
+from clozeline.cli import keep as command
+from clozeline.orchestration import status
+from clozeline.orchestration.status import Disk, ModelStatus, Problem, ProjectStatus, Remote, ScheduledRun
+from clozeline.system.errors import ParamsError
+from clozeline.system.workspace import Workspace
 from tests.tracking.conftest import address, empty_database
 from tests.tracking.test_past_runs import train
 
@@ -38,3 +46,60 @@ def test_json_is_one_object_without_anything_beside_it(ids: list[str]) -> None:
     assert [run["run_id"] for run in record["runs"]] == ids
     assert record["params"] == {"steps": ["2", "3"]}
     assert set(record["mlflow"]) == {"figures", "curves"}
+
+
+NOW = datetime(2026, 11, 25, 5, 30, tzinfo=UTC)
+FOUND = ProjectStatus(
+    models=[
+        ModelStatus(
+            name="clozeline-encoder",
+            champion="7",
+            since=NOW,
+            why="every gate passed",
+            who="worker@host",
+            candidate="8",
+            outcome="held",
+            reason="too few items: `clozeline release --accept` promotes it",
+        )
+    ],
+    runs=[ScheduledRun(deployment="nightly/nightly", state="Failed", started=NOW, message="full", do="free some room")],
+    disk=Disk(free_bytes=41_200_000_000, total_bytes=120_000_000_000),
+    remote=Remote(url="s3://bucket/x", num_missing=12),
+    problems=[Problem(about="models", problem="the store does not answer", given="http://x", do="start it")],
+)
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    monkeypatch.setattr(command, "project_here", lambda: Workspace(tmp_path))
+    monkeypatch.setattr(status, "project_status", lambda workspace: FOUND)
+    return lambda *options: CliRunner().invoke(app, ["status", *options], catch_exceptions=False).stdout
+
+
+def test_the_lines_name_the_next_command(said: Callable[..., str]) -> None:
+    text = said()
+    for told in (
+        "version 7 is the champion",
+        "by worker@host",
+        "version 8, held",
+        "`clozeline release --accept`",
+        "do: free some room",
+        "41.2 of 120.0 GB",
+        "lacks 12 objects: `clozeline remote push`",
+        "the store does not answer (http://x)",
+        "do: start it",
+    ):
+        assert told in text, told
+
+
+def test_a_port_in_use_is_named_before_anything_starts(project: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = CliRunner().invoke(app, ["ui", "--prefect-port", str(port)]).exception
+    assert isinstance(error, ParamsError)
+    assert f"--prefect-port {port + 1}" in error.do
+    assert not (project / "work/logs").exists()
+
+
+def test_the_json_record_has_what_the_lines_say(said: Callable[..., str]) -> None:
+    assert ProjectStatus.model_validate_json(said("--json")) == FOUND

@@ -181,9 +181,9 @@ def test_an_empty_ladder_has_no_int8_cost(project: Path, tmp_path: Path, monkeyp
         costs = serving.serving_cost(build, params.export.model_copy(update={"ladder": ladder}))
         assert list(costs) == precisions
     monkeypatch.setattr(plan_tables, "served", lambda *given: plan_tables.serving_table({"bert": shown}, "size tiny"))
-    footprint = Footprint(memory_bytes=1, text_milliseconds=1, batch_milliseconds=1)
+    footprint = Footprint(file_bytes=1, memory_bytes=1, text_milliseconds=1, batch_milliseconds=1)
     for names in (["fp32", "fp16", "INT8"], ["fp32", "fp16"]):
-        shown = {name: serving.GraphCost(1, footprint) for name in names}
+        shown = dict.fromkeys(names, footprint)
         assert ("INT8 is the first scheme" in told("--serving")) == ("INT8" in names)
 
 

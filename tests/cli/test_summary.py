@@ -144,9 +144,9 @@ def test_the_suggested_question_fits_the_text_and_the_model(
 @pytest.mark.parametrize(
     ("task", "changes", "question"),
     [
-        ("library", {}, 'classify "A text of yours."'),
-        ("library", {"second_field": "other"}, 'classify "A text of yours." --with "Another one."'),
-        ("docsearch", {"read_together": True}, 'classify "A text of yours." --with "Another one."'),
+        ("library", {}, 'classify "A sentence of yours."'),
+        ("library", {"second_field": "other"}, 'classify "A sentence of yours." --with "Another one."'),
+        ("docsearch", {"read_together": True}, 'classify "A sentence of yours." --with "Another one."'),
     ],
 )
 def test_without_an_encoder_among_the_packages_a_task_is_asked(

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from clozeline.cli.run import run
+from clozeline.cli.release import run
 from clozeline.cli.verbs import project_here
 from clozeline.params.reading import read_params
 from clozeline.system.errors import ClozelineError, ParamsError, TransientError
@@ -28,6 +28,7 @@ from clozeline.system.workspace import Workspace
         ("demo --steps five", "x>=10", "run `clozeline demo --help`"),
         ("demo --steps 5", "x>=10", "run `clozeline demo --help`"),
         ("demo --mode 'my mode'", "mlm|clm", "run `clozeline demo --help`"),
+        ("ablate params.yaml seed=2 --seeds 1", "x>=2", "run `clozeline ablate --help`"),
         ("serve --port", "a value after the option", "run `clozeline serve --help`"),
         ("--nope", "--help", "run `clozeline --help`"),
     ],

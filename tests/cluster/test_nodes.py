@@ -17,7 +17,7 @@ from clozeline.system.errors import ClusterError, TransientError
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> NodeFacts:
     with token_in(tmp_path_factory.mktemp("shared")) as token:
-        return facts_of("here", token)
+        return facts_of(token, "here")
 
 
 def test_a_node_like_this_machine_passes(here: NodeFacts, tmp_path: Path) -> None:
@@ -42,9 +42,9 @@ def test_a_node_that_lacks_a_package_is_named(here: NodeFacts, tmp_path: Path) -
 
 def test_a_folder_that_is_not_shared_is_named(here: NodeFacts, tmp_path: Path) -> None:
     with token_in(tmp_path / "shared") as token:
-        assert facts_of("here", token).reads_token
-        elsewhere = facts_of("10.0.0.2", Token(tmp_path / "local" / token.path.name, token.content))
-        other_file = facts_of("10.0.0.2", replace(token, content="another"))
+        assert facts_of(token, "here").reads_token
+        elsewhere = facts_of(Token(tmp_path / "local" / token.path.name, token.content), "10.0.0.2")
+        other_file = facts_of(replace(token, content="another"), "10.0.0.2")
     assert list((tmp_path / "shared").iterdir()) == []
     for facts in (elsewhere, other_file):
         with pytest.raises(ClusterError, match=r"10\.0\.0\.2") as caught:
@@ -55,11 +55,11 @@ def test_a_folder_that_is_not_shared_is_named(here: NodeFacts, tmp_path: Path) -
 def test_a_node_that_does_not_reach_the_store_is_named(here: NodeFacts, tmp_path: Path) -> None:
     store, shared = SharedStore(f"file://{tmp_path}/store"), tmp_path / "shared"
     with token_in(shared, store) as token:
-        there = facts_of("10.0.0.2", token)
-        check_nodes([there], facts_of("here", token), shared, store)
+        there = facts_of(token, "10.0.0.2")
+        check_nodes([there], facts_of(token, "here"), shared, store)
         (tmp_path / "a file").write_text("")
-        elsewhere = facts_of("10.0.0.2", replace(token, store=SharedStore(f"file://{tmp_path}/a file/store")))
-        other_store = facts_of("10.0.0.2", replace(token, store=SharedStore(f"file://{tmp_path}/other")))
+        elsewhere = facts_of(replace(token, store=SharedStore(f"file://{tmp_path}/a file/store")), "10.0.0.2")
+        other_store = facts_of(replace(token, store=SharedStore(f"file://{tmp_path}/other")), "10.0.0.2")
     assert there.reads_token
     assert not shared.exists()
     assert store.sizes("") == {}

@@ -18,8 +18,8 @@ from tests.stages.test_pretrain import project_with
 from tests.training.prepared import changed
 
 pytestmark = pytest.mark.slow
-ELASTIC = "--nnodes 1:2 --rdzv-conf last_call_timeout=20"
-"""A node that is silent for 15 s counts as dead, and the others wait 20 s more (by default 30 s)."""
+ELASTIC = "--nnodes 1:2 --rdzv-conf last_call_timeout=20,keep_alive_interval=2"
+"""A node that is silent for 6 s counts as dead (by default 15 s), and the others wait 20 s more (by default 30 s)."""
 GANG = """
 import os, signal, sys, threading, time
 from pathlib import Path
@@ -59,7 +59,9 @@ from pathlib import Path
 Path(f"both-{os.getpid()}").touch()
 while len(list(Path().glob("both-*"))) < 2:
     time.sleep(0.1)
-print("both", flush=True)
+os.write(1, b"bo")
+time.sleep(1.0)
+print("th", flush=True)
 '''
 LASTS = "import os, time; open(f'running-{os.getpid()}', 'w').close(); time.sleep(200)"
 print(run(FAILS), flush=True)
@@ -78,9 +80,9 @@ def test_nodes_that_ray_places_train_like_one_process_also_if_one_dies(
     )
     one, gang = (project_with(params, tmp_path / name) for name in ("one", "gang"))
     alone = start(one, tiny_tokens, tiny_tokenizer, "")
-    _, said_alone = alone.communicate()
-    assert alone.returncode == 0, said_alone
     with cluster_of_two(tmp_path / "raylets.log") as cluster:
+        _, said_alone = alone.communicate()
+        assert alone.returncode == 0, said_alone
         three = start(gang, tiny_tokens, tiny_tokenizer, "--nnodes 3", **cluster.environment)
         _, refused = three.communicate()
         assert three.returncode == 9, refused

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import chdir, contextmanager
 from functools import partial
+from hashlib import sha256
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ import pytest
 
 from clozeline.cluster.address import STORE
 from clozeline.cluster.ledger import Done, FinishedTask, Item, Ledger
-from clozeline.cluster.store import NodeCache, SharedStore, StoreWorkers, opened
+from clozeline.cluster.store import NodeCache, SharedStore, opened
 from clozeline.params.text import PreprocessParams
 from clozeline.stages import preprocess, tokenize
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, StorageError, TransientError
+from clozeline.system.workers import Workers
 from tests.cluster.test_ray_workers import TOKENIZE, digests, project
 from tests.corpus.conftest import params_of
 from tests.make.stores import BUCKET, KEYS, ObjectStore
@@ -26,7 +28,7 @@ from tests.records.words.conftest import words
 __all__ = ["params_of", "project", "words"]
 
 
-class Apart(StoreWorkers):
+class Apart(Workers):
     """Workers in this process, each task in the folder of the next node. Nodes have no folder in common."""
 
     def __init__(self, store: SharedStore, *nodes: Path) -> None:
@@ -158,6 +160,21 @@ def test_a_file_that_is_cut_counts_as_not_done(store: SharedStore, folder: Path)
         if place.endswith("number.txt"):
             store.write(place, b"")
     assert [record.is_found for record in twice_doubled(ledger_of(store, folder / "other"))] == [False, False]
+
+
+def test_a_forged_record_writes_nothing_outside_its_folder(store: SharedStore, folder: Path) -> None:
+    ledger = ledger_of(store, folder / "one")
+    (six,) = ledger.run([doubled(Path("three.txt"))])
+    (record,) = (place for place in store.sizes("numbers") if place.endswith("record.json"))
+    told = json.loads(store.read(record) or b"")
+    for name in ("../../../planted", str(folder / "planted")):
+        store.write(f"{record.removesuffix('/record.json')}/{name}", b"6")
+        told["sha256"][name], told["bytes"][name] = sha256(b"6").hexdigest(), 1
+    store.write(record, json.dumps(told).encode())
+    (again,) = ledger_of(store, folder / "other").run([doubled(Path("three.txt"))])
+    assert not again.is_found, "a record that names other folders counts for nothing"
+    assert not list(folder.rglob("project/**/planted"))
+    assert (six.folder / "number.txt").read_text() == "6"
 
 
 def test_a_file_of_the_cache_that_changed_is_fetched_again(store: SharedStore, folder: Path) -> None:

@@ -21,7 +21,8 @@ import psutil
 
 from clozeline.system.workspace import Workspace
 from tests.drill.project import environment
-from tests.make.processes import wait_for
+from tests.infra.stack.compose_file import read_env_file
+from tests.make.processes import answers, wait_for
 from tests.make.servers import held_ports
 
 CHECKOUT = Path(__file__).parents[2]
@@ -38,10 +39,9 @@ class Prefect:
         self._port = port
         self.url = f"http://127.0.0.1:{port}/api"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        settings = (CHECKOUT / "infra/settings.env").read_text().splitlines()
         self._environment = {
             **environment(root, **variables),
-            **dict(line.partition("=")[::2] for line in settings if line and not line.startswith("#")),
+            **read_env_file(CHECKOUT / "infra/settings.env"),
             "PREFECT_API_URL": self.url,
             "PREFECT_HOME": str(home),
             "PREFECT_SERVER_API_PORT": str(port),
@@ -51,7 +51,7 @@ class Prefect:
 
     def start_server(self) -> None:
         self._start("server", [sys.executable, str(CHECKOUT / "infra/prefect/start_server.py")])
-        assert wait_for(self._answers, _LONGEST_SECONDS), self.logs()
+        assert wait_for(lambda: answers(f"{self.url}/health"), _LONGEST_SECONDS), self.logs()
         # Prefect's own worker, and commands in copies of the project, do not look for it.
         self._environment["PREFECT_API_AUTH_STRING"] = self.password
 
@@ -123,12 +123,6 @@ class Prefect:
             self._processes[name] = subprocess.Popen(
                 command, cwd=self._home, env=self._environment, stdout=log, stderr=log, start_new_session=True
             )
-
-    def _answers(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
-        except httpx.TransportError:
-            return False
 
 
 @contextmanager

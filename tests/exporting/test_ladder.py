@@ -15,7 +15,7 @@ import torch
 from onnx import ModelProto
 from transformers import ModernBertForMaskedLM
 
-from clozeline.exporting import ladder, ranges
+from clozeline.exporting import fixed_scales, ladder
 from clozeline.exporting.graph import op_counts, read_graph
 from clozeline.exporting.ladder import worst_first
 from clozeline.exporting.quantization import Scheme
@@ -216,7 +216,7 @@ def test_fixed_scales_that_lose_accuracy_are_reported_and_not_served(
 ) -> None:
     """The ranges are far too narrow here: most values of a token are clipped."""
     with monkeypatch.context() as narrowed:
-        narrowed.setattr(ranges, "_HEADROOM", 0.1)
+        narrowed.setattr(fixed_scales, "_HEADROOM", 0.1)
         package = export_model(outspoken_encoder, limits=OPEN, static_ratios=RATIOS)
     manifest = read_manifest(package)
     dynamic, *refused = manifest.ladder

@@ -14,9 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from clozeline.exporting import quantization
+from clozeline.exporting.fixed_scales import Seen, range_of
 from clozeline.exporting.graph import Bias, biases, op_counts, write_graph
-from clozeline.exporting.ranges import ActivationRange, range_of
-from tests.exporting.test_ranges import seen_in
+from clozeline.exporting.quantization import ActivationRange
 
 DEFAULT = quantization.Scheme(weights="int7", embeddings=True)
 UNSIGNED = replace(DEFAULT, weights="uint8")
@@ -24,6 +24,17 @@ RANDOM = np.random.default_rng(0)
 WEIGHT_KN = RANDOM.normal(size=(24, 16)).astype(np.float32)
 TABLE_VH = RANDOM.normal(size=(40, 24)).astype(np.float32)
 ACTIVATION_TK = RANDOM.normal(size=(5, 24)).astype(np.float32)
+
+
+def seen_in(values_TK: np.ndarray) -> Seen:
+    """Return the range statistics of these tokens."""
+    return Seen(
+        values_TK.min(axis=1),
+        values_TK.max(axis=1),
+        values_TK.min(axis=0, initial=0.0),
+        values_TK.max(axis=0, initial=0.0),
+        np.square(values_TK).sum(axis=0) / max(len(values_TK), 1),
+    )
 
 
 def graph_of(nodes: list[onnx.NodeProto], feeds: dict[str, np.ndarray], **constants: np.ndarray) -> onnx.ModelProto:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -49,63 +50,64 @@ def test_only_consecutive_crashes_are_counted() -> None:
         assert last_crashes(client, deployment) == 2
 
 
-def test_the_nightly_flow_checks_for_a_running_flow_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The steps of a nightly run that were done; none does anything."""
+    done: list[str] = []
+
+    def step(name: str) -> Callable[..., list[object]]:
+        return lambda project, *_, **options: done.append(" ".join([name, *options])) or []
+
+    for name in ("pipeline", "push", "release", "write"):
+        monkeypatch.setattr(f"clozeline.flows.nightly.{name}", step(name))
+    return done
+
+
+ALL = ["pipeline refresh", "push", "release waits", "write"]
+"""The release waits for a registry that does not answer."""
+
+
+def test_the_nightly_flow_checks_for_a_running_flow_first(
+    tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("clozeline.flows.nightly.living_run", lambda lock_file: "the id of the living run")
     monkeypatch.setattr("clozeline.flows.nightly.leave_to", lambda run: Completed(message=run))
-    monkeypatch.setattr("clozeline.flows.nightly.pipeline", lambda project: pytest.fail("it ran beside the other"))
     assert nightly(tmp_path, return_state=True).message == "the id of the living run"
+    assert done == []
+
+
+def failing(error: Exception) -> Callable[..., None]:
+    def step(*_: object, **__: object) -> None:
+        raise error
+
+    return step
 
 
 def test_a_nightly_run_with_contract_violations_ends_in_its_own_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pipeline(project: Path, refresh: bool) -> None:
-        raise ContractError(
-            "the text differs", given="60 % fewer texts", expected="a normal night", do="check the source"
-        )
-
-    monkeypatch.setattr("clozeline.flows.nightly.pipeline", pipeline)
-    monkeypatch.setattr("clozeline.flows.nightly.push", lambda project: None)
-    monkeypatch.setattr("clozeline.flows.nightly.write", lambda project, when: None)
+    error = ContractError(
+        "the text differs", given="60 % fewer texts", expected="a normal night", do="check the source"
+    )
+    monkeypatch.setattr("clozeline.flows.nightly.pipeline", failing(error))
     state = nightly(tmp_path, return_state=True)
-    assert (state.name, state.is_failed()) == ("ContractBroken", True)
+    assert (state.name, state.is_failed(), done) == ("ContractBroken", True, ["push", "write"])
     assert "60 % fewer texts" in state.message
     with pytest.raises(ContractError):
         nightly(tmp_path)
 
 
-def test_the_release_of_a_nightly_run_waits_for_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = []
-    monkeypatch.setattr("clozeline.flows.nightly.pipeline", lambda project, refresh: None)
-    monkeypatch.setattr("clozeline.flows.nightly.release", lambda project, **options: waits.append(options) or [])
-    monkeypatch.setattr("clozeline.flows.nightly.push", lambda project: None)
-    monkeypatch.setattr("clozeline.flows.nightly.write", lambda project, when: None)
-    nightly(tmp_path)
-    assert waits == [{"waits": True}]
-
-
 def test_a_nightly_run_pushes_before_the_release_and_releases_nothing_if_the_push_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is behind a champion can always be fetched elsewhere."""
-    done = []
-    faults = [TransientError("the remote does not answer", given="s3://team", expected="a store", do="try again later")]
-
-    def push(project: Path) -> None:
-        done.append("push")
-        if faults:
-            raise faults.pop()
-
-    monkeypatch.setattr("clozeline.flows.nightly.pipeline", lambda project, refresh: done.append("pipeline"))
-    monkeypatch.setattr("clozeline.flows.nightly.release", lambda project, **options: done.append("release") or [])
-    monkeypatch.setattr("clozeline.flows.nightly.push", push)
-    monkeypatch.setattr("clozeline.flows.nightly.write", lambda project, when: done.append("report"))
-    state = nightly(tmp_path, return_state=True)
-    assert (state.name, done) == ("Failed", ["pipeline", "push", "report"])
-    assert "the remote does not answer" in state.message
-    done.clear()
     assert nightly(tmp_path, return_state=True).is_completed()
-    assert done == ["pipeline", "push", "release", "report"]
+    assert done == ALL
+    error = TransientError("the remote does not answer", given="s3://team", expected="a store", do="try again later")
+    monkeypatch.setattr("clozeline.flows.nightly.push", failing(error))
+    state = nightly(tmp_path, return_state=True)
+    assert (state.name, done) == ("Failed", [*ALL, "pipeline refresh", "write"])
+    assert "the remote does not answer" in state.message
 
 
 def test_prefect_finds_the_scheduled_flow_at_the_entrypoint_of_the_deployment() -> None:

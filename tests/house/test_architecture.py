@@ -2,14 +2,11 @@
 
 import re
 from collections import Counter
-from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from tests.house.test_rooms import FLOORS
+from tests.house.test_rooms import FLOORS, PACKAGE, PROJECT
 
-PROJECT = Path(__file__).parents[2]
-PACKAGE = PROJECT / "src" / "clozeline"
 PAGE = (PROJECT / "docs" / "architecture.md").read_text(encoding="utf-8")
 A_PATH = re.compile(r"`([\w/.]+/[\w/.]*|\w+\.(?:py|yaml))`")
 NAMED = sorted({name for name in A_PATH.findall(PAGE) if "<" not in name})

@@ -5,6 +5,7 @@ corpus.lock names those of them whose docstrings are the default corpus.
 
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -50,6 +51,7 @@ def needed(python: str) -> Iterator[Requirement]:
                 waiting += [one for one in asked_by(asked.name) if is_for(one, python, extra)]
 
 
+@cache
 def asked_by(name: str) -> list[Requirement]:
     try:
         return [Requirement(line) for line in metadata.requires(name) or ()]

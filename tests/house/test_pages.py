@@ -1,6 +1,5 @@
 """README.md and docs/ are true: tables match the code, CI or a test runs the commands, links resolve."""
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,8 @@ from ruamel.yaml import YAML
 from clozeline.params.project import Params
 from clozeline.params.reading import with_defaults
 from clozeline.tasks.kinds import KINDS
+from tests.house.test_rooms import PROJECT, SOURCES, messages_in
 
-PROJECT = Path(__file__).parents[2]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (PROJECT / "docs").glob("*.md")))
 LINKED = (*PAGES, "CHANGELOG.md", "CONTRIBUTING.md", "infra/README.md", "tests/pitfalls.md", "tests/reliability.md")
@@ -148,16 +147,8 @@ def test_every_image_is_small_and_used(image: Path) -> None:
     assert any(f"images/{image.name})" in page(name) for name in PAGES)
 
 
-def texts_in(path: Path) -> list[str]:
-    """Return the strings of a module without its docstrings; each part of an f-string is a string of its own."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    described = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    strings = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in described)
-    return [node.value for node in strings if isinstance(node.value, str)]
-
-
 def test_the_messages_quoted_in_troubleshooting_exist_in_the_code() -> None:
-    code = "\n".join(text for path in (PROJECT / "src").rglob("*.py") for text in texts_in(path))
+    code = "\n".join(text for file in SOURCES for text in messages_in(file))
     quoted = re.findall("“(.+?)”", page("docs/troubleshooting.md"))
     assert len(quoted) > 40
     fragments = {part.strip() for message in quoted for part in message.split("…")}

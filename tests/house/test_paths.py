@@ -1,14 +1,11 @@
 """dvc.yaml is where paths are written; a path that code names is one of them, so that none is renamed halfway."""
 
-import ast
 import re
-from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from tests.house.test_rooms import PROJECT, SOURCES, nodes_of
+from tests.house.test_rooms import PROJECT, SOURCES, literals_of
 
 FOLDERS = "(?:data|models|dist|metrics|plots|reports)/"
 WRITTEN = re.compile(rf"=({FOLDERS}\S*)")
@@ -24,20 +21,14 @@ def paths_of_dvc(text: str) -> set[str]:
     return {path.partition("$")[0] for command in commands for path in WRITTEN.findall(command)}
 
 
-def literals_of(file: Path) -> Iterator[ast.Constant]:
-    """Yield the literals of `file`, without docstrings."""
-    docstrings = {id(node.value) for node in nodes_of(file) if isinstance(node, ast.Expr)}
-    yield from (node for node in nodes_of(file) if isinstance(node, ast.Constant) and id(node) not in docstrings)
-
-
 @cache
 def paths_of_code() -> tuple[tuple[str, str], ...]:
     """Return place and text of each literal that begins like a path."""
     return tuple(
-        (f"{file.relative_to(PROJECT)}:{literal.lineno}", literal.value)
+        (f"{file.relative_to(PROJECT)}:{literal.lineno}", str(literal.value))
         for file in SOURCES
         for literal in literals_of(file)
-        if isinstance(literal.value, str) and NAMED.match(literal.value) and literal.value not in ELSEWHERE
+        if NAMED.match(str(literal.value)) and literal.value not in ELSEWHERE
     )
 
 

@@ -52,7 +52,7 @@ def modules_of_others(nodes: list[ast.AST]) -> set[str]:
 
 
 def private_names_of_others(nodes: list[ast.AST]) -> Iterator[str]:
-    packages = modules_of_others(nodes)
+    packages, ours = modules_of_others(nodes), own_names()
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -61,11 +61,11 @@ def private_names_of_others(nodes: list[ast.AST]) -> Iterator[str]:
         elif isinstance(node, ast.Attribute):
             of_package = isinstance(node.value, ast.Name) and node.value.id in packages
             of_python = isinstance(node.value, ast.Name) and node.value.id in sys.stdlib_module_names
-            if of_package or not (of_python or node.attr in own_names() | OF_NAMED_TUPLES):
+            if of_package or not (of_python or node.attr in ours or node.attr in OF_NAMED_TUPLES):
                 yield node.attr
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"getattr", "hasattr"}:
             name = node.args[1]
-            if isinstance(name, ast.Constant) and name.value not in own_names():
+            if isinstance(name, ast.Constant) and name.value not in ours:
                 yield str(name.value)
 
 

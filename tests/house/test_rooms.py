@@ -139,14 +139,17 @@ def test_undocumented_parts_of_mlflow_are_imported_in_one_file() -> None:
     assert importers_of_undocumented_parts("mlflow") == {"src/clozeline/tracking/mlflow.py"}
 
 
-def messages_in(file: Path) -> list[str]:
-    """Return the strings of a file without its docstrings, which may say where a field comes from."""
+def literals_of(file: Path) -> Iterator[ast.Constant]:
+    """Yield the strings of a file without its docstrings; each part of an f-string is a string of its own."""
     docstrings = {id(node.value) for node in nodes_of(file) if isinstance(node, ast.Expr)}
-    return [
-        node.value
-        for node in nodes_of(file)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
-    ]
+    for node in nodes_of(file):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node
+
+
+def messages_in(file: Path) -> list[str]:
+    """Return the texts of a file without its docstrings, which may say where a field comes from."""
+    return [str(literal.value) for literal in literals_of(file)]
 
 
 def test_messages_below_the_command_line_name_no_section_of_params() -> None:

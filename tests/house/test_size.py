@@ -7,6 +7,7 @@ import pytest
 from tests.house.size import (
     figures,
     num_leaves,
+    num_tokens,
     private_lines,
     repeated_class_names,
     rooms,
@@ -113,7 +114,7 @@ def test_comments_docstrings_and_layout_are_no_tokens(tmp_path: Path) -> None:
         "told": '# Why\n\ndef a(b):  # how\n    """What."""\n\n    return b\n',
     }.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-        tokens[name] = size_of(tmp_path / name).num_tokens
+        tokens[name] = num_tokens(tmp_path / name)
     assert tokens == {"bare": 8, "told": 8}
 
 

@@ -3,7 +3,7 @@
 import ast
 import importlib
 import inspect
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ from clozeline.params.project import Params
 from clozeline.params.text import SourceParams
 from clozeline.pretraining import job
 from clozeline.tasks import training as task_training
+from tests.house.test_rooms import PACKAGE, PROJECT, imported_by, nodes_of
 
-PROJECT = Path(__file__).parents[2]
 SOURCE = PROJECT / "src"
-PACKAGE = SOURCE / "clozeline"
 NO_DEPS = {
     "clozeline": "names the Python API, and holds nothing of it",
     "clozeline.params": "every stage reads it; what it reads is a dep by value",
@@ -43,6 +42,7 @@ MOST_CODE_DEPS = 8
 """Most code deps of one stage, for readers; a stage that needs more shows that the rooms are divided wrongly."""
 
 
+@cache
 def stages() -> dict[str, dict[str, Any]]:
     """Return stage name → body, for a group the body of its `do`; without stage `params`, a command of its own."""
     graph = YAML(typ="safe").load((PROJECT / "dvc.yaml").read_text(encoding="utf-8"))
@@ -61,19 +61,14 @@ def file_of(module: str) -> Path | None:
     return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
 
 
-def imports_of(file: Path) -> Iterator[str]:
-    """Yield our modules that `file` imports, lazily or not. `from a import b` also gives a.b if that is a module; the
+@cache
+def imports_of(file: Path) -> list[str]:
+    """Return our modules that `file` imports, lazily or not. `from a import b` also gives a.b if that is a module; the
     string `a.b:name` gives a.b.
     """
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value:
-            names = [node.value.partition(":")[0]]
-        yield from (name for name in names if name.split(".")[0] == "clozeline" and file_of(name))
+    texts = (node.value for node in nodes_of(file) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    names = [*imported_by(file), *(text.partition(":")[0] for text in texts if ":" in text)]
+    return [name for name in names if name.split(".")[0] == "clozeline" and file_of(name)]
 
 
 def all_imports_of(module: str) -> set[str]:
@@ -85,7 +80,7 @@ def all_imports_of(module: str) -> set[str]:
         name = waiting.pop()
         if name not in found and (name == own or not is_no_dep(name)):
             found.add(name)
-            waiting += list(imports_of(file_of(name)))
+            waiting += imports_of(file_of(name))
     return found
 
 

@@ -1,24 +1,19 @@
 """Services of compose.yaml as plain processes, with the same commands and environment but other addresses."""
 
 import os
-import shutil
 import signal
 import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.infra.prefect_project import FLOW, WORK, Run, Running, Server
+from tests.infra.prefect_project import ROOT, Run, Running, Server, write_flows
 from tests.infra.stack.compose_file import Compose
-
-ROOT = Path(__file__).parents[2]
+from tests.make.processes import answers, wait_for
 
 
 @pytest.fixture(scope="session")
@@ -42,11 +37,11 @@ def run_to_end() -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def running() -> Callable[..., Any]:
-    return _running
+    return run_server
 
 
 @contextmanager
-def _running(
+def run_server(
     command: list[str], environment: dict[str, str], folder: Path, health_url: str, timeout_seconds: float = 150
 ) -> Iterator[None]:
     """Run a server during the block, once it is healthy; SIGTERM then has to end it with all its children."""
@@ -56,33 +51,15 @@ def _running(
             command, env=environment, cwd=folder, stdout=output, stderr=output, start_new_session=True
         )
         try:
-            _wait_until_healthy(process, health_url, log, timeout_seconds)
+            wait_for(lambda: answers(health_url) or process.poll() is not None, timeout_seconds)
+            assert answers(health_url), log.read_text(encoding="utf-8", errors="replace")[-4000:]
             yield
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=60)
         finally:
-            if _group_is_alive(process.pid):
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path, timeout_seconds: float) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            time.sleep(0.2)
-    raise AssertionError(f"not healthy at {url}:\n{log.read_text(encoding='utf-8', errors='replace')[-4000:]}")
-
-
-def _group_is_alive(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -96,13 +73,8 @@ def server(
     """A server for the tests of one file."""
     home = tmp_path_factory.mktemp("prefect")
     project = home / "project"
-    (project / "flows").mkdir(parents=True)
+    write_flows(project)
     (project / "infra").mkdir()
-    shutil.copy(ROOT / "flows/__init__.py", project / "flows")
-    drift = FLOW.replace("nightly()", 'nightly(url: str = "")').replace("nightly", "drift")
-    (project / "flows/drift.py").write_text(drift, encoding="utf-8")
-    (project / "flows/nightly.py").write_text(FLOW, encoding="utf-8")
-    (project / "flows/work.py").write_text(WORK, encoding="utf-8")
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
     at_home = {

@@ -1,5 +1,6 @@
 """A project that deploys infra/prefect.yaml to a Prefect server of its own."""
 
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -32,6 +33,16 @@ from pathlib import Path
 def work() -> None:
     Path("ran-in.txt").write_text(os.getcwd(), encoding="utf-8")
 """
+
+
+def write_flows(project: Path) -> None:
+    """Write the flows `nightly` and `drift`."""
+    (project / "flows").mkdir(parents=True)
+    shutil.copy(ROOT / "flows/__init__.py", project / "flows")
+    drift = FLOW.replace("nightly()", 'nightly(url: str = "")').replace("nightly", "drift")
+    for name, text in {"drift": drift, "nightly": FLOW, "work": WORK}.items():
+        (project / f"flows/{name}.py").write_text(text, encoding="utf-8")
+
 
 Run = Callable[..., str]
 Running = Callable[..., AbstractContextManager[None]]

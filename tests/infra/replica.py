@@ -3,11 +3,10 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Self
 
-import httpx
+from tests.make.processes import answers, wait_for
 
 
 class Replica:
@@ -31,17 +30,11 @@ class Replica:
         return self._log.read_text(encoding="utf-8")
 
     def is_ready(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/health/ready", trust_env=False).status_code == 200
-        except httpx.HTTPError:
-            return False
+        return answers(f"{self.url}/health/ready")
 
     def wait_until_ready(self) -> None:
-        until = time.monotonic() + 240
-        while not self.is_ready():
-            assert self.process.poll() is None, self.log()
-            assert time.monotonic() < until, self.log()
-            time.sleep(0.1)
+        wait_for(lambda: self.is_ready() or self.process.poll() is not None, 240)
+        assert self.is_ready(), self.log()
 
     def __enter__(self) -> Self:
         return self

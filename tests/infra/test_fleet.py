@@ -3,13 +3,14 @@
 Their registry is a SQLite file, or as a team has it: MLflow's server over PostgreSQL.
 """
 
+import itertools
 import signal
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -22,6 +23,7 @@ from clozeline.registry.versions import Registry
 from clozeline.tracking.mlflow import experiment_id, prepare
 from tests.infra.replica import Replica
 from tests.make.packages import write_embedder
+from tests.make.processes import answers, wait_for
 from tests.make.servers import MlflowServer, server_over_postgres
 
 pytestmark = pytest.mark.deployment  # half a minute: four servers
@@ -56,12 +58,7 @@ class Fleets:
         proxy = subprocess.Popen(["haproxy", "-db", "-f", str(folder / "haproxy.cfg")], stderr=subprocess.DEVNULL)
         stack.callback(proxy.wait)
         stack.callback(proxy.kill)
-        self.wait_until(self._answers)
-
-    def _answers(self) -> bool:
-        with suppress(httpx.TransportError):
-            return httpx.get(f"{self.url}/health/ready", trust_env=False).status_code == 200
-        return False
+        self.wait_until(lambda: answers(f"{self.url}/health/ready"))
 
     def register(self) -> str:
         run = self.client.create_run(self.experiment).info
@@ -79,11 +76,8 @@ class Fleets:
     def promote(self, version: str) -> None:
         self.registry.promote(self.registry.version(NAME, version))
 
-    def wait_until(self, condition: Callable[[], bool], timeout_seconds: float = 240) -> None:
-        until = time.monotonic() + timeout_seconds
-        while not condition():
-            assert time.monotonic() < until, [one.log() for one in self.replicas]
-            time.sleep(0.1)
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        assert wait_for(condition, 240), [one.log() for one in self.replicas]
 
 
 class Client(threading.Thread):
@@ -123,7 +117,7 @@ class Client(threading.Thread):
     @property
     def changes(self) -> list[str]:
         """Versions of the answers, without repetitions."""
-        return [version for place, version in enumerate(self.versions) if self.versions[place - 1 : place] != [version]]
+        return [version for version, _ in itertools.groupby(self.versions)]
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,9 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from tests.infra.prefect_project import FLOW, ROOT, WORK
-from tests.make.processes import wait_for
+from tests.infra.prefect_project import ROOT, write_flows
+from tests.infra.stack.compose_file import read_env_file
+from tests.make.processes import answers, wait_for
 from tests.make.projects import make_toy
 from tests.make.session import PutDatabase
 
@@ -74,30 +75,18 @@ def project(
 ) -> Iterator[Project]:
     """A project whose server runs."""
     root = make_toy(tmp_path_factory.mktemp("own"))
-    for name in ("flows", "infra/prefect"):
-        (root / name).mkdir(parents=True)
-    shutil.copy(ROOT / "flows/__init__.py", root / "flows")
+    write_flows(root)
+    (root / "infra/prefect").mkdir(parents=True)
     shutil.copy(ROOT / "infra/prefect.yaml", root / "infra")
     shutil.copy(ROOT / "infra/prefect/start_server.py", root / "infra/prefect")
-    (root / "flows/drift.py").write_text(FLOW.replace("nightly", "drift"))
-    (root / "flows/nightly.py").write_text(FLOW)
-    (root / "flows/work.py").write_text(WORK)
     put_prefect_database(root / "work/prefect/prefect.db")
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "CLOZELINE_"))}
-    settings = (ROOT / "infra/settings.env").read_text().splitlines()
-    ours |= dict(line.partition("=")[::2] for line in settings if line and not line.startswith("#"))
+    ours |= read_env_file(ROOT / "infra/settings.env")
     port = free_port()
     made = Project(root, port, ours | {"PREFECT_HOME": f"{root}/work/prefect", "PREFECT_SERVER_API_PORT": str(port)})
     made.environment["PREFECT_API_URL"] = made.url
-
-    def answers() -> bool:
-        try:
-            return httpx.get(f"{made.url}/health", timeout=5).status_code == 200
-        except httpx.TransportError:
-            return False
-
     with made.running("infra/prefect/start_server.py"):
-        assert wait_for(answers, SECONDS), (root / "said").read_text()
+        assert wait_for(lambda: answers(f"{made.url}/health"), SECONDS), (root / "said").read_text()
         yield made
 
 

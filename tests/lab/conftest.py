@@ -17,12 +17,15 @@ from tests.make.texts import write_clean_text
 @pytest.fixture
 def corpus(tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path) -> Corpus:
     """Text of the tiny language, with shards that a model can learn it from."""
-    clean = tmp_path / "clean"
-    clean.mkdir()
+    folder, clean = tmp_path / "corpus", tmp_path / "corpus/data/clean"
+    clean.mkdir(parents=True)
+    (folder / "models").mkdir()
+    (folder / "data/tokens").symlink_to(tiny_tokens)
+    (folder / "models/tokenizer").symlink_to(tiny_tokenizer)
     texts = [" ".join(f"w{number}" for number in range(start, start + 12)) for start in range(5, 45)]
     for split in ("validation", "holdout"):
         write_clean_text(clean / f"{split}.parquet", texts)
-    return Corpus(clean, tiny_tokens, tiny_tokenizer, "a hash")
+    return Corpus(folder, "a hash")
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ def test_pairs_are_read_from_every_file_of_a_folder_compressed_or_not(tmp_path: 
     write(tmp_path / "b.jsonl.gz", record("w9", "w5", "q", "islands"))
     (tmp_path / "README.md").write_text("no pairs")
     pairs = read_pairs(tmp_path)
-    assert [pair.good for pair in pairs] == ["w5 w6", "w7", "w9"]
-    assert pairs[2] == MinimalPair("w9", "w5", "q", "islands", "syntax")
+    assert [pair.sentence_good for pair in pairs] == ["w5 w6", "w7", "w9"]
+    assert pairs[2] == MinimalPair(**record("w9", "w5", "q", "islands"))
     assert list(sentences(pairs)) == ["w5 w6", "w6 w6", "w7", "w8", "w9", "w5"]
 
 
@@ -57,7 +57,7 @@ def test_a_line_without_a_pair_or_a_folder_without_any_is_named(lines: str | Non
 
 def test_accuracy_is_per_phenomenon_and_its_mean_is_over_paradigms() -> None:
     pairs = [
-        MinimalPair("g", "b", paradigm, name, "f")
+        MinimalPair(**record("g", "b", paradigm, name))
         for paradigm, name in [("p", "x"), ("p", "x"), ("q", "x"), ("r", "y")]
     ]
     verdicts = Verdicts(np.array([True, False, True, False]), np.array([False, False, False, True]))

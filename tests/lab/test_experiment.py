@@ -65,7 +65,7 @@ def test_an_experiment_is_known_by_params_seed_and_corpus_only(
             changed["pretrain"][name] = value
         return Experiment.of(changed, seed, corpus, tmp_path / "kept").folder.name
 
-    other = Corpus(corpus.clean, corpus.tokens, corpus.tokenizer, "another hash")
+    other = Corpus(corpus.folder, "another hash")
     assert folder() == folder(num_checkpoints=7) == experiment.folder.name
     assert len({folder(), folder(seed=2), folder(steps=50), folder(num_workers=1), folder(corpus=other)}) == 5
 
@@ -128,7 +128,7 @@ def test_a_held_corpus_is_found_again_by_its_content_and_survives_its_replacemen
     write(root, "new")
     new = held(root, kept)
     assert new.digest != old.digest
-    assert old.validation_text.read_text(encoding="utf-8") == f"old {PARTS[0]}"
+    assert (old.clean / "validation.parquet").read_text(encoding="utf-8") == f"old {PARTS[0]}"
     old.laid_into(tmp_path / "run")
     old.laid_into(tmp_path / "run")
     assert (tmp_path / "run" / PARTS[1]).read_text(encoding="utf-8") == f"old {PARTS[1]}"

@@ -13,7 +13,7 @@ from tests.make.glue_copies import label, texts, write_hub, write_official
 def rows_of(folder: Path, task: GlueTask, out: Path, limit: int | None = None) -> dict[str, list[dict[str, object]]]:
     files = found_in(folder, task)
     assert files is not None
-    write_records(files, out, limit)
+    write_records(task, files, out, limit)
     return {
         name: [json.loads(line) for line in (out / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
         for name in ("train", "dev")

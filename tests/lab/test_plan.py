@@ -52,7 +52,7 @@ def test_a_plan_of_a_task_knows_its_task(root: Path) -> None:
         (f"{HEAD}spaze: {{}}", "`spaze`"),
         ("trials: 3\nspace: {pretrain.steps: [1, 2]}", "`metric`"),
         ("metric: nats_per_byte\ntrials: 0\nspace: {pretrain.steps: [1, 2]}", "`trials`"),
-        ("metric: accuracy\ntrials: 3\nspace: {pretrain.steps: [1, 2]}", "no stage writes this figure"),
+        ("metric: accuracy\ntrials: 3\nspace: {pretrain.steps: [1, 2]}", "validation_score"),
         (f"{TASK}space: {{pretrain.steps: [1, 2]}}", "do not change the figure"),
         (f"{TASK}space: {{finetune.nothing.epochs: [1, 2]}}", "docsearch, library"),
         (f"{TASK}space: {{finetune.library.epochs: [1, 2], finetune.docsearch.epochs: [1, 2]}}", "one task"),

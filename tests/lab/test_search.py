@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
-from clozeline.lab.search import Query, SearchIndex
+from clozeline.lab.search import SearchIndex
 from clozeline.system.errors import ArtifactError, ParamsError
 from tests.make.packages import write_embedder
 
@@ -45,28 +45,28 @@ def opened(project: Path) -> tuple[Embedder, SearchIndex]:
 def test_a_function_is_found_by_its_own_docstring(project: Path) -> None:
     model, index = opened(project)
     text = "Raises an error if the file is empty. Its hash is the one given."
-    query = Query(text, model.embed([text])[0])
-    found = index.nearest(query, top_k=2, by="meaning")
+    query = (text, model.embed([text])[0])
+    found = index.nearest(*query, top_k=2, by="meaning")
     assert [found[0].name, found[0].library] == ["python.hash", "python"]
     assert found[0].summary == "Raises an error if the file is empty."
     assert found[0].score == pytest.approx(1.0, abs=0.01)
     assert found[0].score > found[1].score
-    assert {one.name for one in index.nearest(query, 9, "python")} == {"python.hash", "python.cut"}
+    assert {one.name for one in index.nearest(*query, 9, "python")} == {"python.hash", "python.cut"}
 
 
 def test_word_search_finds_matching_entries_and_combined_search_finds_the_union(project: Path) -> None:
     """Only torch.pad contains `rows`; the query's vector is turned so that torch.pad comes last by meaning."""
     model, index = opened(project)
     (pad_H,) = model.embed(["Returns a tensor of the same shape. Rows are padded at the end by this(x)."])
-    query = Query("rows", -0.01 * pad_H)
-    names = {by: [one.name for one in index.nearest(query, 9, by=by)] for by in ("meaning", "words", "both")}
+    query = ("rows", -0.01 * pad_H)
+    names = {by: [one.name for one in index.nearest(*query, 9, by=by)] for by in ("meaning", "words", "both")}
     assert names["meaning"][-1] == "torch.pad"
     assert names["words"] == ["torch.pad"]
     assert (names["both"][0], set(names["both"])) == ("torch.pad", set(DOCS))
-    assert index.nearest(Query("unheard", pad_H), 9, by="words") == []
-    first = index.nearest(query, 9)[0]
+    assert index.nearest("unheard", pad_H, 9, by="words") == []
+    first = index.nearest(*query, 9)[0]
     assert first.score == pytest.approx(1 - 0.02, abs=0.001), "its best word score is scaled to 1"
-    of_one_library = index.nearest(Query("rows rows rows hash", -0.01 * pad_H), 9, "python")
+    of_one_library = index.nearest("rows rows rows hash", -0.01 * pad_H, 9, "python")
     assert of_one_library[0].score == pytest.approx(1, abs=0.03)
 
 

@@ -18,7 +18,7 @@ from clozeline.lab.winner import FinalFigure, diff_of, outcome_of
 from clozeline.params.editing import Config
 from clozeline.system.errors import TrainingError
 from clozeline.tracking.delivery import WORKSPACE
-from clozeline.tracking.outbox import OUTBOX, Outbox, TrackedRun
+from clozeline.tracking.outbox import OUTBOX, TrackedRun
 from clozeline.tracking.run_logger import run_logger
 from tests.make.stores import delivered, runs_of
 
@@ -73,7 +73,7 @@ def sweep(tmp_path: Path, drawn: None) -> MadeSweep:
     plan = SweepPlan.model_validate(
         {"metric": "nats_per_byte", "trials": 5, "space": {KEY: {"low": 0.1, "high": 0.95}}}
     )
-    corpus = Corpus(tmp_path, tmp_path, tmp_path, "a hash")
+    corpus = Corpus(tmp_path, "a hash")
     return MadeSweep(plan, Config(), corpus, tmp_path / "kept")
 
 
@@ -95,11 +95,11 @@ def test_trials_end_finished_pruned_or_failed_and_only_weights_of_the_first_and_
     assert set(sweep.forgotten) == {0.2, 0.5}
 
 
-def test_a_figure_of_0_counts_and_one_of_a_pruned_trial_does_not(sweep: MadeSweep) -> None:
+def test_a_figure_of_0_counts_and_a_pruned_trial_does_not(sweep: MadeSweep) -> None:
     trials = [
         TrialRecord(number=number, values={}, state="finished", value=value) for number, value in enumerate([0.5, 0.0])
     ]
-    trials.append(TrialRecord(number=2, values={}, state="pruned", value=-1.0))
+    trials.append(TrialRecord(number=2, values={}, state="pruned"))
     found = sweep.best_of(trials)
     assert found is not None
     assert found.number == 1
@@ -204,12 +204,11 @@ def test_a_winning_encoder_is_compared_with_the_params_as_they_are_on_text_that_
 TRIAL = TrialRecord(number=0, values={"pretrain.rate": 0.1})
 
 
-def log_in(folder: Path, parent: str, started_ms: int) -> TrialLog:
+def log_in(sweep: Sweep, parent: str, started_ms: int) -> TrialLog:
     """Open the run of a sweep that began at `started_ms`."""
-    outbox = Outbox(folder / "outbox")
-    outbox.end_killed()
-    outbox.open(parent, TrackedRun(name=parent, tags={WORKSPACE: "sweep"}, started_ms=started_ms))
-    return TrialLog(outbox, parent, "sweep", "nats_per_byte")
+    sweep.outbox.end_killed()
+    sweep.outbox.open(parent, TrackedRun(name=parent, tags={WORKSPACE: "sweep"}, started_ms=started_ms))
+    return TrialLog(sweep, parent)
 
 
 def train(steps: range) -> None:
@@ -219,21 +218,23 @@ def train(steps: range) -> None:
     logger.close()
 
 
-def test_a_killed_trial_is_continued_by_the_next_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_trial_is_continued_by_the_next_sweep(
+    sweep: MadeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(OUTBOX, raising=False)
     address = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    with log_in(tmp_path, "first", 1)(TRIAL):
+    with log_in(sweep, "first", 1)(TRIAL):
         train(range(1, 4))
-    log = log_in(tmp_path, "second", 2)
+    log = log_in(sweep, "second", 2)
     with log(TRIAL):
         pass  # its worker was killed, and another one takes the trial
     with log(TRIAL) as end:
         train(range(3, 6))
         end(replace(TRIAL, state="finished", value=0.5, experiment="folder"))
-    log.outbox.end("second", "FINISHED")
+    sweep.outbox.end("second", "FINISHED")
     assert OUTBOX not in os.environ
 
-    client = delivered(log.outbox.folder, address)
+    client = delivered(sweep.outbox.folder, address)
     runs = runs_of(client)
     assert {name: run.info.status for name, run in runs.items()} == {
         "first": "KILLED",
@@ -245,4 +246,4 @@ def test_a_killed_trial_is_continued_by_the_next_sweep(tmp_path: Path, monkeypat
     assert trial.data.params == {"pretrain.rate": "0.1"}
     assert (trial.data.metrics["nats_per_byte"], trial.data.tags["trial.experiment"]) == (0.5, "folder")
     assert [point.step for point in client.get_metric_history(trial.info.run_id, "loss")] == [1, 2, 3, 4, 5]
-    assert not log.outbox.runs()
+    assert not sweep.outbox.runs()

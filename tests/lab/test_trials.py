@@ -15,7 +15,6 @@ import pytest
 from clozeline.lab import trials as module
 from clozeline.lab.plan import SweepPlan
 from clozeline.lab.trials import TrialRecord, Trials
-from clozeline.system.errors import ArtifactError
 from tests.conftest import PROJECT
 
 RATE, DECAY, STEPS = "pretrain.optimizer.learning_rate", "pretrain.schedule.decay", "pretrain.steps"
@@ -192,13 +191,6 @@ def test_a_process_that_stood_still_leaves_its_trial_to_the_one_that_took_it_up(
 def test_failures_of_values_are_not_repeated(tmp_path: Path) -> None:
     found = run_all(of(tmp_path, 2), lambda trial: replace(trial, state="failed", reason="the loss is not finite"))
     assert [(trial.state, trial.reason) for trial in found] == [("failed", "the loss is not finite")] * 2
-
-
-def test_a_sweep_of_files_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "trials").mkdir()
-    with pytest.raises(ArtifactError) as refused:
-        of(tmp_path, 2).read()
-    assert f"rm -r {tmp_path}" in refused.value.do
 
 
 def test_proposals_lie_in_the_space(thirty: list[TrialRecord]) -> None:

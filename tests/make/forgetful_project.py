@@ -1,7 +1,6 @@
 """A small project that was trained twice on a letter: real snapshots, clean text, DVC, and registered versions."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -126,10 +125,8 @@ def make_project(folder: Path) -> Path:
 
 
 def night(root: Path) -> str:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        [sys.executable, "-m", "dvc", "repro"], cwd=root, env=environment, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "dvc", "repro"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -63,40 +63,38 @@ def sentence_tokenizer() -> Any:
     )
 
 
-def small_modernbert() -> Any:
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+
+
+def small_modernbert(labels: Sequence[str] = ()) -> Any:
     from transformers import ModernBertConfig
 
-    return ModernBertConfig(
-        vocab_size=90,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=64,
-        global_attn_every_n_layers=2,
-        local_attention=16,
-        pad_token_id=0,
-        bos_token_id=2,
-        cls_token_id=2,
-        eos_token_id=3,
-        sep_token_id=3,
-        reference_compile=False,
-    )
+    window = {"max_position_embeddings": 64, "global_attn_every_n_layers": 2, "local_attention": 16}
+    ids = {"pad_token_id": 0, "bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
+    return ModernBertConfig(vocab_size=90, reference_compile=False, **SHAPE, **window, **ids, **_named(labels))
 
 
-def small_bert() -> Any:
+def small_bert(labels: Sequence[str] = (), **more: object) -> Any:
     """With an embedding for the second text of a pair."""
     from transformers import BertConfig
 
-    return BertConfig(
-        vocab_size=200,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=128,
-        pad_token_id=0,
-    )
+    sizes = {"vocab_size": 200, "max_position_embeddings": 128, "pad_token_id": 0, **SHAPE}
+    return BertConfig(**sizes, **_named(labels), **more)
+
+
+def _named(labels: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a configuration whose model gives these labels; none for a model without."""
+    number_of = {label: number for number, label in enumerate(labels)}
+    return {"id2label": dict(enumerate(labels)), "label2id": number_of} if labels else {}
+
+
+def with_random_weights(kind: str, config: Any) -> Any:
+    """Return a model of the class `kind` of transformers, the same in every process."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    return getattr(transformers, kind)(config)
 
 
 def outspoken(model: Any) -> Any:
@@ -183,55 +181,32 @@ def save_trained(tmp_path_factory: pytest.TempPathFactory) -> SaveTrained:
 @pytest.fixture(scope="session")
 def small_encoder(save_trained: SaveTrained) -> Path:
     """A folder as `pretrain` writes it: a ModernBERT with random weights."""
-    import torch
-    from transformers import ModernBertForMaskedLM
-
-    torch.manual_seed(0)
-    return save_trained(ModernBertForMaskedLM(small_modernbert()))
+    return save_trained(with_random_weights("ModernBertForMaskedLM", small_modernbert()))
 
 
 @pytest.fixture(scope="session")
 def small_classifier(save_trained: SaveTrained) -> Path:
     """A folder as `finetune` writes it: a ModernBERT with random weights that tells `LABELS` apart."""
-    import torch
-    from transformers import ModernBertForSequenceClassification
-
-    config = small_modernbert()
-    config.id2label = dict(enumerate(LABELS))
-    config.label2id = {label: number for number, label in enumerate(LABELS)}
-    torch.manual_seed(0)
-    return save_trained(ModernBertForSequenceClassification(config))
+    return save_trained(with_random_weights("ModernBertForSequenceClassification", small_modernbert(LABELS)))
 
 
 @pytest.fixture(scope="session")
 def small_tagger(save_trained: SaveTrained) -> Path:
     """A folder as `finetune` writes it: a BERT with random weights that tags words, and sentences it was chosen by."""
-    import torch
-    from transformers import BertForTokenClassification
-
-    config = small_bert()
-    config.id2label = dict(enumerate(("O", "B-thing", "I-thing", "B-act", "I-act")))
-    config.label2id = {tag: number for number, tag in config.id2label.items()}
-    torch.manual_seed(0)
-    folder = save_trained(outspoken(BertForTokenClassification(config)))
+    config = small_bert(("O", "B-thing", "I-thing", "B-act", "I-act"))
+    folder = save_trained(outspoken(with_random_weights("BertForTokenClassification", config)))
     starts = [sentence.find(" ") + 1 for sentence in SENTENCES]
     entities = [(EntitySpan(start=start, end=start + 9, type="thing"),) for start in starts]
-    write_held_out(
-        folder, [HeldOut(text=text, entities=spans) for text, spans in zip(SENTENCES, entities, strict=True)]
-    )
+    items = [HeldOut(text=text, entities=spans) for text, spans in zip(SENTENCES, entities, strict=True)]
+    write_held_out(folder, items)
     return folder
 
 
 @pytest.fixture(scope="session")
 def small_answerer(save_trained: SaveTrained) -> Path:
     """A folder as `finetune` writes it: a BERT with random weights that answers questions, and some of them."""
-    import torch
-    from transformers import BertForQuestionAnswering
-
-    config = small_bert()
-    config.no_answer_margin = 0.25
-    torch.manual_seed(0)
-    folder = save_trained(outspoken(BertForQuestionAnswering(config)))
+    config = small_bert(no_answer_margin=0.25)
+    folder = save_trained(outspoken(with_random_weights("BertForQuestionAnswering", config)))
     config_file = folder / "tokenizer_config.json"
     told = json.loads(config_file.read_text(encoding="utf-8"))
     told["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]  # as `heads.save` writes it
@@ -245,14 +220,8 @@ def small_answerer(save_trained: SaveTrained) -> Path:
 @pytest.fixture(scope="session")
 def small_topics(save_trained: SaveTrained) -> Path:
     """A folder as `finetune` writes it: a BERT with random weights that gives a text any number of `LABELS`."""
-    import torch
-    from transformers import BertForSequenceClassification
-
-    config = small_bert()
-    config.id2label, config.label2id = dict(enumerate(LABELS)), {label: n for n, label in enumerate(LABELS)}
-    config.problem_type, config.decision_threshold = "multi_label_classification", 0.45
-    torch.manual_seed(0)
-    folder = save_trained(outspoken(BertForSequenceClassification(config)))
+    config = small_bert(LABELS, problem_type="multi_label_classification", decision_threshold=0.45)
+    folder = save_trained(outspoken(with_random_weights("BertForSequenceClassification", config)))
     write_held_out(folder, [HeldOut(text=text, right=LABELS[: n % 3]) for n, text in enumerate(SENTENCES)])
     return folder
 
@@ -260,11 +229,7 @@ def small_topics(save_trained: SaveTrained) -> Path:
 @pytest.fixture(scope="session")
 def small_scorer(save_trained: SaveTrained) -> Path:
     """A folder as `finetune` writes it: a ModernBERT without a head, with random weights, and scored pairs."""
-    import torch
-    from transformers import ModernBertModel
-
-    torch.manual_seed(0)
-    folder = save_trained(ModernBertModel(small_modernbert()))
+    folder = save_trained(with_random_weights("ModernBertModel", small_modernbert()))
     pairs = [(one, other) for one in SENTENCES for other in SENTENCES if one < other]
     items = [HeldOut(text=one, second=other, score=n / len(pairs)) for n, (one, other) in enumerate(pairs)]
     write_held_out(folder, items)
@@ -361,44 +326,20 @@ def exported_once(export_model: ExportModel, made_once: MadeOnce) -> ExportModel
     return run
 
 
-@pytest.fixture(scope="session")
-def encoder_package(exported_once: ExportModel, small_encoder: Path) -> Path:
-    """`small_encoder`, exported."""
-    return exported_once(small_encoder)
+def _exported(model: str) -> Any:
+    """Return the fixture `MODEL_package`: `small_MODEL`, exported."""
+
+    @pytest.fixture(scope="session", name=f"{model}_package")
+    def package(exported_once: ExportModel, request: pytest.FixtureRequest) -> Path:
+        return exported_once(request.getfixturevalue(f"small_{model}"))
+
+    return package
 
 
-@pytest.fixture(scope="session")
-def classifier_package(exported_once: ExportModel, small_classifier: Path) -> Path:
-    """`small_classifier`, exported."""
-    return exported_once(small_classifier)
-
-
-@pytest.fixture(scope="session")
-def tagger_package(exported_once: ExportModel, small_tagger: Path) -> Path:
-    """`small_tagger`, exported."""
-    return exported_once(small_tagger)
-
-
-@pytest.fixture(scope="session")
-def answerer_package(exported_once: ExportModel, small_answerer: Path) -> Path:
-    """`small_answerer`, exported."""
-    return exported_once(small_answerer)
-
-
-@pytest.fixture(scope="session")
-def topics_package(exported_once: ExportModel, small_topics: Path) -> Path:
-    """`small_topics`, exported."""
-    return exported_once(small_topics)
-
-
-@pytest.fixture(scope="session")
-def scorer_package(exported_once: ExportModel, small_scorer: Path) -> Path:
-    """`small_scorer`, exported."""
-    return exported_once(small_scorer)
-
+encoder_package, classifier_package, tagger_package = map(_exported, ("encoder", "classifier", "tagger"))
+answerer_package, topics_package, scorer_package = map(_exported, ("answerer", "topics", "scorer"))
 
 VOCAB_SIZE = 64
-SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
 
 ParamsMaker = Callable[..., ModelParams]
 

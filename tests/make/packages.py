@@ -146,7 +146,7 @@ def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequ
         served="int8",
         ladder=(),
         quantization=QuantizationScheme(
-            activations="uint8 per batch, dynamic",
+            activations="uint8 per token, dynamic",
             weights="int8 per column, symmetric",
             reduce_range=True,
             embeddings="float32",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -21,6 +22,13 @@ def wait_for(what: Callable[[], bool], seconds: float, every_seconds: float = 0.
     while not what() and time.monotonic() < deadline:
         time.sleep(every_seconds)
     return what()
+
+
+def answers(url: str) -> bool:
+    """Return whether a server answers with 200."""
+    with contextlib.suppress(httpx.HTTPError):
+        return httpx.get(url, timeout=5, trust_env=False).status_code == 200
+    return False
 
 
 def is_alive(pid: int) -> bool:

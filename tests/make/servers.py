@@ -10,17 +10,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
-from urllib.error import URLError
-from urllib.request import urlopen
 
 from clozeline.system.workspace import Workspace
+from tests.make.processes import answers, wait_for
 
 
 @contextlib.contextmanager
@@ -121,24 +119,15 @@ class MlflowServer:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        deadline = time.monotonic() + 600
-        while not self._answers():
-            assert self._process.poll() is None, "the server ended"
-            assert time.monotonic() < deadline, "the server does not answer"
-            time.sleep(0.2)
+        process = self._process
+        wait_for(lambda: answers(f"{self.url}/health") or process.poll() is not None, 600)
+        assert answers(f"{self.url}/health"), f"the server does not answer, and its exit code is {process.poll()}"
 
     def stop(self) -> None:
         if self._process:
             os.killpg(self._process.pid, 9)
             self._process.wait()
             self._process = None
-
-    def _answers(self) -> bool:
-        try:
-            with urlopen(f"{self.url}/health", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except (URLError, OSError):
-            return False
 
 
 @contextmanager

@@ -19,20 +19,8 @@ from tests.make.texts import write_clean_text
 
 PARAMS = read_params(Path(__file__).parents[2] / "params.yaml")
 WORDS = [
-    "salt",
-    "oven",
-    "butter",
-    "flour",
-    "mast",
-    "keel",
-    "tide",
-    "rudder",
-    "soil",
-    "seed",
-    "root",
-    "the",
-    "of",
-    "then",
+    *("salt", "oven", "butter", "flour", "mast", "keel", "tide", "rudder", "soil", "seed", "root"),
+    *("the", "of", "then"),
 ]
 Case = tuple[Mapping[str, object], Mapping[str, object]]
 CASES: Mapping[str, Sequence[Case]] = {
@@ -99,9 +87,7 @@ def inputs_of_case(kind: str, case: Case, encoder: Path, data: Path, **changes: 
     knobs, _ = case
     seen = data.parent / "seen.parquet"
     write_clean_text(seen, ["nothing"])
-    given: dict[str, Any] = {"kind": kind, "data": "x", "max_length": 24, "num_threads": 1, **knobs, **changes}
-    params = SECTIONS[kind].model_validate(whole_task(given, PARAMS.finetune_defaults))
-    return TaskInputs(params, 1, encoder, data, seen)
+    return TaskInputs(params_of(kind, **{"max_length": 24, **knobs, **changes}), 1, encoder, data, seen)
 
 
 def fine_tune(
@@ -117,6 +103,7 @@ def fine_tune(
     """Run the stage and return `out` with all its outputs. Its working files lie beside `out` for all runs."""
     seen = out.parent / "pretraining.parquet"
     write_clean_text(seen, pretraining_texts)
+    tables = {"curve": "training", "validation": "validation", "confusion": "confusion", "classes": "classes"}
     finetune.run(
         params,
         seed=seed,
@@ -126,13 +113,10 @@ def fine_tune(
         pretraining_text=seen,
         out=out / "model",
         metrics=out / "metrics.json",
-        curve=out / "training.csv",
-        validation=out / "validation.csv",
-        confusion=out / "confusion.csv",
-        classes=out / "classes.csv",
         examples=out / "examples",
         work=out.parent / "work",
         only_seed=only_seed,
+        **{name: out / f"{file}.csv" for name, file in tables.items()},
     )
     return out
 

@@ -17,7 +17,7 @@ import httpx
 import psutil
 
 from tests.drill.project import wait_for_stage
-from tests.make.processes import wait_for
+from tests.make.processes import answers, wait_for
 from tests.make.projects import toy_language
 from tests.make.servers import held_ports
 from tests.month.installation import Installation
@@ -192,7 +192,7 @@ def _drift(month: Month, night: Night) -> None:
         server = installation.start("clozeline", "serve", "models:/clozeline-encoder@champion", "--port", str(port))
         try:
             url = f"http://127.0.0.1:{port}"
-            assert wait_for(lambda: _is_ready(url), 600), "the server does not start"
+            assert wait_for(lambda: answers(f"{url}/health/ready"), 600), "the server does not start"
             states = []
             for texts in (normal, normal, strange):
                 for text in texts:
@@ -214,16 +214,9 @@ def _drift(month: Month, night: Night) -> None:
 _ACTIVE: Final = frozenset({"SCHEDULED", "PENDING", "RUNNING"})
 
 
-def _is_ready(url: str) -> bool:
-    with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"{url}/health/ready", timeout=5).status_code == 200
-    return False
-
-
 def _is_by_drift(run: Mapping[str, object]) -> bool:
     """Return whether an automation started the run for another reason than a crash."""
-    created_by = json.dumps(run["created_by"])
-    return "clozeline-retrain" in created_by
+    return "clozeline-retrain" in json.dumps(run["created_by"])
 
 
 PLAYERS: Final[Mapping[Event, Player]] = {

@@ -1,7 +1,7 @@
 """The auditor accepts a sound month, and finds what was forged, deleted or left open."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,7 +13,6 @@ from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
 from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.registry.decisions import Decision, Gate, gates
 from clozeline.registry.lineage import trace
-from clozeline.registry.models import Registered
 from clozeline.registry.publishing import Evidence, Publisher
 from clozeline.system.workspace import Workspace
 from tests.make.packages import write_encoder
@@ -29,60 +28,71 @@ RUNS = [
 ]
 
 
+BETTER = PairedFigures(
+    metric=NATS_PER_BYTE,
+    candidate=1.20,
+    champion=1.25,
+    low=-0.06,
+    high=-0.04,
+    num_items=100,
+    items="data/clean/validation.parquet",
+    items_sha256="0" * 64,
+    champion_bytes_per_token=4.0,
+)
+"""The trial of a version that is better than the champion."""
+WORSE = BETTER.model_copy(update={"candidate": 1.30, "low": 0.04, "high": 0.06})
+NOT_SURELY_BETTER = BETTER.model_copy(update={"candidate": 1.25, "low": -0.04, "high": 0.04})
+
+
 def address(root: Path) -> str:
     return Workspace(root).defaults()["MLFLOW_TRACKING_URI"]
 
 
+def train(root: Path, steps: tuple[int, ...]) -> None:
+    """Record a training with a loss at these steps."""
+    client = MlflowClient(address(root))
+    training = client.create_run("0", tags={"dvc.stage": "pretrain"})
+    for step in steps:
+        client.log_metric(training.info.run_id, "loss", 1 / step, step=step)
+    client.set_terminated(training.info.run_id)
+
+
 def night(root: Path, number: int, before: str | None) -> None:
     """Do what the flows of a night write: the run of the pipeline with a training, a version, its record, an alias."""
-    publisher, client = Publisher(address(root)), MlflowClient(address(root))
+    client = MlflowClient(address(root))
     run = client.create_run("0", tags={"prefect.flow_run_id": f"pipeline-{number}"})
-    training = client.create_run("0", tags={"dvc.stage": "pretrain"})
-    for step in (5, 10, 15):
-        client.log_metric(training.info.run_id, "loss", 1 / step, step=step)
-    for made in (run, training):
-        client.set_terminated(made.info.run_id)
+    client.set_terminated(run.info.run_id)
+    train(root, (5, 10, 15))
     files = {f"metrics/{path}": root / "metrics" / path for path in (PATHS.quality, PATHS.export)}
-    version = publisher.publish(root / "dist/encoder", NAME, Evidence({"dvc.lock": root / "dvc.lock", **files}, {}))
-    trial = better_than_champion() if before else None
-    figures = PackageMetrics.read(root / "metrics", PATHS)
-    decided = gates(read_params(root / "params.yaml").release, figures, trial)
-    promote(publisher, version, before, decided, trial, f"release-{number}")
-
-
-def better_than_champion() -> PairedFigures:
-    return PairedFigures(
-        metric=NATS_PER_BYTE,
-        candidate=1.20,
-        champion=1.25,
-        low=-0.06,
-        high=-0.04,
-        num_items=100,
-        items="data/clean/validation.parquet",
-        items_sha256="0" * 64,
-        champion_bytes_per_token=4.0,
-    )
+    evidence = Evidence({"dvc.lock": root / "dvc.lock", **files}, {})
+    version = Publisher(address(root)).publish(root / "dist/encoder", NAME, evidence)
+    promote(root, BETTER if before else None, version=version.version, before=before, flow_run=f"release-{number}")
 
 
 def promote(
-    publisher: Publisher,
-    version: Registered,
-    before: str | None,
-    decided: list[Gate],
+    root: Path,
     trial: PairedFigures | None,
-    flow_run: str,
+    decided: Sequence[Gate] | None = None,
+    *,
+    version: str = "1",
+    before: str | None = "2",
+    flow_run: str = "release-2",
 ) -> None:
+    """Promote a version, and record that this trial decided it, by its gates or by those of `decided`."""
+    publisher = Publisher(address(root))
+    figures = PackageMetrics.read(root / "metrics", PATHS)
     decision = Decision(
         outcome="promoted",
         model=NAME,
-        version=version.version,
+        version=version,
         champion_before=before,
         trial=trial,
-        gates=tuple(decided),
+        gates=tuple(decided or gates(read_params(root / "params.yaml").release, figures, trial)),
         prefect_flow_run_id=flow_run,
     )
-    record = publisher.record(version, decision, f"{uuid4()}.json")  # copies of the template share its artifacts
-    publisher.registry.promote(version, replacing=before, evidence=record)
+    promoted = publisher.registry.version(NAME, version)
+    record = publisher.record(promoted, decision, f"{uuid4()}.json")  # copies of the template share its artifacts
+    publisher.registry.promote(promoted, replacing=before, evidence=record)
 
 
 @pytest.fixture(scope="module")
@@ -130,35 +140,10 @@ def promote_with_the_record_of_another_version(root: Path) -> None:
     registry.promote(registry.version(NAME, "1"), evidence=registry.changes(NAME)[-1].evidence)
 
 
-def promote_on_made_up_gates(root: Path) -> None:
-    publisher = Publisher(address(root))
-    trial = better_than_champion().model_copy(update={"candidate": 1.30, "low": 0.04, "high": 0.06})
-    names = ("perplexity_ratio", "perplexity_ratio_high")
-    decided = [Gate("unigram_ratio", 900.0 / 148.4, "at least", 2.0), *(Gate(n, 0.9, "at most", 1.02) for n in names)]
-    promote(publisher, publisher.registry.version(NAME, "1"), "2", decided, trial, "release-2")
-
-
-def promote_with_a_failed_gate(root: Path) -> None:
-    publisher = Publisher(address(root))
-    trial = better_than_champion().model_copy(update={"candidate": 1.25, "low": -0.04, "high": 0.04})
-    figures = PackageMetrics.read(root / "metrics", PATHS)
-    decided = gates(read_params(root / "params.yaml").release, figures, trial)
-    promote(publisher, publisher.registry.version(NAME, "1"), "2", decided, trial, "release-2")
-
-
-def promote_without_comparison(root: Path) -> None:
-    publisher = Publisher(address(root))
-    figures = PackageMetrics.read(root / "metrics", PATHS)
-    decided = gates(read_params(root / "params.yaml").release, figures, None)
-    promote(publisher, publisher.registry.version(NAME, "1"), "2", decided, None, "release-2")
-
-
-def promote_outside_prefect(root: Path) -> None:
-    publisher = Publisher(address(root))
-    figures = PackageMetrics.read(root / "metrics", PATHS)
-    trial = better_than_champion()
-    decided = gates(read_params(root / "params.yaml").release, figures, trial)
-    promote(publisher, publisher.registry.version(NAME, "1"), "2", decided, trial, "a run of nobody")
+MADE_UP = [
+    Gate("unigram_ratio", 900.0 / 148.4, "at least", 2.0),
+    *(Gate(name, 0.9, "at most", 1.02) for name in ("perplexity_ratio", "perplexity_ratio_high")),
+]
 
 
 @pytest.mark.parametrize(
@@ -167,10 +152,10 @@ def promote_outside_prefect(root: Path) -> None:
         (move_alias, "version 1 is the champion, but the last change says 2"),
         (promote_without_evidence, "its evidence is missing"),
         (promote_with_the_record_of_another_version, "not a record of its own run"),
-        (promote_on_made_up_gates, "perplexity_ratio is 1.22"),
-        (promote_with_a_failed_gate, "perplexity_ratio_high 1.17"),
-        (promote_without_comparison, "no gate perplexity_ratio"),
-        (promote_outside_prefect, "Prefect knows no run a run of nobody"),
+        (lambda root: promote(root, WORSE, MADE_UP), "perplexity_ratio is 1.22"),
+        (lambda root: promote(root, NOT_SURELY_BETTER), "perplexity_ratio_high 1.17"),
+        (lambda root: promote(root, None), "no gate perplexity_ratio"),
+        (lambda root: promote(root, BETTER, flow_run="a run of nobody"), "Prefect knows no run a run of nobody"),
     ],
 )
 def test_a_forged_promotion_is_found(root: Path, forge: Callable[[Path], None], fault: str) -> None:
@@ -181,7 +166,7 @@ def test_a_forged_promotion_is_found(root: Path, forge: Callable[[Path], None], 
 
 
 def test_a_gate_that_holds_may_be_overruled_by_a_person_only(root: Path) -> None:
-    promote_with_a_failed_gate(root)
+    promote(root, NOT_SURELY_BETTER)
     assert Auditor(root, address(root), accepted={(NAME, "1")}).audit(RUNS).is_clean
 
 
@@ -203,45 +188,28 @@ def test_a_champion_that_was_verified_in_time_may_be_swept_later(root: Path) -> 
     assert auditor.audit(RUNS).is_clean, "the workspace still has everything behind version 2"
 
 
-def leave_open(root: Path) -> list[FlowRun]:
-    return [*RUNS, FlowRun("r", "pipeline", "RUNNING", "Running", "2026-3")]
-
-
-def crash(root: Path) -> list[FlowRun]:
-    return [*RUNS, FlowRun("r", "nightly", "CRASHED", "Crashed", "2026-3")]
-
-
-def complete_without_mlflow(root: Path) -> list[FlowRun]:
-    return [*RUNS, FlowRun("r", "pipeline", "COMPLETED", "Completed", "2026-3")]
-
-
-def leave_open_in_mlflow(root: Path) -> list[FlowRun]:
-    MlflowClient(address(root)).create_run("0", run_name="open")
-    return RUNS
-
-
-def lose_a_point(root: Path) -> list[FlowRun]:
-    client = MlflowClient(address(root))
-    training = client.create_run("0", tags={"dvc.stage": "pretrain"})
-    for step in (5, 10, 20):
-        client.log_metric(training.info.run_id, "loss", 1 / step, step=step)
-    client.set_terminated(training.info.run_id)
-    return RUNS
-
-
 @pytest.mark.parametrize(
-    ("lose", "fault"),
+    ("more", "fault"),
     [
-        (leave_open, "Prefect's run r of pipeline is Running"),
-        (crash, "crashed, and no other run followed"),
-        (complete_without_mlflow, "MLflow has no finished run of Prefect's run r"),
-        (leave_open_in_mlflow, "MLflow's run open is RUNNING"),
-        (lose_a_point, "has gaps: [5, 10, 20]"),
+        (FlowRun("r", "pipeline", "RUNNING", "Running", "2026-3"), "Prefect's run r of pipeline is Running"),
+        (FlowRun("r", "nightly", "CRASHED", "Crashed", "2026-3"), "crashed, and no other run followed"),
+        (
+            FlowRun("r", "pipeline", "COMPLETED", "Completed", "2026-3"),
+            "MLflow has no finished run of Prefect's run r",
+        ),
     ],
 )
-def test_what_was_lost_or_left_open_is_found(root: Path, lose: Callable[[Path], list[FlowRun]], fault: str) -> None:
-    (told,) = Auditor(root, address(root)).audit(lose(root)).lost
+def test_a_run_that_was_lost_or_left_open_in_prefect_is_found(root: Path, more: FlowRun, fault: str) -> None:
+    (told,) = Auditor(root, address(root)).audit([*RUNS, more]).lost
     assert fault in told
+
+
+def test_what_was_lost_or_left_open_in_mlflow_is_found(root: Path) -> None:
+    MlflowClient(address(root)).create_run("0", run_name="open")
+    train(root, (5, 10, 20))
+    told = "\n".join(Auditor(root, address(root)).audit(RUNS).lost)
+    assert "MLflow's run open is RUNNING" in told
+    assert "has gaps: [5, 10, 20]" in told
 
 
 def test_objects_that_the_remote_lacks_are_lost(root: Path) -> None:

@@ -22,6 +22,7 @@ from clozeline.orchestration import prefect_adapter
 from clozeline.orchestration.prefect_adapter import (
     HEALTH,
     LOGGERS,
+    SERVER_PASSWORD,
     SERVER_WITHOUT_SCHEDULES,
     STAGES,
     AutomationCore,
@@ -142,7 +143,7 @@ def test_the_prefect_server_answers_strangers_at_the_health_path_alone(
     port = free_port()
     workspace = Workspace(tmp_path)
     command = prefect_adapter.server_command(HOST, port)
-    environment = {"PREFECT_HOME": str(tmp_path / "prefect"), **prefect_adapter.server_password("ada:lovelace")}
+    environment = {"PREFECT_HOME": str(tmp_path / "prefect"), SERVER_PASSWORD: "ada:lovelace"}
     server = Server("Prefect", command, port, HEALTH, environment)
     with running(server, workspace) as process:
         wait_until_ready(server, process, workspace)

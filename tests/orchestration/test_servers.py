@@ -58,7 +58,7 @@ def test_a_server_without_child_processes_is_ended_at_once(tmp_path: Path, free_
 
 def test_a_server_that_ends_is_reported_with_its_exit_code(tmp_path: Path, free_port: Callable[[], int]) -> None:
     error = told_of("raise SystemExit(7)", free_port(), tmp_path)
-    assert "it ended with exit code 7" in error.problem
+    assert "ended with exit code 7" in error.problem
     assert "odd-server.log" in error.do
 
 

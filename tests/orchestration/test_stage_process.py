@@ -143,31 +143,25 @@ def ended(text: str, exit_code: int = 3) -> Ended:
     return Ended(name="upper", exit_code=exit_code, text=text, log="work/logs/upper.log")
 
 
-def test_a_failure_is_the_error_that_the_stage_raised_with_its_class() -> None:
-    error = failure_of(ended(DATA_ERROR))
-    assert type(error) is DataError
-    assert (error.given, error.expected, error.do) == ("bad", "good", "write good")
-    assert "stage `upper`: raw.txt is bad" in str(error)
+SEVERAL_LINES = "1 error:\n\nsteps: must be positive\n  got -1"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "given", "expected"),
+    [
+        (DATA_ERROR, "raw.txt is bad", "bad", "good"),
+        (DATA_ERROR.replace("raw.txt is bad", "a first attempt failed") + DATA_ERROR, "raw.txt is bad", "bad", "good"),
+        (DATA_ERROR.replace("given:    bad", f"given:    {SEVERAL_LINES}"), "raw.txt is bad", SEVERAL_LINES, "good"),
+        (f"error: first\nfailed\nerror: {SEVERAL_LINES}\n  do: write good\n", SEVERAL_LINES, None, ""),
+    ],
+)
+def test_a_failure_is_the_last_error_that_the_stage_raised_with_its_class(
+    text: str, problem: str, given: str | None, expected: str
+) -> None:
+    error = failure_of(ended(text))
+    assert (type(error), error.problem) == (DataError, f"stage `upper`: {problem}")
+    assert (error.given, error.expected, error.do) == (given, expected, "write good")
     assert error.is_reported, "the stage's own message is shown"
-
-
-def test_the_last_of_several_errors_is_reported() -> None:
-    earlier = DATA_ERROR.replace("raw.txt is bad", "a first attempt failed")
-    assert "raw.txt is bad" in failure_of(ended(earlier + DATA_ERROR)).problem
-
-
-def test_a_message_of_several_lines_is_kept_whole() -> None:
-    said = "1 error:\n\nsteps: must be positive\n  got -1"
-    error = failure_of(ended(DATA_ERROR.replace("given:    bad", f"given:    {said}")))
-    assert type(error) is DataError
-    assert (error.given, error.expected, error.do) == (said, "good", "write good")
-
-
-def test_an_error_without_given_and_expected_is_found_whole() -> None:
-    said = "raw.txt is bad: 1 error:\n\n  steps: must be positive"
-    error = failure_of(ended(f"error: a first attempt\nfailed\nerror: {said}\n  do: write good\n"))
-    assert (type(error), error.given, error.expected, error.do) == (DataError, None, "", "write good")
-    assert error.problem == f"stage `upper`: {said}"
 
 
 def test_exit_code_75_is_retried() -> None:
@@ -240,13 +234,13 @@ def test_every_stage_named_in_the_settings_exists() -> None:
     ],
 )
 def test_the_advice_names_params_of_the_killed_stage(name: str, named: list[str]) -> None:
-    assert named_in(failure_of_killed(name, -9, "x.log", 1).do) == named
+    assert named_in(failure_of_killed(name, "x.log", 1).do) == named
     assert all(is_knob_of(Params, knob) for knob in named)
 
 
 @pytest.mark.parametrize("kind", SECTIONS)
 def test_the_advice_for_a_killed_task_names_params_of_every_kind(kind: str) -> None:
-    named = named_in(failure_of_killed("finetune@sts2016", -9, "x.log", 1).do)
+    named = named_in(failure_of_killed("finetune@sts2016", "x.log", 1).do)
     assert named == ["finetune.sts2016.micro_batch_tokens", "finetune.sts2016.max_length"]
     assert all(is_knob_of(SECTIONS[kind], knob.removeprefix("finetune.sts2016.")) for knob in named)
 

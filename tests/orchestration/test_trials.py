@@ -25,7 +25,6 @@ from clozeline.params.reading import read_params
 from clozeline.records.finetune.scored_items import TEST_FILE, HeldOut, write_test_items
 from clozeline.records.limits import NATS_PER_BYTE
 from clozeline.records.package import FILES, ExportMetrics, package_sha256, read_manifest, record_of
-from clozeline.records.package_metrics import PackageMetrics
 from clozeline.registry.decisions import Decision
 from clozeline.registry.publishing import Publisher
 from clozeline.system.workspace import Workspace
@@ -93,10 +92,9 @@ class Imports:
         version = self.publisher.registry.register(
             NAME, source=stored.as_uri(), run_id=self.run_id, package_sha256=sha256, description=""
         )
-        figures = PackageMetrics(quality=None, export=ExportMetrics.model_validate(EXPORT))
-        return decide(
-            self.publisher, version, params.release, figures, PackageTrials(Workspace(self.root), params, "mine")
-        )
+        tried = PackageTrials(Workspace(self.root), params, "mine")
+        ExportMetrics.model_validate(EXPORT).write(self.root / "metrics" / tried.metric_paths.export)
+        return decide(self.publisher, version, tried)
 
 
 @pytest.fixture

@@ -36,7 +36,6 @@ def export_metrics(*, fp32: int, int8: int, agreement: float) -> dict[str, Any]:
         parity_max_abs_difference=1e-6,
         last_layer="every position",
         num_agreement_texts=32,
-        ladder=(),
     ).model_dump(exclude_none=True)
 
 

@@ -8,13 +8,13 @@ import pytest
 from clozeline.cli.keep import tables
 from clozeline.records.record import Lock, LockedStage
 from clozeline.reporting.comparison import Cell, RunComparison
-from clozeline.tracking.past_runs import ComparedRun, EarlierRun
+from clozeline.tracking.past_runs import PastRun
 
 STARTED = datetime(2026, 11, 20, 18, 3, tzinfo=UTC)
 NARROW = "\N{NARROW NO-BREAK SPACE}"
 
 
-def trained(name: str, top1: float, rate: float, *, has_lock: bool = True) -> ComparedRun:
+def trained(name: str, top1: float, rate: float, *, has_lock: bool = True) -> PastRun:
     params = {"pretrain": {"steps": 100, "rate": rate, "layers": ["[dim]"]}}
     lock = Lock(stages={"pretrain": LockedStage(cmd="train", params={"params.yaml": params})})
     figures = {
@@ -25,8 +25,8 @@ def trained(name: str, top1: float, rate: float, *, has_lock: bool = True) -> Co
         "pretrain.steps": 100.0,
         "pretrain.tokens": 1e6 * rate,
     }
-    facts = EarlierRun(STARTED, "4be21f0c9d5511", figures, lock if has_lock else None)
-    return ComparedRun(f"{name}-id", name, "1", facts, f"{name}-training")
+    known = lock if has_lock else None
+    return PastRun(f"{name}-id", name, "1", STARTED, "4be21f0c9d5511", figures, known, f"{name}-training")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from clozeline.records.record import Lock
 from clozeline.reporting.page import build
 from clozeline.system.errors import TransientError
-from clozeline.tracking.past_runs import EarlierRun, PastRuns
+from clozeline.tracking.past_runs import PastRun, PastRuns
 from tests.reporting.conftest import METRICS, Ran, write_json
 from tests.reporting.test_page import chapter, text_of, top
 
@@ -18,7 +18,7 @@ STARTED = datetime.fromisoformat("2026-11-20T18:03:00+00:00")
 
 def after(ran: Ran, figures: Mapping[str, float], lock: Lock | None = None) -> str:
     """Return the top of the report of a run whose earlier run has these figures and this dvc.lock."""
-    earlier = EarlierRun(STARTED, "4be21f0c9d5511", dict(figures), lock)
+    earlier = PastRun("id", "fox", "1", STARTED, "4be21f0c9d5511", dict(figures), lock)
     return top(build(ran.with_run(past=lambda: PastRuns(earlier=earlier))).html)
 
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,18 +19,17 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from pydantic import ValidationError
 from tokenizers import Tokenizer
 from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
 from clozeline.exporting import packaging
-from clozeline.exporting.attention import ATTENTION
 from clozeline.exporting.exams import Sample, read_sample
-from clozeline.exporting.graph import op_counts, read_graph
-from clozeline.exporting.ladder import Climbed, Ladder, Passed
+from clozeline.exporting.graph import op_counts
+from clozeline.exporting.ladder import Climbed, Ladder
 from clozeline.exporting.packaging import write_client_config
 from clozeline.exporting.proof import Proof
-from clozeline.exporting.quantization import PRODUCT, Quantized
+from clozeline.exporting.quantization import PRODUCT
+from clozeline.exporting.to_onnx import ATTENTION
 from clozeline.exporting.trained import open_trained
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.package import load
@@ -40,7 +38,7 @@ from clozeline.params.delivery import ExportGates, ExportParams, RungParams
 from clozeline.params.reading import read_params
 from clozeline.records import package as packages
 from clozeline.records.finetune.scored_items import HeldOut, write_held_out
-from clozeline.records.package import CARD, CONFIG, FILES, SBOM, ExportMetrics, Manifest, read_manifest, verify
+from clozeline.records.package import CARD, CONFIG, FILES, SBOM, Manifest, read_manifest, verify
 from clozeline.stages import export
 from clozeline.system.errors import ArtifactError, GateError
 from tests.make.models import OPEN, PROJECT, SENTENCES, Limits
@@ -132,18 +130,6 @@ def test_the_manifest_names_the_lock_and_the_tools(encoder_package: Path) -> Non
     manifest = read_manifest(encoder_package)
     assert manifest.lock_sha256 == packages.record_of(encoder_package.parent / "requirements.lock").sha256
     assert {"torch", "transformers", "onnxruntime", "onnxscript", "optimum"} <= set(manifest.versions)
-
-
-def test_the_recorded_figures_are_validated(encoder_package: Path) -> None:
-    """Figures of the wrong type fail here, not only when the manifest is read elsewhere."""
-    manifest = read_manifest(encoder_package)
-    rung = next(rung for rung in manifest.ladder if rung.scheme == manifest.quantization)
-    graph, known = read_graph(encoder_package / FILES.int8), metrics_of(encoder_package)
-    for num_matmuls, is_sound in ((7, True), ("many", False)):
-        quantized = Quantized(graph, num_matmuls, 1, (), 5, {})  # type: ignore[arg-type]  # stand-ins
-        with nullcontext() if is_sound else pytest.raises(ValidationError, match="quantized_matmuls"):
-            figures = ExportMetrics.model_validate(known | packaging._of_int8(Passed(rung, quantized)))
-            assert figures.quantized_matmuls == num_matmuls
 
 
 def test_the_metrics_count_the_compared_items(encoder_package: Path, classifier_package: Path) -> None:

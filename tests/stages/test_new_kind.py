@@ -22,7 +22,7 @@ from clozeline.inference.package import MODEL_KINDS, ModelKind
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params
 from clozeline.params.tasks import SECTIONS, ClassificationParams
-from clozeline.records.package import ExportMetrics, TensorSpec, read_manifest
+from clozeline.records.package import TensorSpec, read_manifest
 from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.registry.models import CHAMPION
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
@@ -170,7 +170,7 @@ def test_a_new_kind_goes_from_params_to_the_server(root: Path, monkeypatch: pyte
     package = root / "dist/early"
     found = PackageMetrics.read(root / "metrics", MetricPaths.of("early", "finetuned/early"))
     assert found.quality.headline.method == "first word"
-    (rung,) = ExportMetrics.read(root / "metrics/export/early.json").ladder
+    (rung,) = read_manifest(package).ladder
     assert (rung.metric, rung.fp32_metric > 0) == ("share of sides", True), "the exam of the row judges INT8"
     assert read_manifest(package).task == KIND_NAME
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clozeline.corpus.cleaning.building import CleanWriter
+from clozeline.corpus.cleaning import building
 from clozeline.params.reading import read_params
 from clozeline.records.snapshot import FORGOTTEN_LOCK
 from clozeline.stages import preprocess, snapshot
@@ -168,7 +168,7 @@ def test_a_full_disk_is_named_and_the_old_corpus_stays(tmp_path: Path, good: Pat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("clozeline.cluster.ledger.available_cores", lambda: 1)  # tasks run in this process
-    monkeypatch.setattr(CleanWriter, "append", full)
+    monkeypatch.setattr(building, "_append", full)
     with pytest.raises(StorageError, match="no space left while writing") as caught:
         run(good, tmp_path, seed=2)
     assert isinstance(caught.value, ClozelineError)

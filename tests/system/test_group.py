@@ -10,7 +10,7 @@ import torch
 from torch import distributed
 
 from clozeline.system.errors import ArtifactError
-from clozeline.system.group import ALONE, Group, check_inputs, check_shared, check_versions, leave
+from clozeline.system.group import ALONE, Group, agreed, check_shared, check_versions, leave
 from clozeline.system.machine import available_cores
 
 
@@ -57,10 +57,10 @@ def test_other_programs_on_a_machine_are_refused_by_its_name() -> None:
     assert "clozeline" in caught.value.problem
 
 
-def test_other_inputs_on_a_machine_are_refused_by_its_name() -> None:
-    check_inputs(two(lambda own: own), "ab")
+def test_other_inputs_on_a_machine_are_refused_by_its_name(tmp_path: Path) -> None:
+    assert agreed(two(lambda own: own), tmp_path, "ab") == "ab"
     with pytest.raises(ArtifactError, match=r"fingerprint ab: .*\(process 0\); fingerprint cd: far \(process 1\)"):
-        check_inputs(two(lambda own: "fingerprint cd"), "ab")
+        agreed(two(lambda own: "fingerprint cd"), tmp_path, "ab")
 
 
 def test_a_folder_that_a_machine_does_not_see_is_refused_by_its_name(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,13 +12,12 @@ import torch
 
 from clozeline.tasks.rows import (
     EncodedBatch,
-    TargetedBatch,
     TextRows,
     padded,
     shuffled_batches,
     sorted_batches,
-    training_batches,
 )
+from clozeline.tasks.task import Task
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 from clozeline.training.state import Batch
 from tests.make.models import SENTENCES
@@ -50,7 +50,9 @@ def test_texts_of_similar_length_share_a_batch_and_batches_are_not_ordered_by_le
 
 def test_the_batch_sequence_can_resume_at_any_batch() -> None:
     def batches(*start: int) -> Iterator[Batch[Any]]:
-        return training_batches(LENGTHS, 300, 1, start, lambda rows_B, epoch: rows_B)
+        task = Mock(length_T=LENGTHS, params=Mock(batch_size=300), inputs=Mock(seed=1), num_targets=len)
+        task.batch = lambda rows_B, epoch: rows_B
+        return Task.batches_from(task, *start)
 
     whole = list(islice(batches(0, 0), 12))
     assert [(batch.epoch, batch.index) for batch in whole[:6]] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
@@ -161,14 +163,14 @@ IDS_BL = torch.arange(12).reshape(4, 3)
 @pytest.mark.parametrize("with_mask", [True, False])
 def test_parts_of_a_batch_contain_its_rows(with_mask: bool, with_types: bool) -> None:
     mask_BL, types_BL = (IDS_BL + 100 if with_mask else None), (IDS_BL + 200 if with_types else None)
-    batch = TargetedBatch(EncodedBatch(IDS_BL, mask_BL, types_BL), torch.arange(4))
+    batch = EncodedBatch(IDS_BL, mask_BL, types_BL, torch.arange(4))
     assert (batch.num_rows, batch.num_slots) == (4, 12)
-    assert set(batch.encoded.inputs) == {
+    assert set(batch.inputs) == {
         "input_ids",
         *(["attention_mask"] if with_mask else []),
         *(["token_type_ids"] if with_types else []),
     }
     parts = [batch.rows(0, 1), batch.rows(1, 4).to(torch.device("cpu"))]
     assert torch.equal(torch.cat([part.targets_B for part in parts]), batch.targets_B)
-    for name, tensor in batch.encoded.inputs.items():
-        assert torch.equal(torch.cat([part.encoded.inputs[name] for part in parts]), tensor)
+    for name, tensor in batch.inputs.items():
+        assert torch.equal(torch.cat([part.inputs[name] for part in parts]), tensor)

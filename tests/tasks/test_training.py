@@ -40,7 +40,7 @@ def test_a_task_reports_every_token_that_it_trains_on(
 
 
 def encoded_in(inputs: Any) -> list[EncodedBatch]:
-    return [inputs.firsts, inputs.seconds] if hasattr(inputs, "seconds") else [inputs.encoded]
+    return [inputs.firsts, inputs.seconds] if hasattr(inputs, "seconds") else [inputs]
 
 
 def tokens_in(rows: EncodedBatch) -> list[int]:

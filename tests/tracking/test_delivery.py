@@ -15,14 +15,13 @@ import pytest
 from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
-from clozeline.records.record import LockedStage
+from clozeline.records.record import LockedPath, LockedStage
 from clozeline.tracking.delivery import Delivery, DeliveryThread, MlflowRuns
 from clozeline.tracking.mlflow import prepare
-from clozeline.tracking.outbox import Outbox, StageDataset, TrackedRun
+from clozeline.tracking.outbox import Outbox, TrackedRun
 from clozeline.tracking.past_runs import attach
-from clozeline.tracking.run_logger import run_logger
-from clozeline.tracking.runs import FlowRun, StageRecord, deliver_waiting
-from clozeline.tracking.stage_log import MachineMetrics, OutboxRunLogger
+from clozeline.tracking.run_logger import MachineMetrics, OutboxRunLogger, run_logger
+from clozeline.tracking.runs import FlowRun, deliver_waiting
 from tests.make.kills import is_killed
 from tests.make.servers import MlflowServer
 from tests.make.stores import delivered, run_of, runs_of
@@ -41,7 +40,7 @@ def fill(outbox: Outbox, tmp_path: Path) -> None:
         outbox.add_points("stage", {"loss": step}, step)
     outbox.add_file("stage", file)
     outbox.add_file("stage", file, "plots/pretrain")
-    datasets = (StageDataset(name="data", digest="0" * 32, source="{}", profile="{}"),)
+    datasets = (LockedPath(path="data", md5="0" * 32, size=5),)
     outbox.end("stage", "FINISHED", params={"steps": "3"}, figures={"top1": 0.5}, tags={"c": "d"}, datasets=datasets)
     outbox.end("flow", "FINISHED", tags={"e": "f"})
 
@@ -206,6 +205,7 @@ class Server(MlflowRuns):
     """Stand-in for MLflow: fails on request, and records what it accepted."""
 
     def __init__(self, *faults: Exception, is_away: bool = False) -> None:
+        super().__init__("unused")
         self.faults = list(faults)
         self.is_away = is_away
         self.took: list[str] = []
@@ -322,13 +322,17 @@ def test_files_that_could_not_be_stored_are_sent_again_and_delay_nothing_else(ou
     assert delivery.num_lost == 0
 
 
-def test_closing_waits_for_a_server_only_up_to_its_timeout(outbox: Outbox, tmp_path: Path) -> None:
+def test_closing_waits_for_a_server_only_up_to_its_timeout(
+    outbox: Outbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(outbox, tmp_path)
     server = Server(is_away=True)
-    assert not DeliveryThread(delivery_to(server, outbox), retry_seconds=0.05, close_seconds=0.2).close()
+    monkeypatch.setattr(DeliveryThread, "retry_seconds", 0.05)
+    with monkeypatch.context() as soon:
+        soon.setattr(DeliveryThread, "close_seconds", 0.2)
+        assert not DeliveryThread(delivery_to(server, outbox)).close()
     server.is_away = False
-    thread = DeliveryThread(delivery_to(server, outbox), retry_seconds=0.05, close_seconds=20)
-    assert thread.close()
+    assert DeliveryThread(delivery_to(server, outbox)).close()
     assert server.took == ALL
 
 
@@ -360,7 +364,9 @@ def test_an_unreachable_server_later_gets_everything_once_and_no_stage_waits_for
     name = f"away from {away} to {back}"
     folder = tmp_path / "outbox"
     reach("start")
-    run = FlowRun.open(folder, server.url, name, TAGS, retry_seconds=0.2, close_seconds=1 if back == "next run" else 60)
+    monkeypatch.setattr(DeliveryThread, "retry_seconds", 0.2)
+    monkeypatch.setattr(DeliveryThread, "close_seconds", 1 if back == "next run" else 60)
+    run = FlowRun(folder, server.url, name, TAGS)
     stage = run.start_stage(f"stage, {name}", "print", TAGS)
     for variable, value in run.environment(stage).items():
         monkeypatch.setenv(variable, value)
@@ -371,7 +377,7 @@ def test_an_unreachable_server_later_gets_everything_once_and_no_stage_waits_for
             reach("middle")
     logger.close()
     reach("end")
-    run.end_stage(stage, StageRecord("executed", LOCKED, [metrics], [log]))
+    run.end_stage(stage, "executed", LOCKED, metrics=[metrics], shown=[log])
     run.end("FINISHED", tags={"dvc.outcome.pretrain": "executed"}, metrics={"pretrain": metrics}, files=[log])
     reach("next run")
 
@@ -434,10 +440,8 @@ def test_an_unusable_address_leaves_everything_in_the_outbox(uri: str, tmp_path:
 
 
 def test_unreadable_machine_metrics_are_left_out() -> None:
-    machine = MachineMetrics(every_seconds=1e-6, kinds=[Blind, Blinded, Monitor])
-    for _ in range(2):
-        values, _ = machine.due()
-        assert values == {"system/Monitor": 1.0}
+    machine = MachineMetrics([Blind, Blinded, Monitor])
+    assert [machine.values(), machine.values()] == [{"system/Monitor": 1.0}] * 2
 
 
 def test_a_non_numeric_value_does_not_affect_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -455,13 +459,14 @@ def test_an_unexpected_artifact_store_error_stops_no_flow_and_leaves_no_run_open
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "outbox"
-    run = FlowRun.open(folder, address, "run", TAGS, retry_seconds=0.05, close_seconds=20)
+    monkeypatch.setattr(DeliveryThread, "retry_seconds", 0.05)
+    run = FlowRun(folder, address, "run", TAGS)
     file = tmp_path / "stage.log"
     file.write_text("done")
     with monkeypatch.context() as broken:
         broken.setattr(MlflowClient, "log_artifact", no_store)
         stage = run.start_stage("pretrain", "print", TAGS)
-        run.end_stage(stage, StageRecord("executed", LockedStage(cmd="train"), metrics=[], shown=[file]))
+        run.end_stage(stage, "executed", LockedStage(cmd="train"), metrics=[], shown=[file])
         run.end("FINISHED", tags={}, metrics={}, files=[])
         client = MlflowClient(address)
         assert {found.info.status for found in client.search_runs(["1"])} == {"FINISHED"}
@@ -475,6 +480,6 @@ def test_an_unexpected_artifact_store_error_stops_no_flow_and_leaves_no_run_open
 def test_a_truncated_metric_file_stops_no_flow(address: str, tmp_path: Path) -> None:
     metrics = tmp_path / "evaluate.json"
     metrics.write_text('{"perplexity": 12')
-    run = FlowRun.open(tmp_path / "outbox", address, "run", TAGS)
+    run = FlowRun(tmp_path / "outbox", address, "run", TAGS)
     run.end("FINISHED", tags={}, metrics={"evaluate": metrics}, files=[])
     assert runs_of(MlflowClient(address))["run"].info.status == "FINISHED"

@@ -15,7 +15,7 @@ from clozeline.system.errors import ArtifactError
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import OUTBOX, Outbox, Status
 from clozeline.tracking.past_runs import attach, compared_runs, comparison_address, past_runs
-from clozeline.tracking.runs import FlowRun, StageRecord
+from clozeline.tracking.runs import FlowRun
 from tests.make.stores import run_of
 
 TAGS = {WORKSPACE: "host:/project", "mlflow.source.git.commit": "abc", "git.is_dirty": "true"}
@@ -28,7 +28,7 @@ def write_lock(path: Path, **steps: int) -> Path:
 
 
 def open_run(address: str, name: str) -> FlowRun:
-    return FlowRun.open(Path(address.removeprefix("sqlite:///")).parent / "outbox", address, name, TAGS)
+    return FlowRun(Path(address.removeprefix("sqlite:///")).parent / "outbox", address, name, TAGS)
 
 
 def end_with(run: FlowRun, lock_file: Path, files: Sequence[Path] = ()) -> str:
@@ -43,7 +43,7 @@ def execute(run: FlowRun, lock_file: Path, stage: str, losses: Sequence[float] =
     name = run.start_stage(stage, f"{stage} {lock_file.stem}", TAGS)
     for step, loss in enumerate(losses, start=1):
         Outbox(Path(run.environment(name)[OUTBOX])).add_points(name, {"loss": loss}, step)
-    run.end_stage(name, StageRecord("executed", Lock.read(lock_file).stages[stage], metrics=[], shown=[]))
+    run.end_stage(name, "executed", Lock.read(lock_file).stages[stage], metrics=[], shown=[])
     return name
 
 
@@ -142,8 +142,8 @@ def test_runs_are_found_by_name_by_id_and_as_the_last_two_with_other_results(add
     fox, owl = compared_runs(address, ["fox", ids[1][:12]])
     assert [(fox.name, fox.run_id), (owl.name, owl.run_id)] == [("fox", ids[0]), ("owl", ids[1])]
     assert MlflowClient(address).get_run(fox.training_id).data.metrics["loss"] == 1.0, "its last point"
-    assert fox.facts.lock
-    assert fox.facts.lock.stages["pretrain"].flat_params() == {"steps": "2"}
+    assert fox.lock
+    assert fox.lock.stages["pretrain"].flat_params() == {"steps": "2"}
     assert [run.name for run in compared_runs(address, [])] == ["fox", "elk"], "owl has the results of elk"
 
     for wanted, fault in ((["fox", "bat"], "no run with this name"), (["fox", ids[0]], "number of runs")):

@@ -10,7 +10,7 @@ from mlflow.entities import Run
 from clozeline.records.record import LockedPath, LockedStage
 from clozeline.system.errors import ArtifactError
 from clozeline.tracking.delivery import WORKSPACE
-from clozeline.tracking.runs import FlowRun, StageRecord
+from clozeline.tracking.runs import FlowRun
 from tests.make.stores import delivered, run_of, runs_of
 from tests.tracking.conftest import TAGS
 
@@ -19,7 +19,10 @@ LOCKED = LockedStage(
     deps=(LockedPath(path="data", md5="0" * 32 + ".dir", size=5), LockedPath(path="src/code.py", md5="1" * 32)),
     params={"params.yaml": {"pretrain": {"steps": 5, "model": {"hidden_size": 8}}}},
 )
-RECORD = StageRecord("executed", LOCKED, metrics=[], shown=[])
+
+
+def end(run: FlowRun, stage: str) -> None:
+    run.end_stage(stage, "executed", LOCKED, metrics=[], shown=[])
 
 
 class Project:
@@ -31,7 +34,7 @@ class Project:
         self.opened: list[FlowRun] = []
 
     def open(self, name: str, workspace: str = "ours") -> FlowRun:
-        self.opened.append(FlowRun.open(self._folder / workspace, self.address, name, {WORKSPACE: workspace}))
+        self.opened.append(FlowRun(self._folder / workspace, self.address, name, {WORKSPACE: workspace}))
         return self.opened[-1]
 
     def runs(self, workspace: str = "ours") -> Mapping[str, Run]:
@@ -51,7 +54,7 @@ def project(tmp_path: Path, empty_database: Path) -> Iterator[Project]:
 
 def test_a_stage_run_has_flat_params_and_inputs_by_hash_without_code(project: Project) -> None:
     run = project.open("run")
-    run.end_stage(run.start_stage("pretrain", "print", TAGS), RECORD)
+    end(run, run.start_stage("pretrain", "print", TAGS))
     told = project.runs()["pretrain"]
     assert told.data.params == {"pretrain.steps": "5", "pretrain.model.hidden_size": "8"}
     assert {given.dataset.name: given.dataset.digest for given in told.inputs.dataset_inputs} == {
@@ -65,7 +68,7 @@ def test_a_conflicting_param_value_does_not_damage_the_run(project: Project, tmp
     run = project.open("run")
     stage = run.start_stage("pretrain", "print", TAGS)
     delivered(tmp_path / "ours", project.address).log_param(project.run(stage).info.run_id, "pretrain.steps", "4")
-    run.end_stage(stage, RECORD)
+    end(run, stage)
     told = project.run(stage)
     assert told.data.params == {"pretrain.steps": "4", "pretrain.model.hidden_size": "8"}
     assert told.info.status == "FINISHED"
@@ -97,7 +100,7 @@ def test_other_params_or_a_finished_run_make_a_new_one(project: Project) -> None
     run = project.open("run")
     first = run.start_stage("pretrain", "print", TAGS)
     other = run.start_stage("pretrain", "other print", TAGS)
-    run.end_stage(first, RECORD)
+    end(run, first)
     again = run.start_stage("pretrain", "print", TAGS)
     assert len({project.run(name).info.run_id for name in (first, other, again)}) == 3
 
@@ -134,5 +137,5 @@ def test_the_outbox_is_empty_once_mlflow_has_everything(project: Project, tmp_pa
 def test_a_damaged_database_stops_a_run_before_it_begins(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("no database, but longer than its header would have to be" * 10)
     with pytest.raises(ArtifactError, match="is damaged"):
-        FlowRun.open(tmp_path / "outbox", f"sqlite:///{tmp_path / 'mlflow.db'}", "run", TAGS)
+        FlowRun(tmp_path / "outbox", f"sqlite:///{tmp_path / 'mlflow.db'}", "run", TAGS)
     assert not (tmp_path / "outbox").exists()

@@ -10,7 +10,7 @@ from clozeline.records.record import Lock
 from clozeline.registry.models import Registered
 from clozeline.registry.publishing import Publisher
 from clozeline.system.errors import ArtifactError, TransientError
-from clozeline.tracking.stored_files import lock_of, num_bytes_of, remove_files_of
+from clozeline.tracking.stored_files import files_of, lock_of, remove_files_of
 from tests.make.stores import BUCKET, ObjectStore
 
 LOCK = "schema: '2.0'\nstages: {}\n"
@@ -38,9 +38,9 @@ def run(store: ObjectStore, address: str) -> Run:
 
 def test_files_in_a_bucket_are_read_and_removed(run: Run, address: str) -> None:
     assert lock_of(run, address) == Lock(stages={})
-    assert num_bytes_of(run, address) == 2 * len(LOCK)
+    assert files_of(run, address) == dict.fromkeys(("dvc.lock", "evidence/dvc.lock"), len(LOCK))
     remove_files_of(run, address)
-    assert num_bytes_of(run, address) == 0
+    assert files_of(run, address) == {}
     assert lock_of(run, address) is None
 
 
@@ -62,7 +62,7 @@ def test_every_access_to_an_unreachable_store_names_the_store(
     publisher = Publisher(address)
     for read in (
         lambda: lock_of(run, address),
-        lambda: num_bytes_of(run, address),
+        lambda: files_of(run, address),
         lambda: publisher.evidence(version).__enter__(),
     ):
         with pytest.raises(TransientError, match=r"store of MLflow's files .* does not answer") as caught:

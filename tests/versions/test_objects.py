@@ -14,7 +14,7 @@ from clozeline.records.record import Lock
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.files import SweptStore, sweep
 from clozeline.versions import remote
-from clozeline.versions.objects import Objects, dvc_stores
+from clozeline.versions.objects import Objects, Stored
 from tests.make.projects import make_toy
 from tests.make.stores import BUCKET, ObjectStore
 from tests.make.swept_project import DVC_YAML, PAGES, outcomes
@@ -31,6 +31,15 @@ def test_a_stored_file_is_found_after_the_workspace_copy_changed(toy: Path) -> N
         assert objects.fault_of("start.lock", md5, commit=None) is None
         other = hashlib.md5(b"third", usedforsecurity=False).hexdigest()
         assert objects.fault_of("start.lock", other, commit=None)
+
+
+def test_a_commit_of_the_registry_is_no_option_of_git(toy: Path, tmp_path: Path) -> None:
+    for arguments in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message", "toy"]):
+        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments], cwd=toy, check=True)
+    missing = hashlib.md5(b"missing", usedforsecurity=False).hexdigest()
+    with Objects.open(toy) as objects:
+        assert objects.fault_of("raw.txt", missing, commit=f"--output={tmp_path}/planted")
+    assert not list(tmp_path.glob("planted*"))
 
 
 def test_a_file_in_the_workspace_is_not_looked_for_at_the_remote(
@@ -71,7 +80,8 @@ def one(template: Path) -> Lock:
 
 
 def swept(root: Path, *locks: Lock, before: datetime = NO_AGE, shared: bool = False) -> dict[str, SweptStore]:
-    with dvc_stores(root, locks, before, shared=shared) as stores:
+    with Stored.open(root, shared=shared) as stored:
+        stores = stored.without_old(locks, before)
         sweep(stores)
     return {store.name: store for store in stores}
 

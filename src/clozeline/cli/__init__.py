@@ -14,7 +14,6 @@ import typer
 
 from clozeline.cli import (
     ask,
-    demo,
     evaluate,
     experiments,
     keep,
@@ -22,26 +21,25 @@ from clozeline.cli import (
     project,
     published,
     release,
-    run,
     serve,
     stage,
-    status,
 )
-from clozeline.cli.verbs import Verbs, telling_of_extras
+from clozeline.cli.verbs import Verb, Verbs, telling_of_extras
 from clozeline.system.errors import ClozelineError
 from clozeline.system.machine import collect_rarely
 
 VERBS: Final[Mapping[str, Sequence[Callable[..., None]]]] = MappingProxyType(
     {
         "Make a model": (
-            *(project.init, project.params, run.run, plan.plan, experiments.ablate, experiments.sweep, demo.demo),
+            *(project.init, project.params, release.run, plan.plan),
+            *(experiments.ablate, experiments.sweep, experiments.demo),
             *(published.import_, release.release, release.rollback, release.history),
         ),
         "Use a model": (
             *(ask.fill, ask.complete, ask.embed, ask.classify, ask.choose, ask.tag, ask.answer),
             *(evaluate.search, evaluate.evaluate, experiments.glue, serve.serve, release.sign, release.lineage),
         ),
-        "Look at it": (keep.report, keep.compare, status.status, keep.gc, keep.forget, status.ui),
+        "Look at it": (keep.report, keep.compare, keep.status, keep.gc, keep.forget, keep.ui),
         "Called by dvc.yaml": (stage.stage,),
     }
 )
@@ -52,7 +50,7 @@ app = typer.Typer(
 )
 for _panel, _functions in VERBS.items():
     for _function in _functions:
-        app.command(name=_function.__name__.rstrip("_"), rich_help_panel=_panel)(_function)
+        app.command(_function.__name__.rstrip("_"), cls=Verb, rich_help_panel=_panel)(_function)
 app.add_typer(keep.remote, name="remote", rich_help_panel="Make a model")
 
 
@@ -74,6 +72,9 @@ def clozeline(
 def main() -> None:
     """Run the command. A `ClozelineError` ends it with its message and its exit code, never with a traceback."""
     collect_rarely()
+    # Threads that spin while they wait take cores from working threads: on a busy machine they make torch 2.5 times
+    # slower. OpenMP reads this variable when torch is loaded, so it is set before a verb imports torch.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # lets `module:build` be found in the current folder, as with `python -m`
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes that train together

@@ -4,10 +4,11 @@
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal, TypeVar
 
 import typer
@@ -35,6 +36,20 @@ _VERBS = (
     "answer question-answering models"
 )
 
+EXAMPLES: Mapping[str, str] = MappingProxyType(
+    {
+        "fill-mask": 'fill "A sentence of yours with a [MASK] in it."',
+        "text-generation": 'complete "The beginning of a sentence of yours"',
+        "text-classification": 'classify "A sentence of yours."',
+        "token-classification": 'tag "A sentence of yours."',
+        "question-answering": 'answer "A question?" --context "A text with the answer."',
+        "feature-extraction": 'embed "A sentence of yours."',
+        "pairs": 'classify "A sentence of yours." --with "Another one."',
+        "entailment": 'choose "A sentence of yours." --labels sport,money',
+    }
+)
+"""Kind of model → an example of its verb; `pairs` and `entailment` are classifiers of two texts."""
+
 TextsArgument = Annotated[
     list[str], typer.Argument(metavar="TEXT...", help="Texts; `-` reads them from standard input, one per line.")
 ]
@@ -58,7 +73,6 @@ PrecisionOption = Annotated[
 TruncateOption = Annotated[
     bool, typer.Option("--truncate", help="Cut the end of a text that is too long, instead of refusing the text.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per text, each on its own line.")]
 
 
 def opened(place: str | None, precision: Literal["int8", "fp32"] | None, *kinds: type[Model]) -> Model:
@@ -93,9 +107,8 @@ def ask(
     """
     lines = (line.strip() for line in decoded(sys.stdin.buffer, "standard input"))
     waiting = filter(None, lines) if texts == [_STANDARD_INPUT] else iter(texts)
-    show = tables.printer(as_json, form)
     while chunk := list(islice(waiting, _CHUNK_TEXTS)):
-        show(chunk, answer(chunk))
+        tables.show_answers(chunk, answer(chunk), form, as_json=as_json)
 
 
 def decoded(lines: Iterable[bytes], place: str) -> Iterator[str]:
@@ -117,13 +130,11 @@ def decoded(lines: Iterable[bytes], place: str) -> Iterator[str]:
 def fill(
     texts: TextsArgument,
     model: ModelOption = None,
-    top_k: Annotated[int, typer.Option(min=1, help="Candidates for each mask.")] = 5,
-    targets: Annotated[
-        str | None, typer.Option(help="Words to choose among, such as `list,tuple`; each must be one token.")
-    ] = None,
+    top_k: Annotated[int, typer.Option(min=1)] = 5,
+    targets: str | None = None,
     truncate: TruncateOption = False,
     precision: PrecisionOption = None,
-    as_json: JsonOption = False,
+    as_json: tables.JsonLinesOption = False,
 ) -> None:
     """Fill each [MASK] of a text with the likeliest words.
 
@@ -135,6 +146,10 @@ def fill(
     - `clozeline fill "[MASK] a file for [MASK]." --top-k 3`
     - `clozeline fill "Return a [MASK]." --targets list,tuple,dict`
     - `clozeline fill - < texts.txt > filled.tsv`
+
+    Args:
+        top_k: Candidates for each mask.
+        targets: Words to choose among, such as `list,tuple`; each must be one token.
     """
     encoder = opened(model, precision, OpenEncoder)
     words = targets.split(",") if targets is not None else None
@@ -148,20 +163,14 @@ def fill(
 def complete(
     texts: TextsArgument,
     model: ModelOption = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of new tokens.")] = 16,
-    temperature: Annotated[
-        float, typer.Option(min=0, max=100, help="0: the most likely token; 1: a draw from the model's probabilities.")
-    ] = 0.0,
-    top_p: Annotated[
-        float, typer.Option(min=0, max=1, help="Draw from the most likely tokens up to this total probability.")
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answer.")] = 0,
-    stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
-    truncate: Annotated[
-        bool, typer.Option("--truncate", help="Cut the beginning of a text that is too long, instead of refusing it.")
-    ] = False,
+    max_tokens: Annotated[int, typer.Option(min=1)] = 16,
+    temperature: Annotated[float, typer.Option(min=0, max=100)] = 0.0,
+    top_p: Annotated[float, typer.Option(min=0, max=1)] = 1.0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    stop: list[str] | None = None,
+    truncate: Annotated[bool, typer.Option("--truncate")] = False,
     precision: PrecisionOption = None,
-    as_json: JsonOption = False,
+    as_json: tables.JsonLinesOption = False,
 ) -> None:
     """Continue each text, token by token. It takes an encoder that was trained with `objective: clm`.
 
@@ -172,6 +181,14 @@ def complete(
     - `clozeline complete "def sort("`
     - `clozeline complete "Return the" --temperature 0.8 --seed 7 --max-tokens 32`
     - `clozeline complete - --stop . < texts.txt > continued.tsv`
+
+    Args:
+        max_tokens: Maximum number of new tokens.
+        temperature: 0: the most likely token; 1: a draw from the model's probabilities.
+        top_p: Draw from the most likely tokens up to this total probability.
+        seed: The same seed gives the same answer.
+        stop: End before this string; may be repeated.
+        truncate: Cut the beginning of a text that is too long, instead of refusing it.
     """
     completer = opened(model, precision, Completer)
     decoding = Decoding(max_tokens, temperature, top_p, seed, tuple(stop or ()))
@@ -183,10 +200,8 @@ def embed(
     model: ModelOption = None,
     truncate: TruncateOption = False,
     precision: PrecisionOption = None,
-    prompt: Annotated[
-        str | None, typer.Option(help="Name of a prompt of the model (in its manifest), put before each text.")
-    ] = None,
-    as_json: JsonOption = False,
+    prompt: str | None = None,
+    as_json: tables.JsonLinesOption = False,
 ) -> None:
     """Turn each text into a vector of length 1; the cosine of two texts is the dot product of their vectors.
 
@@ -196,6 +211,9 @@ def embed(
 
     - `clozeline embed "Sort a list in place." "Order the items of a sequence."`
     - `clozeline embed - --json < texts.txt > vectors.jsonl`
+
+    Args:
+        prompt: Name of a prompt of the model (in its manifest), put before each text.
     """
     embedder = opened(model, precision, Embedder)
     ask(texts, tables.EMBED, lambda chunk: embedder.embed(chunk, truncate=truncate, prompt_name=prompt), as_json)
@@ -204,14 +222,11 @@ def embed(
 def classify(
     texts: TextsArgument,
     model: ModelOption = None,
-    second: Annotated[
-        str | None,
-        typer.Option("--with", help="Second text of each pair, for a pair model; or write it after a tab in TEXT."),
-    ] = None,
-    top_k: Annotated[int, typer.Option(min=1, help="Labels for each text.")] = 5,
+    second: Annotated[str | None, typer.Option("--with")] = None,
+    top_k: Annotated[int, typer.Option(min=1)] = 5,
     truncate: TruncateOption = False,
     precision: PrecisionOption = None,
-    as_json: JsonOption = False,
+    as_json: tables.JsonLinesOption = False,
 ) -> None:
     """Label each text, or each pair of texts if the model was trained on pairs.
 
@@ -222,6 +237,10 @@ def classify(
     - `clozeline classify "Apply a 2D convolution over an input."`
     - `clozeline classify - --top-k 1 --model dist/library < texts.txt`
     - `clozeline classify "How old are you?" --with "What is your age?" --model dist/qqp`
+
+    Args:
+        second: Second text of each pair, for a pair model; or write it after a tab in TEXT.
+        top_k: Labels for each text.
     """
     classifier = opened(model, precision, Classifier)
 
@@ -254,15 +273,9 @@ def _pair(place: int, text: str, second: str | None) -> tuple[str, str]:
 def tag(
     texts: TextsArgument,
     model: ModelOption = None,
-    aggregation: Annotated[
-        Aggregation,
-        typer.Option(
-            help="none: each token alone; simple: neighbours of one type joined; first, average, max: whole words, by "
-            "the tag of their first token, of the mean of their tokens, or of their most confident token."
-        ),
-    ] = "first",
+    aggregation: Aggregation = "first",
     precision: PrecisionOption = None,
-    as_json: JsonOption = False,
+    as_json: tables.JsonLinesOption = False,
 ) -> None:
     """Find the entities of each text: people, places, or whatever the model was trained to tag.
 
@@ -275,37 +288,25 @@ def tag(
 
     - `clozeline tag "Maria Lopez moved from Oslo to Rome."`
     - `clozeline tag - --json --model dist/wnut17 < texts.txt > entities.jsonl`
+
+    Args:
+        aggregation: none: each token alone; simple: neighbours of one type joined; first, average, max: whole
+            words, by the tag of their first token, of the mean of their tokens, or of their most confident token.
     """
     tagger = opened(model, precision, Tagger)
     ask(texts, tables.TAG, lambda chunk: tagger.tag(chunk, strategy=aggregation), as_json)
 
 
 def answer(
-    questions: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="QUESTION...", help="Questions; quote each. `-` reads them from standard input, one per line."
-        ),
-    ],
-    context: Annotated[str | None, typer.Option("--context", "-c", help="Text that may hold the answer.")] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="File with that text, in UTF-8; `-` is standard input.")
-    ] = None,
+    questions: Annotated[list[str], typer.Argument(metavar="QUESTION...")],
+    context: Annotated[str | None, typer.Option("--context", "-c")] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f")] = None,
     model: ModelOption = None,
-    top_k: Annotated[int, typer.Option(min=1, help="Answers to each question.")] = 3,
-    no_answer: Annotated[
-        bool | None,
-        typer.Option(
-            "--no-answer/--always-answer",
-            help='Whether "no answer" is allowed. [default: if the model was trained with unanswerable questions]',
-            show_default=False,
-        ),
-    ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens of an answer.")] = 15,
+    top_k: Annotated[int, typer.Option(min=1)] = 3,
+    no_answer: Annotated[bool | None, typer.Option("--no-answer/--always-answer", show_default=False)] = None,
+    max_tokens: Annotated[int, typer.Option(min=1)] = 15,
     precision: PrecisionOption = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per question, each on its own line.")
-    ] = False,
+    as_json: tables.JsonLinesOption = False,
 ) -> None:
     """Answer each question with a passage of a text.
 
@@ -319,6 +320,14 @@ def answer(
     - `clozeline answer "Where does Maria live?" --context "Maria Lopez moved from Oslo to Rome."`
     - `clozeline answer "What does it cost?" "Who pays?" --file contract.txt --top-k 1`
     - `clozeline answer - --file README.md --json < questions.txt`
+
+    Args:
+        questions: Questions; quote each. `-` reads them from standard input, one per line.
+        context: Text that may hold the answer.
+        file: File with that text, in UTF-8; `-` is standard input.
+        top_k: Answers to each question.
+        no_answer: Whether "no answer" is allowed. [default: if the model was trained with unanswerable questions]
+        max_tokens: Maximum number of tokens of an answer.
     """
     text = _context(context, file, questions)
     answerer = opened(model, precision, Answerer)
@@ -364,24 +373,13 @@ def _read(file: Path, questions: list[str]) -> str:
 
 def choose(
     texts: TextsArgument,
-    labels: Annotated[
-        str,
-        typer.Option(
-            "--labels",
-            "-l",
-            help="Labels to choose among, such as `list,file`. For an encoder, each word must be one token.",
-        ),
-    ],
-    template: Annotated[
-        str | None, typer.Option(help="The prompt, with {} where a label belongs. [default: This text is about {}.]")
-    ] = None,
-    multi_label: Annotated[
-        bool, typer.Option("--multi-label", help="Score each label independently; needs an entailment classifier.")
-    ] = False,
+    labels: Annotated[str, typer.Option("--labels", "-l")],
+    template: str | None = None,
+    multi_label: Annotated[bool, typer.Option("--multi-label")] = False,
     model: ModelOption = None,
     truncate: TruncateOption = False,
     precision: PrecisionOption = None,
-    as_json: JsonOption = False,
+    as_json: tables.JsonLinesOption = False,
 ) -> None:
     """Choose among labels without training (zero-shot), by the word that fits into a prompt or by entailment.
 
@@ -395,6 +393,11 @@ def choose(
     - `clozeline choose "Read all lines of it." --labels file,list,tuple`
     - `clozeline choose "Open it." -l file,list --template "It works on a {}."`
     - `clozeline choose - -l refund,delivery --multi-label --model dist/mnli < texts.txt`
+
+    Args:
+        labels: Labels to choose among, such as `list,file`. For an encoder, each word must be one token.
+        template: The prompt, with {} where a label belongs. [default: This text is about {}.]
+        multi_label: Score each label independently; needs an entailment classifier.
     """
     candidates = _labels(labels)
     asked = _able_to_choose(model, precision, multi_label)

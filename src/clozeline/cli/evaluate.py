@@ -4,7 +4,6 @@ Results of `evaluate` are tables for people or one JSON object for programs. `se
 libraries by what they do.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from clozeline.cli.tables import AnswerForm, printer, ranked, show, table_of
+from clozeline.cli.tables import AnswerForm, JsonLinesOption, JsonOption, ranked, show_answers, show_or_json, table_of
 from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
 from clozeline.params.reading import read_params, renamed
@@ -28,7 +27,6 @@ from clozeline.system.machine import available_cores
 if TYPE_CHECKING:
     from clozeline.evaluation.measuring import EncoderFigures
     from clozeline.lab.contest import ContestAsking, Judgement, PairedTest
-    from clozeline.lab.retrieval import MeanOverQueries
     from clozeline.lab.search import By, SearchHit
 
 
@@ -40,9 +38,6 @@ _OPTIONS = {
 }
 """Field of the text room → option of this command."""
 
-_SEED, _MAX_LENGTH = 0, 128
-"""Defaults outside a project."""
-_SIGNIFICANT = 0.05
 _ESTIMATORS = {"folds": "one token in {num_folds} hidden at a time", "pll": "each token hidden alone"}
 _PAIRS = "of the pairs"
 _CAUSAL = "each token predicted from those before it"
@@ -61,34 +56,18 @@ _SCORES = {"both": "score", "meaning": "cosine", "words": "BM25"}
 
 
 def evaluate(
-    model: Annotated[str, typer.Option("--model", "-m", help="A folder with a model, or a name on the hub.")],
-    text: Annotated[
-        Path | None, typer.Option("--text", "-t", help="A file or folder of text that the model was not trained on.")
-    ] = None,
-    against: Annotated[str | None, typer.Option(help="Another model: a paired test says which is better.")] = None,
-    blimp: Annotated[
-        Path | None, typer.Option(help="A folder of minimal pairs (BLiMP's .jsonl files): accuracy by phenomenon.")
-    ] = None,
-    estimator: Annotated[
-        Literal["folds", "pll"],
-        typer.Option(help="Hide a fold of the tokens at a time, or each token alone (pseudo-log-likelihood: slower)."),
-    ] = "folds",
-    text_field: Annotated[
-        str, typer.Option(help="Field or column with the text, in JSON Lines, CSV or Parquet.")
-    ] = "text",
-    one_document_per: Annotated[
-        Literal["paragraph", "line", "file"], typer.Option(help="Unit of plain text that is one document.")
-    ] = "paragraph",
-    pattern: Annotated[str, typer.Option(help="Files to read, if --text is a folder.")] = "**/*",
-    max_length: Annotated[
-        int | None,
-        typer.Option(min=8, help="Tokens per row. [default: that of params.yaml; else 128]", show_default=False),
-    ] = None,
-    samples: Annotated[int, typer.Option(min=100, help="Resamples of the documents, for intervals and tests.")] = 2000,
-    scores: Annotated[
-        Path | None, typer.Option(help="Write the log-likelihood of each document to this file, as JSON Lines.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    model: Annotated[str, typer.Option("--model", "-m")],
+    text: Annotated[Path | None, typer.Option("--text", "-t")] = None,
+    against: str | None = None,
+    blimp: Path | None = None,
+    estimator: Literal["folds", "pll"] = "folds",
+    text_field: str = "text",
+    one_document_per: Literal["paragraph", "line", "file"] = "paragraph",
+    pattern: str = "**/*",
+    max_length: Annotated[int | None, typer.Option(min=8, show_default=False)] = None,
+    samples: Annotated[int, typer.Option(min=100)] = 2000,
+    scores: Path | None = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure how well a masked or causal language model predicts a text, and which of two models predicts it better.
 
@@ -102,8 +81,20 @@ def evaluate(
     - `clozeline evaluate -m models/encoder --against answerdotai/ModernBERT-base -t notes.txt`
     - `clozeline evaluate -m models/encoder -t notes.jsonl --estimator pll --scores scores.jsonl`
     - `clozeline evaluate -m models/encoder --blimp blimp/data --json`
+
+    Args:
+        model: A folder with a model, or a name on the hub.
+        text: A file or folder of text that the model was not trained on.
+        against: Another model: a paired test says which is better.
+        blimp: A folder of minimal pairs (BLiMP's .jsonl files): accuracy by phenomenon.
+        estimator: Hide a fold of the tokens at a time, or each token alone (pseudo-log-likelihood: slower).
+        text_field: Field or column with the text, in JSON Lines, CSV or Parquet.
+        one_document_per: Unit of plain text that is one document.
+        pattern: Files to read, if --text is a folder.
+        max_length: Tokens per row. [default: that of params.yaml; else 128]
+        samples: Resamples of the documents, for intervals and tests.
+        scores: Write the log-likelihood of each document to this file, as JSON Lines.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see stage.py: set before torch is loaded
     if text is None and blimp is None:
         raise ParamsError(
             "there is nothing to evaluate on: neither --text nor --blimp is given",
@@ -119,7 +110,7 @@ def evaluate(
         judgement = judge_models([name for name in (model, against) if name is not None], questions, scores)
     except DataError as error:
         raise renamed(error, _OPTIONS.get) from error
-    show(judgement, _judgement_tables(judgement), as_json=as_json)
+    show_or_json(judgement, _judgement_tables(judgement), as_json=as_json)
 
 
 def _how(estimator: Literal["folds", "pll"], max_length: int | None) -> "tuple[ContestAsking, str | None]":
@@ -129,15 +120,12 @@ def _how(estimator: Literal["folds", "pll"], max_length: int | None) -> "tuple[C
     from clozeline.evaluation.groups import BATCH_TOKENS, NUM_FOLDS
     from clozeline.lab.contest import ContestAsking
 
-    seed, length, family = _SEED, _MAX_LENGTH, None
+    seed, length, family = 0, 128, None  # outside a project
     if (file := Path("params.yaml")).is_file():
         params = read_params(file)
         seed, length, family = params.seed, params.evaluate.max_length, params.pretrain.model.family
     length = max_length or length
-    how = ContestAsking(
-        estimator=estimator, seed=seed, num_folds=NUM_FOLDS, max_length=length, batch_tokens=max(BATCH_TOKENS, length)
-    )
-    return how, family
+    return ContestAsking(estimator, seed, NUM_FOLDS, length, max(BATCH_TOKENS, length)), family
 
 
 def source_of(
@@ -206,7 +194,7 @@ def _verdict(judgement: "Judgement", test: "PairedTest", unit: str, *, is_low_be
     summary += f"p = {test.p_value:.4f}: "
     if not (judgement.asked_alike or unit == _PAIRS):
         return summary + "but one sees both sides of a token, the other one side"
-    if test.p_value >= _SIGNIFICANT:
+    if not test.is_significant:
         return summary + "no significant difference on these texts"
     return summary + f"[bold]{first if (test.difference < 0) == is_low_better else second}[/] is better"
 
@@ -221,27 +209,13 @@ def _heads(judgement: "Judgement") -> Sequence[str]:
 
 
 def search(
-    queries: Annotated[
-        list[str] | None, typer.Argument(metavar="QUERY...", help="What the function does, as a sentence; quote each.")
-    ] = None,
-    top_k: Annotated[int, typer.Option(min=1, help="Functions for each query.")] = 10,
-    library: Annotated[
-        str | None, typer.Option(help="Search only this library, such as numpy; `python` is the standard library.")
-    ] = None,
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="A folder of dist/, or a registry URI (models:/NAME@ALIAS).")
-    ] = _PACKAGE,
-    by: Annotated[
-        Literal["both", "meaning", "words"],
-        typer.Option(help="meaning: cosine of the model's vectors; words: BM25; both: a weighted sum."),
-    ] = "both",
-    beir: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Measure the search on judged queries instead: a folder in BEIR's layout."),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per query, each on its own line.")
-    ] = False,
+    queries: Annotated[list[str] | None, typer.Argument(metavar="QUERY...")] = None,
+    top_k: Annotated[int, typer.Option(min=1)] = 10,
+    library: str | None = None,
+    model: Annotated[str, typer.Option("--model", "-m")] = _PACKAGE,
+    by: Literal["both", "meaning", "words"] = "both",
+    beir: Annotated[Path | None, typer.Option(metavar="FOLDER")] = None,
+    as_json: JsonLinesOption = False,
 ) -> None:
     """Find functions of the installed libraries by what they do, not by their names.
 
@@ -261,6 +235,14 @@ def search(
     - `clozeline search "Wait until a file exists." --library python --top-k 3`
     - `clozeline search "Compute a hash of a file." --by meaning --json`
     - `clozeline search --beir data/scifact -m dist/minilm`
+
+    Args:
+        queries: What the function does, as a sentence; quote each.
+        top_k: Functions for each query.
+        library: Search only this library, such as numpy; `python` is the standard library.
+        model: A folder of dist/, or a registry URI (models:/NAME@ALIAS).
+        by: meaning: cosine of the model's vectors; words: BM25; both: a weighted sum.
+        beir: Measure the search on judged queries instead: a folder in BEIR's layout.
     """
     if beir is not None and not queries:
         _measure(model, beir, as_json=as_json)
@@ -274,7 +256,7 @@ def search(
 
 
 def _answer(model: str, queries: Sequence[str], top_k: int, library: str | None, by: "By", *, as_json: bool) -> None:
-    from clozeline.lab.search import Query, SearchIndex
+    from clozeline.lab.search import SearchIndex
 
     embedder, folder, name = _opened(model)
     index = SearchIndex.open(embedder, folder, _CLEAN, _KEPT / name)
@@ -284,11 +266,11 @@ def _answer(model: str, queries: Sequence[str], top_k: int, library: str | None,
             do="choose one of these, or leave --library out",
         )
     vectors_QH = embedder.embed(queries, truncate=True)
-    asked = [Query(query, vector_H) for query, vector_H in zip(queries, vectors_QH, strict=True)]
-    answers = [index.nearest(query, top_k, library, by) for query in asked]
+    asked = zip(queries, vectors_QH, strict=True)
+    answers = [index.nearest(query, vector_H, top_k, library, by) for query, vector_H in asked]
     rows = ranked("score", "library", "name", "summary")
     form = AnswerForm(("query", "found"), rows, partial(_found_tables, _SCORES[by]))
-    printer(as_json, form)(queries, answers)
+    show_answers(queries, answers, form, as_json=as_json)
 
 
 def _measure(place: str, beir: Path, *, as_json: bool) -> None:
@@ -299,17 +281,13 @@ def _measure(place: str, beir: Path, *, as_json: bool) -> None:
     found = retrieval(_opened(place)[0], judged)
     title = f"{beir}: {found.num_queries:,} queries, {found.num_documents:,} documents"
     columns = ("method", ">nDCG@10", ">recall@10", ">nDCG@10 minus BM25", ">recall@10 minus BM25")
-    measured = ((one.method, (one.ndcg_at_10, one.recall_at_10)) for one in found.methods)
-    rows = ((method, *map(_in_percent, both), *map(_lead, both)) for method, both in measured)
-    show(found, [table_of(title, *columns, rows=rows)], as_json=as_json)
-
-
-def _in_percent(found: "MeanOverQueries") -> str:
-    return f"{100 * found.value:.1f} ({100 * found.interval.low:.1f} to {100 * found.interval.high:.1f})"
-
-
-def _lead(found: "MeanOverQueries") -> str:
-    return "" if found.lead is None else f"{100 * found.lead.low:+.1f} to {100 * found.lead.high:+.1f}"
+    rows = []
+    for method in found.methods:
+        both = (method.ndcg_at_10, method.recall_at_10)
+        means = [f"{100 * m.value:.1f} ({100 * m.interval.low:.1f} to {100 * m.interval.high:.1f})" for m in both]
+        leads = ["" if m.lead is None else f"{100 * m.lead.low:+.1f} to {100 * m.lead.high:+.1f}" for m in both]
+        rows.append((method.method, *means, *leads))
+    show_or_json(found, [table_of(title, *columns, rows=rows)], as_json=as_json)
 
 
 def _opened(place: str) -> tuple[Embedder, Path, str]:

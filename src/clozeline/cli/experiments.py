@@ -1,7 +1,8 @@
-"""`clozeline ablate`, `sweep` and `glue`: experiments with params.yaml and with the encoder.
+"""`clozeline ablate`, `sweep`, `glue` and `demo`: experiments with params.yaml and with the encoder.
 
 `ablate` tells whether a change of params.yaml is better and what it costs, `sweep` finds better params by trials, and
-`glue` runs the nine tasks of GLUE from the encoder, with their average.
+`glue` runs the nine tasks of GLUE from the encoder, with their average. `demo` is a minute of pre-training, and its
+effect.
 """
 
 import logging
@@ -11,16 +12,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from clozeline.cli import stage
-from clozeline.cli.tables import show, table_of
+from clozeline.cli.tables import JsonOption, show, show_or_json, table_of
 from clozeline.cli.verbs import ending_orderly, sound_project_here
 from clozeline.cluster.address import reachable_cluster
 from clozeline.params.editing import assignments, edit
@@ -28,32 +29,33 @@ from clozeline.params.pretraining import laid_over
 from clozeline.params.reading import read_params
 from clozeline.records.finetune.statistics import Interval
 from clozeline.system.files import replacing_file
+from clozeline.system.progress import ProgressBar
 from clozeline.system.workspace import Workspace, run_lock
 
 if TYPE_CHECKING:
     from clozeline.lab.ablation import Ablation, Effect
     from clozeline.lab.contest import PairedTest
     from clozeline.lab.experiment import Corpus
-    from clozeline.lab.glue import Average, GlueFigures, TaskFigures
+    from clozeline.lab.glue import Average, GlueFigures
     from clozeline.lab.sweep import Sweep
     from clozeline.lab.trials import TrialRecord
     from clozeline.lab.winner import Outcome
 
 
-_SIGNIFICANT = 0.05
 _PARENT: Final = "CLOZELINE_SWEEP_RUN"
 """Environment variable with the name of the sweep's run in MLflow, for its further workers."""
 _DIFF: Final = "reports/sweep.diff"
 _WORDS = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}
+_DEMO_STEPS = {"mlm": 600, "clm": 300}
+"""About a minute on two cores; under clm every token is a target. Steps, not seconds, so that runs are reproducible."""
+_ASKED = {"mlm": "it learns to predict hidden tokens", "clm": "it learns to predict the next token"}
 
 
 def ablate(
-    first: Annotated[
-        str, typer.Argument(metavar="A", help="params.yaml, a file in configs/, or 'KEY=VALUE KEY=VALUE'.")
-    ],
-    second: Annotated[str, typer.Argument(metavar="B", help="The other arm, written alike.")],
-    seeds: Annotated[int, typer.Option(help="Number of seeds, at least 2. Both arms train from each.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    first: Annotated[str, typer.Argument(metavar="A")],
+    second: Annotated[str, typer.Argument(metavar="B")],
+    seeds: Annotated[int, typer.Option(min=2)] = 5,
+    as_json: JsonOption = False,
 ) -> None:
     """Train two versions of params.yaml from the same seeds, and say whether their difference is more than chance.
 
@@ -70,22 +72,24 @@ def ablate(
     - `clozeline ablate params.yaml pretrain.masking.mask_rate=0.3`
     - `clozeline ablate params.yaml 'pretrain.optimizer.learning_rate=2.0e-3 pretrain.steps=500' --seeds 8`
     - `clozeline ablate params.yaml configs/low-resource.yaml --json`
+
+    Args:
+        first: params.yaml, a file in configs/, or 'KEY=VALUE KEY=VALUE'.
+        second: The other arm, written alike.
+        seeds: Number of seeds, at least 2: one training cannot tell an effect from chance. Both arms train from each.
     """
     stage.refuse_for("ablate")
-    # See stage.py: set before torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     workspace = sound_project_here()
     from clozeline.lab import ablation
     from clozeline.lab.experiment import arms_of
 
     _tell_little()
-    ablation.check_seeds(seeds)
     arms = arms_of(first, second, workspace.root)
     base = read_params(workspace.root / "params.yaml")
     with ending_orderly():
         found = ablation.ablate(arms, seeds, shared_corpus(workspace), base, workspace.experiments)
     lines = (Text(line) for line in (_verdict(found), _next(found)))
-    show(found, [_ablation_table(found), *lines], as_json=as_json)
+    show_or_json(found, [_ablation_table(found), *lines], as_json=as_json)
 
 
 def _tell_little() -> None:
@@ -149,7 +153,7 @@ def _verdict(found: "Ablation") -> str:
         arm = "B" if difference < 0 else "A"
         text = f"{arm} is better by {abs(difference):.4f} nats per byte (p = {found.p_value:.4f})"
     wall = found.wall_seconds
-    if wall.over_seeds.p_value >= _SIGNIFICANT:
+    if not wall.over_seeds.is_significant:
         return f"{text}; neither is slower beyond chance"
     slower = "B" if wall.over_seeds.difference > 0 else "A"
     share = max(wall.first, wall.second) / min(wall.first, wall.second)
@@ -168,9 +172,9 @@ def _next(found: "Ablation") -> str:
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What to try, as in the example above.")],
-    workers: Annotated[int, typer.Option(min=1, help="Trainings at once, also on a cluster; 1 is reproducible.")] = 1,
-    write: Annotated[bool, typer.Option("--write", help="Write the winner's values into params.yaml.")] = False,
+    file: Annotated[Path, typer.Argument(metavar="FILE")],
+    workers: Annotated[int, typer.Option(min=1)] = 1,
+    write: Annotated[bool, typer.Option("--write")] = False,
 ) -> None:
     """Try values of params.yaml, each trial chosen from the results of those before it, and show which won.
 
@@ -199,10 +203,13 @@ def sweep(
     - `clozeline sweep sweep.yaml`
     - `clozeline sweep sweep.yaml --workers 2`
     - `clozeline sweep sweep.yaml --write`
+
+    Args:
+        file: What to try, as in the example above.
+        workers: Trainings at once, also on a cluster; 1 is reproducible.
+        write: Write the winner's values into params.yaml.
     """
     stage.refuse_for("sweep")
-    # See stage.py: set before torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     workspace = sound_project_here()
     import optuna  # noqa: F401  # a missing extra is refused before anything runs
 
@@ -215,7 +222,7 @@ def sweep(
         corpus = shared_corpus(workspace, with_encoder=plan.task is not None)
         found = Sweep(plan, config, corpus, workspace.experiments)
         if (parent := os.environ.get(_PARENT)) is not None:
-            run_trials(found, TrialLog.of(found, parent), joins=True)
+            run_trials(found, TrialLog(found, parent), joins=True)
             return
         with tracked(found, workspace, [workspace.root / _DIFF]) as log:
             with _further_workers(file, workers - 1, log.parent):
@@ -248,10 +255,8 @@ def _end(workspace: Workspace, found: "Sweep", *, write: bool) -> None:
     (workspace.root / _DIFF).parent.mkdir(exist_ok=True)
     with replacing_file(workspace.root / _DIFF) as beside:
         beside.write_text(diff, encoding="utf-8")
-    Console().print(_table(found, winner))
-    for line in _summary(found, winner, outcome):
-        typer.echo(line)
-    typer.echo(f"charts of the trials: `optuna-dashboard sqlite:///{os.path.relpath(found.trials.file)}`")
+    charts = f"charts of the trials: `optuna-dashboard sqlite:///{os.path.relpath(found.trials.file)}`"
+    show([_table(found, winner), *map(Text, _summary(found, winner, outcome)), Text(charts)])
     if write and diff:
         for line in edit(workspace.root / "params.yaml", list(winner.values.items()), "the winner of the sweep"):
             typer.echo(f"params.yaml: {line}")
@@ -267,14 +272,16 @@ def _end(workspace: Workspace, found: "Sweep", *, write: bool) -> None:
 
 def _table(found: "Sweep", winner: "TrialRecord") -> Table:
     """Return every trial, with its values and what came of it; the winner is bold."""
-    table = table_of("Trials", ">trial", f">{found.plan.metric}", "state", *(escape(key) for key in found.plan.space))
-    for trial in found.trials.read():
+
+    def cells(trial: "TrialRecord") -> Iterator[str]:
         figure = "" if trial.value is None else f"{trial.value:.4f}"
         values = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in trial.values.values())
         state = f"{trial.state}: {trial.reason}" if trial.reason else trial.state
-        style = "bold" if trial.number == winner.number else None
-        table.add_row(str(trial.number + 1), figure, *map(escape, (state, *values)), style=style)
-    return table
+        of_winner = "[bold]" if trial.number == winner.number else ""
+        return (of_winner + escape(cell) for cell in (str(trial.number + 1), figure, state, *values))
+
+    columns = (">trial", f">{found.plan.metric}", "state", *map(escape, found.plan.space))
+    return table_of("Trials", *columns, rows=map(cells, found.trials.read()))
 
 
 def _summary(found: "Sweep", winner: "TrialRecord", outcome: "Outcome") -> Iterator[str]:
@@ -283,7 +290,7 @@ def _summary(found: "Sweep", winner: "TrialRecord", outcome: "Outcome") -> Itera
     yield f"{len(trials)} trials: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}"
     values = ", ".join(f"{key}={value}" for key, value in winner.values.items())
     yield f"winner: trial {winner.number + 1}, {found.plan.metric} {winner.value:.4f} ({values});"
-    first = trials[0].figure
+    first = trials[0].value
     yield f"  params.yaml as it is: {'no figure' if first is None else f'{first:.4f}'}"
     if shares := found.trials.importances():
         told = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
@@ -300,23 +307,14 @@ def _summary(found: "Sweep", winner: "TrialRecord", outcome: "Outcome") -> Itera
 
 
 def glue(
-    data: Annotated[Path, typer.Argument(metavar="FOLDER", help="Your copy of GLUE: a folder for each task.")],
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="The encoder: a folder, or a name on the hub.")
-    ] = "models/encoder",
-    tasks: Annotated[
-        str | None, typer.Option(metavar="NAME,NAME", help="Tasks to do. [default: all that are in FOLDER]")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each task, with seeds from `seed` upwards.")] = 1,
-    limit: Annotated[
-        int | None, typer.Option(min=10, help="Use at most this many rows of each part: a trial, not a GLUE figure.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A knob of all tasks, as under `finetune`: `epochs=5`."),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for converted data, checkpoints and results.")] = Path("work/glue"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON object instead of a table.")] = False,
+    data: Annotated[Path, typer.Argument(metavar="FOLDER")],
+    model: Annotated[str, typer.Option("--model", "-m")] = "models/encoder",
+    tasks: Annotated[str | None, typer.Option(metavar="NAME,NAME")] = None,
+    seeds: Annotated[int, typer.Option(min=1)] = 1,
+    limit: Annotated[int | None, typer.Option(min=10)] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
+    out: Path = Path("work/glue"),
+    as_json: JsonOption = False,
 ) -> None:
     """Fine-tune the encoder for the nine tasks of GLUE, and print each score and the average.
 
@@ -338,9 +336,17 @@ def glue(
     - `clozeline glue data/glue --tasks cola,rte --limit 500`
     - `clozeline glue data/glue --seeds 3`
     - `clozeline glue data/glue -m sentence-transformers/all-MiniLM-L6-v2 --set epochs=3 --set batch_size=16`
+
+    Args:
+        data: Your copy of GLUE: a folder for each task.
+        model: The encoder: a folder, or a name on the hub.
+        tasks: Tasks to do. [default: all that are in FOLDER]
+        seeds: Trainings of each task, with seeds from `seed` upwards.
+        limit: Use at most this many rows of each part: a trial, not a GLUE figure.
+        settings: A knob of all tasks, as under `finetune`: `epochs=5`.
+        out: Folder for converted data, checkpoints and results.
     """
     stage.refuse_for("glue")
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see stage.py: set before torch is loaded
     from clozeline.lab.glue import GlueRun, run
     from clozeline.lab.glue_data import chosen
 
@@ -355,7 +361,7 @@ def glue(
         work=out,
     )
     figures, file = run(request)
-    show(figures, [_glue_table(figures), *_lines(figures), f"All figures: {file}"], as_json=as_json)
+    show_or_json(figures, [_glue_table(figures), *_lines(figures), f"All figures: {file}"], as_json=as_json)
 
 
 def _knobs(settings: list[str]) -> dict[str, Any]:
@@ -371,17 +377,17 @@ def _glue_table(figures: "GlueFigures") -> Table:
     rows = "all rows" if figures.limit is None else f"at most {figures.limit:,} rows of each part"
     title = f"GLUE, dev parts; {figures.model}; {len(figures.seeds)} seed(s); {rows}"
     columns = ("task", "metrics", ">score", ">95 % over seeds", ">95 % over rows", ">trained on", ">rows")
-    return table_of(title, *columns, rows=map(_row, figures.tasks))
-
-
-def _row(task: "TaskFigures") -> tuple[str, ...]:
-    metrics = ", ".join(f"{_in_words(name)} {100 * value:.1f}" for name, value in task.metrics.items())
-    intervals = (_range(task.over_seeds), _range(task.over_rows))
-    return (task.title, metrics, f"{100 * task.score:.1f}", *intervals, f"{task.num_train:,}", f"{task.num_dev:,}")
+    rows = []
+    for task in figures.tasks:
+        metrics = ", ".join(f"{_in_words(name)} {100 * value:.1f}" for name, value in task.metrics.items())
+        intervals = (_range(task.over_seeds), _range(task.over_rows))
+        numbers = (f"{task.num_train:,}", f"{task.num_dev:,}")
+        rows.append((task.title, metrics, f"{100 * task.score:.1f}", *intervals, *numbers))
+    return table_of(title, *columns, rows=rows)
 
 
 def _lines(figures: "GlueFigures") -> list[str]:
-    from clozeline.lab.glue import missing_titles
+    from clozeline.lab.glue_data import glue_tasks
 
     if figures.average is not None:
         lines = [_average("GLUE average of eight tasks, without WNLI", figures.average)]
@@ -389,7 +395,8 @@ def _lines(figures: "GlueFigures") -> list[str]:
         return lines if with_wnli is None else [*lines, _average("with WNLI, as on the leaderboard", with_wnli)]
     lines = []
     if figures.missing:
-        lines.append(f"No GLUE average: {', '.join(missing_titles(figures))} missing.")
+        titles = ", ".join(glue_tasks()[name].title for name in figures.missing)
+        lines.append(f"No GLUE average: {titles} missing.")
     elif figures.limit is not None:
         lines.append("No GLUE average: --limit leaves rows out.")
     if (mean := figures.mean_of_measured) is not None:
@@ -409,3 +416,40 @@ def _in_words(name: str) -> str:
 
 def _range(found: Interval | None) -> str:
     return "-" if found is None else f"{100 * found.low:.1f} to {100 * found.high:.1f}"
+
+
+def demo(
+    mode: Literal["mlm", "clm"] = "mlm",
+    steps: Annotated[int | None, typer.Option(min=10)] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 1,
+) -> None:
+    """Train a small encoder for about a minute, and show its answers before and after.
+
+    It trains on this project's tokens if `clozeline run` has made them, else on the docstrings of the standard library.
+    Nothing is kept.
+
+    Examples:
+
+    - `clozeline demo`
+    - `clozeline demo --mode clm --steps 1000`
+
+    Args:
+        mode: Masked language modelling, or causal: the next token.
+        steps: Optimizer steps. [default: about a minute on two cores: 600 for mlm, 300 for clm]
+        seed: The same seed gives the same model.
+    """
+    from clozeline.cli import lesson
+
+    pretrain, num_steps = read_params(Path("params.yaml")).pretrain, steps or _DEMO_STEPS[mode]
+    logging.getLogger("clozeline.stages").setLevel(logging.WARNING)
+    with TemporaryDirectory(prefix="clozeline-demo-") as name:
+        folder, is_own = Path(name), lesson.has_tokens(Path())
+        text = "this project's text" if is_own else "the docstrings of the standard library"
+        typer.echo(f"Training a small encoder on {text}: {_ASKED[mode]}.")
+        if not is_own:
+            lesson.standard_library(folder)
+        short_training = lesson.short(pretrain, mode, num_steps)
+        with ProgressBar("train", num_steps) as bar:
+            where = Path() if is_own else folder
+            learned = lesson.teach(short_training, where, seed, folder / "lesson", [lesson.Watch(bar)])
+    show(lesson.report(learned, mode), plain_if_piped=True)

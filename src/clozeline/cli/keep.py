@@ -1,4 +1,4 @@
-"""`clozeline report`, `compare`, `gc`, `forget` and `remote`: show, delete or share what runs have made."""
+"""`clozeline report`, `compare`, `status`, `ui`, `gc`, `forget`, `remote`: show, delete or share what runs made."""
 
 import json
 import re
@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from clozeline.cli.tables import table_of
-from clozeline.cli.verbs import project_here
+from clozeline.cli.tables import JsonOption, show, table_of
+from clozeline.cli.verbs import Verb, project_here
 from clozeline.params.reading import read_params
 from clozeline.system.errors import DataError
 from clozeline.system.files import SweptStore
@@ -23,11 +22,12 @@ from clozeline.versions import remote as dvc_remote
 
 if TYPE_CHECKING:
     from clozeline.orchestration.forgetting import Findings
+    from clozeline.orchestration.status import ModelStatus, ProjectStatus, ScheduledRun
     from clozeline.reporting.comparison import RunComparison
-    from clozeline.tracking.past_runs import ComparedRun
+    from clozeline.tracking.past_runs import PastRun
 
 
-_MB: Final = 1e6
+_MB, _GB = 1e6, 1e9
 _DOC_ID: Final = re.compile("[0-9a-f]{32}")
 _CLEAN: Final = Path("data/clean")
 _NOT_CLEANED: Final = (
@@ -37,12 +37,10 @@ _NOT_CLEANED: Final = (
 )
 _NIGHTS = 7
 _HOURS = 24
+PortOption = Annotated[int, typer.Option(min=1, max=65535)]
 
 
-def forget(
-    document: Annotated[str, typer.Argument(help="File with the text, - for standard input, or a doc_id.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Remove it; without this option nothing is removed.")] = False,
-) -> None:
+def forget(document: str, yes: Annotated[bool, typer.Option("--yes")] = False) -> None:
     """Say where a document is, and with `--yes` remove it and keep it out.
 
     It is found by its words, as a text of its own or inside a longer one, in snapshots, splits, DVC's cache, run cache
@@ -58,6 +56,10 @@ def forget(
     `clozeline forget letter.txt`
 
     `clozeline forget letter.txt --yes`
+
+    Args:
+        document: File with the text, - for standard input, or a doc_id.
+        yes: Remove it; without this option nothing is removed.
     """
     workspace = project_here()
     from clozeline.orchestration.forgetting import forget as forget_text
@@ -115,14 +117,10 @@ def _show_findings(found: "Findings", removed: str) -> None:
 
 
 def gc(
-    nights: Annotated[int, typer.Option(min=1, help="Keep the last N nights of each workspace.")] = _NIGHTS,
-    hours: Annotated[
-        int, typer.Option("--min-age-hours", min=1, help="Keep whatever was written in the last N hours.")
-    ] = _HOURS,
-    shared: Annotated[
-        bool, typer.Option("--shared", help="Also sweep the remote, and a cache outside the project.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove it; without this option nothing is removed.")] = False,
+    nights: Annotated[int, typer.Option(min=1)] = _NIGHTS,
+    hours: Annotated[int, typer.Option("--min-age-hours", min=1)] = _HOURS,
+    shared: Annotated[bool, typer.Option("--shared")] = False,
+    yes: Annotated[bool, typer.Option("--yes")] = False,
 ) -> None:
     """List data that is no longer needed, and with `--yes` delete it.
 
@@ -143,11 +141,17 @@ def gc(
     `clozeline gc --nights 30 --shared`
 
     `clozeline gc --nights 30 --shared --yes`
+
+    Args:
+        nights: Keep the last N nights of each workspace.
+        hours: Keep whatever was written in the last N hours.
+        shared: Also sweep the remote, and a cache outside the project.
+        yes: Remove it; without this option nothing is removed.
     """
     workspace = project_here()
-    from clozeline.orchestration.garbage import Kept, sweep_project
+    from clozeline.orchestration.garbage import sweep_project
 
-    stores = sweep_project(workspace, Kept(nights, timedelta(hours=hours)), shared=shared, is_dry=not yes)
+    stores = sweep_project(workspace, nights, timedelta(hours=hours), shared=shared, is_dry=not yes)
     _show_stores(stores, "kept", "removed" if yes else "removable")
     if yes:
         typer.echo(f"{_total(stores)} were removed; `clozeline status` shows the free disk space")
@@ -166,24 +170,21 @@ def _total(stores: Sequence[SweptStore]) -> str:
 
 
 def _show_stores(stores: Sequence[SweptStore], kept: str, removed: str) -> None:
-    table = table_of("", "store", f">{kept}", f">{removed}", ">MB")
-    for store in stores:
-        table.add_row(store.name, f"{store.num_kept:,}", f"{store.num_removable:,}", f"{store.num_bytes / _MB:,.1f}")
-    Console().print(table)
+    rows = ((one.name, f"{one.num_kept:,}", f"{one.num_removable:,}", f"{one.num_bytes / _MB:,.1f}") for one in stores)
+    show([table_of("", "store", f">{kept}", f">{removed}", ">MB", rows=rows)])
 
 
-def add(
-    url: Annotated[str, typer.Argument(help="s3://BUCKET/FOLDER, or any other remote of DVC.")],
-    endpoint: Annotated[
-        str | None, typer.Option("--endpoint", metavar="URL", help="Address of an S3 server other than Amazon's.")
-    ] = None,
-) -> None:
+def add(url: str, endpoint: Annotated[str | None, typer.Option("--endpoint", metavar="URL")] = None) -> None:
     """Make URL the remote of this project, after a test write.
 
     It is entered in .dvc/config, which you commit; keys stay in the environment (AWS_ACCESS_KEY_ID, …). From then on
     every nightly run pushes to it, and runs on other machines restore from it what was made already.
 
     Example: `clozeline remote add s3://my-bucket/my-project`
+
+    Args:
+        url: s3://BUCKET/FOLDER, or any other remote of DVC.
+        endpoint: Address of an S3 server other than Amazon's.
     """
     dvc_remote.add(project_here().root, url, endpoint)
     typer.echo(f"{url} is the remote now: commit .dvc/config, then `clozeline remote push`")
@@ -198,16 +199,8 @@ def push() -> None:
 
 
 def compare(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RUN]...",
-            help="Name of a run as `clozeline run` and MLflow show it, or the first characters of its id."
-            " Without any: the last two runs with different results.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", show_default=False)] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show two to four earlier runs side by side: what differs in their params, and their figures with intervals.
 
@@ -219,6 +212,10 @@ def compare(
     `clozeline compare`
 
     `clozeline compare fascinating-foxhound 7afceafe --json`
+
+    Args:
+        runs: Name of a run as `clozeline run` and MLflow show it, or the first characters of its id. Without any:
+            the last two runs with different results.
     """
     address = tracking_uri(project_here())
     from clozeline.reporting.comparison import RunComparison
@@ -229,8 +226,7 @@ def compare(
     if as_json:
         typer.echo(json.dumps({**comparison.record(), "mlflow": pages}, indent=2, ensure_ascii=False))
         return
-    for table in filter(lambda table: table.row_count, tables(comparison)):
-        Console().print(table)
+    show(tables(comparison))
     for note in comparison.notes:
         typer.echo(note, err=True)
     if not address.startswith("http"):
@@ -239,7 +235,7 @@ def compare(
         typer.echo(f"{name} in MLflow: {page}")
 
 
-def _pages(runs: "Sequence[ComparedRun]", address: str) -> Iterator[tuple[str, str]]:
+def _pages(runs: "Sequence[PastRun]", address: str) -> Iterator[tuple[str, str]]:
     """Yield MLflow's comparison of the runs, and that of their pre-training if MLflow has at least two of these."""
     from clozeline.tracking.past_runs import comparison_address
 
@@ -252,28 +248,29 @@ def _pages(runs: "Sequence[ComparedRun]", address: str) -> Iterator[tuple[str, s
 
 def tables(comparison: "RunComparison") -> Sequence[Table]:
     """Return the runs, their differing params, and their figures that have intervals."""
-    about = table_of("Runs", "run", "id", "started (UTC)", "commit")
-    for run in comparison.runs:
-        facts = run.facts
-        about.add_row(run.name, run.run_id[:8], f"{facts.started:%Y-%m-%d %H:%M}", (facts.commit or "-")[:7])
+    about = [
+        (run.name, run.run_id[:8], f"{run.started:%Y-%m-%d %H:%M}", (run.commit or "-")[:7]) for run in comparison.runs
+    ]
+    params = [(key, *map(escape, values)) for key, values in comparison.params.items()]
+    final = comparison.final.items()
+    figures = [(key, *(f"{cell.value}\n[dim]{cell.interval}[/]" for cell in cells)) for key, cells in final]
     names = [run.name for run in comparison.runs]
-    params = table_of("What differs", "param, source or code", *names)
-    for key, values in comparison.params.items():
-        params.add_row(key, *map(escape, values))
-    figures = table_of("Final figures, 95 % intervals", "figure", *(f">{name}" for name in names))
-    for key, cells in comparison.final.items():
-        figures.add_row(key, *(f"{cell.value}\n[dim]{cell.interval}[/]" for cell in cells))
-    return about, params, figures
+    return (
+        table_of("Runs", "run", "id", "started (UTC)", "commit", rows=about),
+        table_of("What differs", "param, source or code", *names, rows=params),
+        table_of("Final figures, 95 % intervals", "figure", *(f">{name}" for name in names), rows=figures),
+    )
 
 
-def report(
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser on this machine.")] = False,
-) -> None:
+def report(open_: Annotated[bool, typer.Option("--open")] = False) -> None:
     """Write `reports/report.html`: curves, figures, examples, confusion, INT8, gates, and lineage on one page.
 
     The page needs no network and no server. `clozeline run` writes it too. The page names each part that is missing.
 
     Example: `clozeline report --open`
+
+    Args:
+        open_: Open the page in a browser on this machine.
     """
     workspace = project_here()
     from clozeline.reporting.page import write
@@ -288,5 +285,83 @@ def report(
 
 
 remote = typer.Typer(no_args_is_help=True, help="Share data and results with other machines.")
-remote.command()(add)
-remote.command()(push)
+remote.command(cls=Verb)(add)
+remote.command(cls=Verb)(push)
+
+
+def status(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """Show where the project stands: champions, the last scheduled runs, drift, disk, remote, and what to type next.
+
+    It changes nothing. A server that does not answer is named, and the rest is shown.
+
+    Examples:
+
+    `clozeline status`
+
+    `clozeline status --json`
+
+    Args:
+        as_json: Print one JSON record.
+    """
+    workspace = project_here()
+    from clozeline.orchestration.status import project_status
+
+    found = project_status(workspace)
+    typer.echo(found.model_dump_json(indent=2) if as_json else "\n".join(_lines(found)))
+
+
+def _lines(found: "ProjectStatus") -> Iterator[str]:
+    for model in found.models or ():
+        yield from _model(model)
+    if found.models == []:
+        yield "no model has been released: `clozeline run`, then `clozeline release`"
+    for run in found.runs or ():
+        yield from _run(run)
+    if found.runs == []:
+        yield "nothing is scheduled: `make deploy`"
+    yield f"disk: {found.disk.free_bytes / _GB:.1f} of {found.disk.total_bytes / _GB:.1f} GB are free"
+    if found.remote is not None:
+        missing = found.remote.num_missing
+        state = f"lacks {missing:,} objects: `clozeline remote push`" if missing else "has everything"
+        yield f"remote: {found.remote.url} {state}"
+    elif not any(problem.about == "remote" for problem in found.problems):
+        yield "remote: none; `clozeline remote add URL` shares data and results with other machines"
+    for problem in found.problems:
+        yield f"{problem.about}: unknown, {problem.problem}" + (f" ({problem.given})" if problem.given else "")
+        yield f"  do: {problem.do}"
+
+
+def _model(model: "ModelStatus") -> Iterator[str]:
+    since = f" since {_local(model.since)}, by {model.who}: {model.why or 'no reason given'}" if model.since else ""
+    yield f"{model.name}: " + (f"version {model.champion} is the champion{since}" if model.champion else "no champion")
+    yield from (f"  {line}" for line in model.of_fleet)
+    if model.candidate:
+        yield f"  candidate: version {model.candidate}, {model.outcome or 'not decided yet: `clozeline release`'}"
+        if model.reason:
+            yield f"  reason: {model.reason}"
+
+
+def _run(run: "ScheduledRun") -> Iterator[str]:
+    due = f"next at {_local(run.next)}" if run.next else "no next run is planned"
+    times = " to ".join(_local(time) for time in (run.started, run.ended) if time)
+    yield f"{run.deployment}: {', '.join(filter(None, [run.state, times])) or 'has not run yet'}; {due}"
+    if run.do:
+        yield from (f"  {line}" for line in run.message.splitlines())
+        yield f"  do: {run.do}"
+
+
+def _local(time: datetime) -> str:
+    return f"{time.astimezone():%Y-%m-%d %H:%M}"
+
+
+def ui(mlflow_port: PortOption = 5000, prefect_port: PortOption = 4200) -> None:
+    """Show runs, curves, and the registry (MLflow) and flow runs and schedules (Prefect), on this machine only.
+
+    Ctrl-C ends both.
+
+    Example: `clozeline ui --mlflow-port 5001`
+    """
+    workspace = project_here()
+    from clozeline.orchestration.servers import serve_until_interrupted
+
+    serve_until_interrupted(workspace, mlflow_port=mlflow_port, prefect_port=prefect_port, say=typer.echo)

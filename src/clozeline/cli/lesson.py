@@ -1,74 +1,61 @@
-"""The lesson of the demo: a corpus, and a short training on it with questions before and after."""
+"""The lesson of the demo: a corpus, a short training on it with questions before and after, and what is shown of it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 from tokenizers import Tokenizer
 
+from clozeline.cli.tables import table_of
 from clozeline.language import models
 from clozeline.language.objectives import token_counts, unigram_entropy
 from clozeline.language.spelling import Spelling
+from clozeline.params.editing import Config
 from clozeline.params.pretraining import WITHOUT_START, Objective, PretrainParams
-from clozeline.params.project import Params
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.watching import Examiner, ShownAnswer, ShownQuestion
-from clozeline.records.snapshot import FORGOTTEN_LOCK
-from clozeline.stages import preprocess, snapshot, tokenize
+from clozeline.stages.calling.api import Run, call, written
+from clozeline.system.progress import ProgressBar
+from clozeline.training.curves import CurvePoint
 from clozeline.training.state import Callback
 
+TOKENS, TOKENIZER = Path("data/tokens"), Path("models/tokenizer")
 _VOCAB_SIZE = 4096
+_NO_PACKAGES = "no-packages.txt"
 _NUM_QUESTIONS = 4
 _LEAST_SHARE = 1 / 2500
 """Smallest share of all tokens that makes a token frequent."""
 
 
 @dataclass(frozen=True)
-class DemoCorpus:
-    tokens: Path
-    tokenizer: Path
+class Watch(Callback):
+    """Moves a bar with the training."""
 
-    @property
-    def is_there(self) -> bool:
-        return self.tokens.is_dir() and self.tokenizer.is_dir()
+    bar: ProgressBar
 
-
-PROJECTS_OWN = DemoCorpus(Path("data/tokens"), Path("models/tokenizer"))
+    def on_point(self, point: CurvePoint) -> None:
+        self.bar.advance(point.step - self.bar.done, note=f"loss {point.loss:.2f}")
 
 
-def standard_library(params: Params, folder: Path) -> DemoCorpus:
+def has_tokens(folder: Path) -> bool:
+    """Return whether stage `tokenize` has run in the folder of a project."""
+    return (folder / TOKENS).is_dir() and (folder / TOKENIZER).is_dir()
+
+
+def standard_library(folder: Path) -> None:
     """Preprocess and tokenize the docstrings of the standard library, in a few seconds."""
-    lock = folder / "no-packages.txt"
-    lock.write_text("# The standard library alone.\n", encoding="utf-8")
-    built_in = {"kind": "python-docs", "dataset": None, "url": None, "query": None}
-    source = params.preprocess.source.model_copy(update=built_in)
-    text = params.preprocess.model_copy(
-        update={"source": source, "validation_fraction": 0.05, "holdout_fraction": 0.0, "min_characters": 60}
-    )
-    none = folder / FORGOTTEN_LOCK
-    snapshot.run(text, source=lock, forgotten=none, out=folder / "raw")
-    preprocess.run(
-        text,
-        seed=params.seed,
-        raw=folder / "raw",
-        forgotten=none,
-        out=folder / "clean",
-        metrics=folder / "preprocess.json",
-        work=folder / "work" / "preprocess",
-    )
-    corpus = DemoCorpus(folder / "tokens", folder / "tokenizer")
-    vocabulary = params.tokenize.model_copy(
-        update={"algorithm": "wordpiece", "existing": None, "vocab_size": _VOCAB_SIZE, "lowercase": True}
-    )
-    tokenize.run(
-        vocabulary,
-        clean=folder / "clean",
-        tokenizer=corpus.tokenizer,
-        out=corpus.tokens,
-        metrics=folder / "tokenize.json",
-        work=folder / "work" / "tokenize",
-    )
-    return corpus
+    run, config = Run(folder), Config()
+    config["preprocess"]["source"] = {"path": _NO_PACKAGES}
+    config["preprocess"] = {"validation_fraction": 0.05, "holdout_fraction": 0.0, "min_characters": 60}
+    config["tokenize"] = {"vocab_size": _VOCAB_SIZE}
+    written(run, config)
+    (folder / _NO_PACKAGES).write_text("# The standard library alone.\n", encoding="utf-8")
+    for stage in ("snapshot", "preprocess", "tokenize"):
+        call(stage, run, {"preprocess.source.path": _NO_PACKAGES})
 
 
 @dataclass(frozen=True)
@@ -109,18 +96,18 @@ def short(params: PretrainParams, objective: Objective, steps: int) -> PretrainP
     return params.model_copy(update=changes)
 
 
-def teach(params: PretrainParams, corpus: DemoCorpus, seed: int, work: Path, callbacks: Iterable[Callback]) -> Lesson:
-    """Train, and ask the same questions before and after.
+def teach(params: PretrainParams, folder: Path, seed: int, work: Path, callbacks: Iterable[Callback]) -> Lesson:
+    """Train on the tokens in the folder of a project, and ask the same questions before and after.
 
     Raises:
         ArtifactError: the tokens are damaged.
     """
-    job = pretraining.prepare(params, seed=seed, tokens=corpus.tokens, tokenizer=corpus.tokenizer, work=work)
-    tokenizer = Tokenizer.from_file(str(corpus.tokenizer / "tokenizer.json"))
+    job = pretraining.prepare(params, seed=seed, tokens=folder / TOKENS, tokenizer=folder / TOKENIZER, work=work)
+    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER / "tokenizer.json"))
     counts_V = token_counts(job.train.shards, job.train.vocabulary)
     is_frequent_V = counts_V > _LEAST_SHARE * counts_V.sum()
     head = models.head_of(job.model)
-    examiner = Examiner(job.validation, tokenizer, Spelling.open(corpus.tokenizer), head, is_frequent_V)
+    examiner = Examiner(job.validation, tokenizer, Spelling.open(folder / TOKENIZER), head, is_frequent_V)
     questions = tuple(examiner.questions(_NUM_QUESTIONS))
     validations = job.loop.validation
     assert validations is not None, "short() asks for one"
@@ -138,3 +125,27 @@ def teach(params: PretrainParams, corpus: DemoCorpus, seed: int, work: Path, cal
         num_parameters=job.num_parameters,
         num_tokens=state.num_tokens,
     )
+
+
+def report(learned: Lesson, mode: str) -> Iterator[RenderableType]:
+    yield Text()
+    for question, *answers in zip(learned.questions, learned.before, learned.after, strict=True):
+        yield Text(f"{question.text}   (right: {question.truth})")
+        yield _answers(question, *answers)
+        if mode == "clm":
+            yield Text(f"continues before: {answers[0].continuation}")
+            yield Text(f"continues after:  {answers[1].continuation}")
+        yield Text()
+    yield Text(
+        f"{learned.num_parameters:,} parameters, trained on {learned.num_tokens:,} tokens. Validation loss in nats per"
+        f" token: {learned.loss_before:.2f} before, {learned.loss_after:.2f} after;"
+        f" {learned.unigram_entropy:.2f} from token frequencies alone."
+    )
+
+
+def _answers(question: ShownQuestion, before: ShownAnswer, after: ShownAnswer) -> Table:
+    def cells(token: str, probability: float) -> tuple[str, str]:
+        return f"{escape(token)}{' ✓' if token == question.truth else ''}", f"{probability:.1%}"
+
+    both = zip(before.guesses, after.guesses, strict=True)
+    return table_of("", "before", ">", "after", ">", rows=((*cells(*first), *cells(*second)) for first, second in both))

@@ -1,18 +1,18 @@
 """`clozeline plan`: the cost of a training before it starts, and which encoder to choose."""
 
-import os
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
 
 from clozeline.cli.stage import with_start_folder
+from clozeline.cli.tables import show
 from clozeline.params.model import FAMILY_NAMES, Size
-from clozeline.params.pretraining import WITHOUT_START, Objective, PretrainParams
+from clozeline.params.pretraining import WITHOUT_START, Objective, PretrainParams, laid_over
 from clozeline.params.project import Params
 from clozeline.params.reading import in_params, read_params
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
@@ -24,42 +24,6 @@ Need = StrEnum(
     "Need", "efficiency accuracy domain science biomedical genes legal finance code long multilingual generation"
 )
 """The rows of clozeline/planning/choices.yaml."""
-OPTIONS = {"family": "model.family", "size": "model.size", "objective": "objective", "max_length": "max_length"}
-"""Option → key of the section `pretrain`."""
-
-VocabSizeOption = Annotated[
-    int | None,
-    typer.Option(
-        min=64,
-        help="Size of the vocabulary. [default: that of data/tokens, else of the checkpoint to start from, "
-        "else of params.yaml]",
-        show_default=False,
-    ),
-]
-TimingOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--timing/--no-timing",
-        help="Time a few training steps on synthetic tokens, for tokens/s and ETA. [default: timing]",
-        show_default=False,
-    ),
-]
-ServingOption = Annotated[
-    bool, typer.Option("--serving", help="Measure every family in this size on this machine: file, memory, latency.")
-]
-PublishedOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--published",
-        metavar="MODEL",
-        help="Measure a published model, a folder or a name on the hub, in the same way: only its config.json is"
-        " read, no weights are downloaded.",
-    ),
-]
-NeedsOption = Annotated[
-    list[Need] | None,
-    typer.Option("--for", help="What matters to you: shows the family, size, recipe and tokenizer to choose."),
-]
 TAKEN: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "--for": (),
@@ -75,15 +39,15 @@ def plan(
     family: Annotated[
         str | None, typer.Option(help=f"Overrides params.yaml: {', '.join(FAMILY_NAMES)}, or `module:build`.")
     ] = None,
-    size: Annotated[Size | None, typer.Option(help="Overrides params.yaml.")] = None,
-    objective: Annotated[Objective | None, typer.Option(help="Overrides params.yaml.")] = None,
-    vocab_size: VocabSizeOption = None,
-    max_length: Annotated[int | None, typer.Option(min=8, help="Overrides params.yaml.")] = None,
-    timing: TimingOption = None,
-    every: Annotated[bool, typer.Option("--all", help="Show every family in every size.")] = False,
-    serving: ServingOption = False,
-    published: PublishedOption = None,
-    needs: NeedsOption = None,
+    size: Size | None = None,
+    objective: Objective | None = None,
+    vocab_size: Annotated[int | None, typer.Option(min=64, show_default=False)] = None,
+    max_length: Annotated[int | None, typer.Option(min=8)] = None,
+    timing: Annotated[bool | None, typer.Option("--timing/--no-timing", show_default=False)] = None,
+    every: Annotated[bool, typer.Option("--all")] = False,
+    serving: Annotated[bool, typer.Option("--serving")] = False,
+    published: Annotated[list[str] | None, typer.Option("--published", metavar="MODEL")] = None,
+    needs: Annotated[list[Need] | None, typer.Option("--for")] = None,
 ) -> None:
     """Show what training with params.yaml will cost (parameters, memory, FLOPs, tokens/s, ETA), with advice.
 
@@ -95,9 +59,20 @@ def plan(
     - `clozeline plan --serving --family modernbert`
     - `clozeline plan --published distilbert/distilbert-base-uncased`
     - `clozeline plan --for multilingual --for long`
+
+    Args:
+        size: Overrides params.yaml.
+        objective: Overrides params.yaml.
+        vocab_size: Size of the vocabulary. [default: that of data/tokens, else of the checkpoint to start from,
+            else of params.yaml]
+        max_length: Overrides params.yaml.
+        timing: Time a few training steps on synthetic tokens, for tokens/s and ETA. [default: timing]
+        every: Show every family in every size.
+        serving: Measure every family in this size on this machine: file, memory, latency.
+        published: Measure a published model, a folder or a name on the hub, in the same way: only its config.json
+            is read, no weights are downloaded.
+        needs: What matters to you: shows the family, size, recipe and tokenizer to choose.
     """
-    # See stage.py: set before torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from clozeline.cli import plan_tables
 
     options = {
@@ -111,15 +86,13 @@ def plan(
     tables = {"--for": needs, "--all": every, "--serving": serving, "--published": published}
     check_options([name for name, it in tables.items() if it], [name for name, it in options.items() if it is not None])
     if needs:
-        plan_tables.show(plan_tables.chosen(needs))
+        show(plan_tables.chosen(needs), plain_if_piped=True)
         return
     params = read_params(_PARAMS)
     if published:
-        plan_tables.show(plan_tables.served_published(published, params.export))
+        show(plan_tables.served_published(published, params.export), plain_if_piped=True)
         return
-    pretrain = with_start_folder(
-        changed(params.pretrain, family=family, size=size, objective=objective, max_length=max_length), params
-    )
+    pretrain = with_start_folder(changed(params.pretrain, family, size, objective, max_length), params)
     try:
         num_tokens = vocab_size or _vocab_size(params, pretrain)
         if serving:
@@ -130,7 +103,7 @@ def plan(
             shown = plan_tables.plan_of(with_budget_in_tokens(pretrain), num_tokens, timing is not False, _PARAMS)
     except ClozelineError as error:
         raise in_params(error, _PARAMS, "pretrain", pretrain) from error
-    plan_tables.show(shown)
+    show(shown, plain_if_piped=True)
 
 
 def check_options(tables: Sequence[str], options: Sequence[str]) -> None:
@@ -153,22 +126,19 @@ def check_options(tables: Sequence[str], options: Sequence[str]) -> None:
             )
 
 
-def changed(params: PretrainParams, **options: object) -> PretrainParams:
+def changed(
+    params: PretrainParams, family: str | None, size: str | None, objective: str | None, max_length: int | None
+) -> PretrainParams:
     """Return `params` with the given options in place, validated again.
 
     Raises:
         ParamsError: the options cannot be used together.
     """
-    given = {OPTIONS[name]: value for name, value in options.items() if value is not None}
-    tree: dict[str, Any] = params.model_dump()
-    if {"family", "size"} & {name for name, value in options.items() if value is not None}:
-        given |= WITHOUT_START
-    for key, value in given.items():
-        section, _, name = key.rpartition(".")
-        (tree[section] if section else tree)[name] = value
-    if options.get("size") is not None:
-        shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-        tree["model"].update(dict.fromkeys(shape))
+    of_model = {name: value for name, value in {"family": family, "size": size}.items() if value}
+    others = {name: value for name, value in {"objective": objective, "max_length": max_length}.items() if value}
+    shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    model = of_model | (dict.fromkeys(shape) if size else {})
+    tree = laid_over(params.model_dump(), {**others, **(WITHOUT_START if of_model else {}), "model": model})
     length = tree["max_length"]
     tree["model"]["max_position_embeddings"] = max(tree["model"]["max_position_embeddings"], length)
     tree["batch_tokens"] = max(tree["batch_tokens"], length)
@@ -177,7 +147,7 @@ def changed(params: PretrainParams, **options: object) -> PretrainParams:
     except ValidationError as error:
         fault = error.errors()[0]
         expected = fault["ctx"]["error"].args[0] if fault["type"] == "value_error" else fault["msg"]
-        told = ", ".join(f"{key}: {value}" for key, value in given.items())
+        told = ", ".join(f"{key}: {value}" for key, value in (of_model | others).items())
         raise ParamsError(
             f"these options cannot be used with params.yaml: {told}; expected: {expected}", do="correct the options"
         ) from error

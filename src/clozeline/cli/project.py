@@ -26,22 +26,6 @@ Template = Literal["mlm", "clm", "adapt", "published", "lines"]
 TEMPLATES: Final = get_args(Template)
 WHEELS: Final = "wheels"
 _HERE: Final = Path(__file__).parents[1] / "starter"
-_IN_IMAGES: Final = {
-    "infra/Dockerfile": (
-        (
-            "RUN pip install -r requirements.lock -r infra/ray.lock\nCOPY . ./\nRUN pip install --no-deps -e .\n",
-            "COPY wheels ./wheels\n"
-            'RUN pip install -c requirements.lock -r infra/ray.lock "$(ls wheels/clozeline-*.whl)[train,flows]"\n'
-            "COPY . ./\n",
-        ),
-        (
-            "COPY pyproject.toml README.md LICENSE ./\nCOPY src ./src\nRUN pip install -c requirements.lock .\n",
-            "COPY wheels ./wheels\nRUN pip install -c requirements.lock wheels/clozeline-*.whl\n",
-        ),
-    ),
-    "infra/Dockerfile.dockerignore": (("!src\n", "!wheels\n"),),
-}
-"""File → texts of our own images, which install a checkout, and what replaces them."""
 _LINK_TO_DOCS: Final = re.compile(r"\[(?:docs/)?([\w-]+\.md)\]\(\.\./docs/[^)]*\)")
 _PARAMS = Path("params.yaml")
 
@@ -119,13 +103,13 @@ def pin(folder: Path) -> None:
 
 def _files() -> Iterator[tuple[str, str]]:
     """Yield path and content of each file. In our package a leading dot is `dot.`, and no file ends in `.py`."""
-    root = _HERE / "files"
+    root, in_images = _HERE / "files", YAML(typ="safe").load(_HERE / "images.yaml")
     for file in sorted(path for path in root.rglob("*") if path.is_file()):
         parts = [f".{part.removeprefix('dot.')}" if part.startswith("dot.") else part
                  for part in file.relative_to(root).parts]  # fmt: skip
         name = "/".join(parts).removesuffix("_")
         text = file.read_text(encoding="utf-8")
-        for ours, theirs in _IN_IMAGES.get(name, ()):
+        for ours, theirs in in_images.get(name, ()):
             assert ours in text, f"{name} is written otherwise"
             text = text.replace(ours, theirs)
         yield name, _LINK_TO_DOCS.sub(r"docs/\1 of Clozeline", text)  # a project has no such pages
@@ -137,24 +121,7 @@ def _write(path: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8")
 
 
-def init(
-    folder: Annotated[Path, typer.Argument(help="Folder of the project, made if it is missing.")],
-    template: Annotated[
-        Template,
-        typer.Option(
-            help="mlm: fills blanks; clm: continues text; adapt: trains a published encoder further; published: takes "
-            "it as it is; lines: a sentence in each line of one file."
-        ),
-    ] = "mlm",
-    upgrade: Annotated[
-        bool,
-        typer.Option(
-            "--upgrade",
-            help="Pin the running Clozeline in a project that is there already, and keep the outputs of stages whose "
-            "code only moved; in a checkout, the latter alone.",
-        ),
-    ] = False,
-) -> None:
+def init(folder: Path, template: Template = "mlm", upgrade: Annotated[bool, typer.Option("--upgrade")] = False) -> None:
     """Create a project: params, stages, flows, infra, Makefile, a test, and the pinned Clozeline.
 
     Examples:
@@ -164,6 +131,13 @@ def init(
     `clozeline init my-encoder --template lines`    of my-encoder/sentences.txt
 
     `clozeline init . --upgrade`                    after `pip install` of another wheel of Clozeline
+
+    Args:
+        folder: Folder of the project, made if it is missing.
+        template: mlm: fills blanks; clm: continues text; adapt: trains a published encoder further; published:
+            takes it as it is; lines: a sentence in each line of one file.
+        upgrade: Pin the running Clozeline in a project that is there already, and keep the outputs of stages whose
+            code only moved; in a checkout, the latter alone.
     """
 
     if upgrade:
@@ -182,14 +156,15 @@ def init(
         typer.echo(f"Or take a model as it is, without text: `{into}clozeline import NAME-OR-FOLDER`")
 
 
-def params(
-    out: Annotated[Path | None, typer.Option(help="File to write; the default is standard output.")] = None,
-) -> None:
+def params(out: Path | None = None) -> None:
     """Print every knob of the project: params.yaml, completed with the defaults.
 
     A file gets the values as the stages take them: the recipe is laid over `pretrain`, and each task is complete.
 
     Example: `clozeline params`
+
+    Args:
+        out: File to write; the default is standard output.
     """
 
     tree = read_tree(_PARAMS)

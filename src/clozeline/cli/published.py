@@ -1,14 +1,13 @@
 """`clozeline import`: a published model as a package of this project, proven, released and ready to serve."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clozeline.cli.ask import EXAMPLES
 from clozeline.cli.verbs import ending_orderly, project_to_run
 from clozeline.params.delivery import ImportParams
 from clozeline.params.editing import edit
@@ -24,45 +23,20 @@ if TYPE_CHECKING:
     from clozeline.records.published import Published
 
 
-_ASKED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "fill-mask": 'fill "A sentence of yours with a [MASK] in it."',
-        "text-generation": 'complete "The beginning of a sentence of yours"',
-        "text-classification": 'classify "A sentence of yours."',
-        "token-classification": 'tag "A sentence of yours."',
-        "question-answering": 'answer "A question?" --context "A text with the answer."',
-        "feature-extraction": 'embed "A sentence of yours."',
-        "pairs": 'classify "A sentence of yours." --with "Another one."',
-        "entailment": 'choose "A sentence of yours." --labels sport,money',
-    }
-)
-"""Kind of model → an example of its verb; `pairs` and `entailment` are classifiers of two texts."""
 Contents = Mapping[Path, bytes | None]
 """File → its bytes; None: there is no such file."""
 
 
 def import_(
-    model: Annotated[str, typer.Argument(help="A folder with a model, or a name on the Hugging Face hub.")],
-    task: Annotated[
-        str | None,
-        typer.Option(help="Kind of model: feature-extraction, fill-mask, … [default: what the model is published as]"),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name in dist/ and in the registry. [default: from the model's name]")
-    ] = None,
-    text: Annotated[
-        Path | None, typer.Option("--text", "-t", help="Your text: INT8 is compared with fp32 on it.")
-    ] = None,
-    labelled: Annotated[
-        Path | None,
-        typer.Option(help="Your labelled records (.jsonl, .csv, .parquet): INT8 has to be as good on them."),
-    ] = None,
-    fields: Annotated[
-        list[str] | None, typer.Option("--field", metavar="NAME=YOURS", help="Another name of a field in --labelled.")
-    ] = None,
-    pairs: Annotated[bool, typer.Option("--pairs", help="The classifier reads pairs of texts.")] = False,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub. [default: main]")] = None,
-    release: Annotated[bool, typer.Option(help="Register the package, and release it if it passes its gates.")] = True,
+    model: str,
+    task: str | None = None,
+    name: str | None = None,
+    text: Annotated[Path | None, typer.Option("--text", "-t")] = None,
+    labelled: Path | None = None,
+    fields: Annotated[list[str] | None, typer.Option("--field", metavar="NAME=YOURS")] = None,
+    pairs: Annotated[bool, typer.Option("--pairs")] = False,
+    revision: str | None = None,
+    release: bool = True,
 ) -> None:
     """Make a published model a package of this project: ONNX, INT8 proven, registered, ready for `clozeline serve`.
 
@@ -78,6 +52,17 @@ def import_(
     - `clozeline import sentence-transformers/all-MiniLM-L6-v2 --text notes.txt`
     - `clozeline import ./my-folder --name sentiment --labelled reviews.csv --field label=stars`
     - `clozeline import google-bert/bert-base-uncased --task feature-extraction`
+
+    Args:
+        model: A folder with a model, or a name on the Hugging Face hub.
+        task: Kind of model: feature-extraction, fill-mask, … [default: what the model is published as]
+        name: Name in dist/ and in the registry. [default: from the model's name]
+        text: Your text: INT8 is compared with fp32 on it.
+        labelled: Your labelled records (.jsonl, .csv, .parquet): INT8 has to be as good on them.
+        fields: Another name of a field in --labelled.
+        pairs: The classifier reads pairs of texts.
+        revision: Branch, tag or commit on the hub. [default: main]
+        release: Register the package, and release it if it passes its gates.
     """
     workspace = project_to_run()
     from clozeline.orchestration.import_items import items_file, write_items
@@ -86,18 +71,21 @@ def import_(
 
     earlier = read_params(params_file := workspace.root / "params.yaml")
     called = _name(name or Path(model).resolve().name, earlier)
-    _check_one_given(text, labelled)
     names, published = _names(fields or ()), resolved(model, revision)
     found = described(published, task, reads_pairs=pairs)
     items = _items(found, text, labelled, names)
     with ending_orderly():
         entry = _checked_entry(published, found, items_file(called))
-        before = _contents(params_file, workspace.root / items_file(called))
-        with _as_before_if_it_fails(before):
-            write_items(workspace.root / items_file(called), _without_forgotten(items, workspace))
+        files = (params_file, workspace.root / items_file(called))
+        before = {file: file.read_bytes() if file.exists() else None for file in files}
+        try:
+            write_items(files[1], _without_forgotten(items, workspace))
             edit(params_file, [(f"imports.{called}", entry)], "clozeline import")
             typer.echo(f"params.yaml: imports.{called}: {found.family}, {found.task}", err=True)
             _package(workspace, called)
+        except BaseException:  # it failed, or was interrupted
+            _restore(before)
+            raise
         if release:
             _release(workspace, called, before if called in earlier.imports else None)
     _say_next(found, called, is_proven_on_own=(text or labelled) is not None)
@@ -107,7 +95,7 @@ def _say_next(found: "Described", called: str, *, is_proven_on_own: bool) -> Non
     if not is_proven_on_own:
         typer.echo("INT8 was compared with fp32 on built-in sentences; `--text FILE` compares them on your text")
     kind = "entailment" if found.tells_entailment else "pairs" if found.reads_pairs else found.task
-    typer.echo(f"Next: `clozeline {_ASKED[kind]} --model dist/{called}`, or `clozeline serve dist/{called}`")
+    typer.echo(f"Next: `clozeline {EXAMPLES[kind]} --model dist/{called}`, or `clozeline serve dist/{called}`")
 
 
 def _check_opens(entry: Mapping[str, Any]) -> None:
@@ -118,10 +106,6 @@ def _check_opens(entry: Mapping[str, Any]) -> None:
         pass
 
 
-def _contents(*files: Path) -> Contents:
-    return {file: file.read_bytes() if file.exists() else None for file in files}
-
-
 def _restore(before: Contents) -> None:
     for file, content in before.items():
         if content is None:
@@ -129,16 +113,6 @@ def _restore(before: Contents) -> None:
             continue
         with replacing_file(file) as beside:
             beside.write_bytes(content)
-
-
-@contextmanager
-def _as_before_if_it_fails(before: Contents) -> Iterator[None]:
-    """Restore the files if the block fails or is interrupted."""
-    try:
-        yield
-    except BaseException:
-        _restore(before)
-        raise
 
 
 def _package(workspace: Workspace, called: str) -> None:
@@ -190,14 +164,6 @@ def _name(given: str, params: Params) -> str:
     return called
 
 
-def _check_one_given(text: Path | None, labelled: Path | None) -> None:
-    if text is not None and labelled is not None:
-        raise ParamsError(
-            f"INT8 is compared with fp32 on items from one of --text {text} and --labelled {labelled}, not both",
-            do="leave one out; records with labels say more",
-        )
-
-
 def _names(fields: Sequence[str]) -> dict[str, str]:
     """Return field of the records → its name in the user's file."""
     names = {name: theirs for name, _, theirs in (field.partition("=") for field in fields)}
@@ -215,6 +181,11 @@ def _items(
     from clozeline.cli.evaluate import source_of
     from clozeline.orchestration.import_items import built_in_items, items_of_records, items_of_texts
 
+    if text is not None and labelled is not None:
+        raise ParamsError(
+            f"INT8 is compared with fp32 on items from one of --text {text} and --labelled {labelled}, not both",
+            do="leave one out; records with labels say more",
+        )
     if labelled is not None:
         return items_of_records(labelled, found.task, found.labels, reads_pairs=found.reads_pairs, names=names)
     if text is not None:

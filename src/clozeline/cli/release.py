@@ -1,9 +1,12 @@
-"""`clozeline release`, `rollback`, `history`, `sign` and `lineage`: champions, their signatures and their origins.
+"""`clozeline run`, `release`, `rollback`, `history`, `sign` and `lineage`: from raw text to champions and back.
 
 `sign` makes a signature that a server can require.
 """
 
 import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,24 +14,22 @@ import typer
 from rich.console import Console
 from rich.tree import Tree
 
-from clozeline.cli.verbs import ending_orderly, project_here, sound_project_here
+from clozeline.cli.verbs import ending_orderly, project_here, project_to_run, sound_project_here
+from clozeline.params.editing import assignments, changes_in, edit
 from clozeline.params.reading import read_params
 from clozeline.records.package import read_manifest, verify
 from clozeline.registry import signature
-from clozeline.system.errors import ArtifactError, ParamsError
+from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, TransientError
 from clozeline.system.files import replacing_file
 from clozeline.system.workspace import Workspace, tracking_uri
+from clozeline.tracking.run_logger import require_tensorboard
 
 if TYPE_CHECKING:
     from clozeline.registry.lineage import Ancestor, Trace
     from clozeline.registry.versions import Registry
 
 
-def release(
-    accept_held: Annotated[
-        bool, typer.Option("--accept", help="Promote held versions too, except those that were rolled back.")
-    ] = False,
-) -> None:
+def release(accept_held: Annotated[bool, typer.Option("--accept")] = False) -> None:
     """Release the packages in `dist/`: check, register, and promote what passes the gates of params.yaml.
 
     A version that passes becomes the `champion`, and the old champion becomes the `previous` version. A version that
@@ -42,6 +43,9 @@ def release(
     `clozeline release`
 
     `clozeline release --accept`   after a look at the evidence
+
+    Args:
+        accept_held: Promote held versions too, except those that were rolled back.
     """
     workspace = sound_project_here()
     with ending_orderly():
@@ -56,14 +60,10 @@ def release(
 
 
 def rollback(
-    model: Annotated[
-        str, typer.Argument(help="Name of a registered model (`clozeline-encoder`), or its name in dist/ (`encoder`).")
-    ] = "encoder",
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="VERSION", help="Go back to this version, however old.")
-    ] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Make the rolled-back version the champion again.")] = False,
-    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Reason, kept in the record of the change.")] = "",
+    model: Annotated[str, typer.Argument()] = "encoder",
+    to: Annotated[str | None, typer.Option("--to", metavar="VERSION")] = None,
+    undo: Annotated[bool, typer.Option("--undo")] = False,
+    why: Annotated[str, typer.Option("--why", metavar="TEXT")] = "",
 ) -> None:
     """Make the previous version the champion again; a second rollback in a row is refused.
 
@@ -78,6 +78,12 @@ def rollback(
     `clozeline rollback library --undo`
 
     `clozeline rollback library --to 3 --why "wrong labels in version 4"`
+
+    Args:
+        model: Name of a registered model (`clozeline-encoder`), or its name in dist/ (`encoder`).
+        to: Go back to this version, however old.
+        undo: Make the rolled-back version the champion again.
+        why: Reason, kept in the record of the change.
     """
     if to and undo:
         raise ParamsError(
@@ -90,8 +96,7 @@ def rollback(
 
 
 def history(
-    model: Annotated[str, typer.Argument(help="Name of a registered model, or its name in dist/.")] = "encoder",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON record for each change.")] = False,
+    model: Annotated[str, typer.Argument()] = "encoder", as_json: Annotated[bool, typer.Option("--json")] = False
 ) -> None:
     """Show each change of the champion: who made it, when, why, and on which evidence.
 
@@ -100,6 +105,10 @@ def history(
     `clozeline history`
 
     `clozeline history library --json`
+
+    Args:
+        model: Name of a registered model, or its name in dist/.
+        as_json: Print one JSON record for each change.
     """
     name, registry = _registered_model(model)
     changes = registry.changes(name)
@@ -130,16 +139,17 @@ def _registered_model(model: str) -> "tuple[str, Registry]":
     return name, registry
 
 
-def sign(
-    model: Annotated[str, typer.Argument(help="A folder of dist/, or models:/NAME@ALIAS or …/VERSION.")],
-    key: Annotated[Path, typer.Option(exists=True, help="SSH key; its .pub file if ssh-agent holds the private half.")],
-) -> None:
+def sign(model: str, key: Annotated[Path, typer.Option(exists=True)]) -> None:
     """Sign a model, so that `clozeline serve --require-signature` serves it.
 
     The signature of a folder is in the file FOLDER.sig, that of a registered version in its tag. A release signs what
     it registers if CLOZELINE_SIGNING_KEY names a key.
 
     Example: `clozeline sign models:/clozeline-encoder@champion --key ~/.ssh/id_ed25519`
+
+    Args:
+        model: A folder of dist/, or models:/NAME@ALIAS or …/VERSION.
+        key: SSH key; its .pub file if ssh-agent holds the private half.
     """
     from clozeline.registry.sources import REGISTRY_SCHEME
 
@@ -167,15 +177,15 @@ def _in_the_registry(uri: str, key: Path) -> str:
 
 
 def lineage(
-    uri: Annotated[str, typer.Argument(metavar="MODEL", help="A registered model: models:/NAME@ALIAS or …/VERSION.")],
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Check the hash of every file on the way; name each that is missing or differs."),
-    ] = False,
+    uri: Annotated[str, typer.Argument(metavar="MODEL")], verify: Annotated[bool, typer.Option("--verify")] = False
 ) -> None:
     """Trace a registered model back to the raw text, by the hashes of the dvc.lock that it was released with.
 
     Example: `clozeline lineage models:/clozeline-encoder@champion --verify`
+
+    Args:
+        uri: A registered model: models:/NAME@ALIAS or …/VERSION.
+        verify: Check the hash of every file on the way; name each that is missing or differs.
     """
     workspace = project_here()
     from clozeline.registry import lineage
@@ -219,3 +229,73 @@ def _add(tree: Tree, traced: "Trace", ancestor: "Ancestor", listed: set[str]) ->
     branch = tree.add(f"{ancestor.path}  md5 {ancestor.md5}, {made_by}{state}")
     for parent in ancestor.parents:
         _add(branch, traced, parent, listed)
+
+
+def run(
+    release: bool = True,
+    refresh: Annotated[bool, typer.Option("--refresh")] = False,
+    config: Annotated[list[Path] | None, typer.Option(metavar="FILE")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
+) -> None:
+    """Bring every stage up to date, release the models, and show the results, as tables and in reports/report.html.
+
+    Only stages that depend on a change run; earlier results come from DVC's cache. `make run` calls this.
+
+    Examples:
+
+    `clozeline run`                everything
+
+    `clozeline run --no-release`   leave the registry as it is
+
+    `clozeline run --set pretrain.steps=500 --set seed=7`   change two values of params.yaml first
+
+    `clozeline run --config configs/clm.yaml`   change all values that this file names
+
+    `CLOZELINE_TENSORBOARD=work/tensorboard clozeline run`   write the curves for TensorBoard, too
+
+    Args:
+        release: Release the models that pass the gates of params.yaml.
+        refresh: Read a source again that DVC cannot watch: a URL, a database, the hub.
+        config: Change params.yaml to the values in FILE, as in configs/.
+        settings: Change one value of params.yaml.
+    """
+    workspace = project_here()
+    require_tensorboard()
+    _change_params(workspace, config or (), settings or ())
+    project_to_run()
+    started = time.monotonic()
+    with ending_orderly():
+        from clozeline.cli import summary
+        from clozeline.flows.pipeline import pipeline
+        from clozeline.flows.release import release as release_all
+        from clozeline.orchestration.release import Release, ReleaseRefusedError
+        from clozeline.orchestration.servers import ensure_prefect_server
+        from clozeline.reporting import page
+
+        ensure_prefect_server(workspace)
+        stages = pipeline(workspace.root, refresh=refresh)
+        releases: Sequence[Release] = ()
+        failure: ClozelineError | None = None
+        if release:
+            try:
+                releases = release_all(workspace.root, trial=True)
+            except ReleaseRefusedError as error:
+                failure, releases = error, error.releases
+            except TransientError as error:
+                failure = error
+        summary.show(workspace, stages, releases, seconds=time.monotonic() - started)
+        page.write(workspace, datetime.now(UTC))
+        if failure:
+            failure.is_reported = False  # show the error again below the tables
+            raise failure
+
+
+def _change_params(workspace: Workspace, files: Sequence[Path], settings: Sequence[str]) -> None:
+    """Change params.yaml before anything runs, and say how."""
+    changes = [change for file in files for change in changes_in(file)] + assignments(settings)
+    source = ", ".join([*map(str, files), *(["--set"] if settings else [])])
+    lines = edit(workspace.root / "params.yaml", changes, source) if changes else []
+    for line in lines:
+        typer.echo(f"params.yaml: {line}", err=True)
+    if lines and workspace.is_in_git:
+        typer.echo("`git diff params.yaml` shows the changes, `git checkout params.yaml` takes them back", err=True)

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from clozeline.cli.ask import PrecisionOption
+from clozeline.cli.tables import show, table_of
 from clozeline.serving.admission import MAX_WAITING_TOKENS, Admission
 from clozeline.serving.errors import DEFAULT_TIMEOUT_SECONDS, KEYS_VARIABLE
 from clozeline.system.errors import ParamsError
@@ -24,84 +26,27 @@ if TYPE_CHECKING:
     from clozeline.serving.models import Catalogue
 
 
-QueueTokensOption = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        help="Maximum number of waiting tokens; a request that exceeds them gets a 429 with a time to retry. The texts "
-        "of a request with more than half of them are spread over its time limit, so that others run in between.",
-    ),
-]
-TimeoutOption = Annotated[
-    float, typer.Option(min=0.001, help="Seconds that a request may take, unless it sets a limit of its own.")
-]
-WatchOption = Annotated[
-    float, typer.Option(min=0, help="Seconds between checks whether an alias has moved; 0: no checks.")
-]
-CacheOption = Annotated[int, typer.Option(min=0, help="Megabytes of answers to keep for repeated request bodies.")]
-KeysFileOption = Annotated[
-    Path | None, typer.Option(help=f"Require one of the API keys in this file, one per line; or set {KEYS_VARIABLE}.")
-]
-HostsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="Also accept this Host name, for example behind a proxy or in a cluster (repeatable; `*`: any). "
-        "Always accepted: localhost and --host; any IP address too, unless --host is the loopback.",
-        show_default=False,
-    ),
-]
-FleetOption = Annotated[
-    bool,
-    typer.Option(
-        "--fleet",
-        help="Change to a new champion at the same moment as the other servers with --fleet: no client gets the old "
-        "version after the new one.",
-    ),
-]
-SignatureOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Serve only models that were signed by someone in this file of allowed signers (`clozeline sign`).",
-        show_default=False,
-    ),
-]
-TracesOption = Annotated[
-    bool,
-    typer.Option(
-        "--traces", help="Send a span per request to the OpenTelemetry collector at OTEL_EXPORTER_OTLP_ENDPOINT."
-    ),
-]
-
 _LOG = logging.getLogger(__name__)
 
 
 def serve(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME=]MODEL",
-            help="Folders of dist/, or registry URIs (models:/NAME@ALIAS). "
-            "Default: the champions of the registry, or all of dist/ if there are none.",
-            show_default=False,
-        ),
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Micro-batches that run at once, on one core each. [default: every core]")
-    ] = None,
+    models: Annotated[list[str] | None, typer.Argument(metavar="[NAME=]MODEL", show_default=False)] = None,
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    threads: Annotated[int | None, typer.Option(min=1)] = None,
     precision: PrecisionOption = None,
-    queue_tokens: QueueTokensOption = MAX_WAITING_TOKENS,
-    timeout: TimeoutOption = DEFAULT_TIMEOUT_SECONDS,
-    watch: WatchOption = 10.0,
-    cache_megabytes: CacheOption = 0,
-    api_keys_file: KeysFileOption = None,
-    allowed_host: HostsOption = None,
-    require_signature: SignatureOption = None,
-    fleet: FleetOption = False,
-    traces: TracesOption = False,
+    queue_tokens: Annotated[int, typer.Option(min=1)] = MAX_WAITING_TOKENS,
+    timeout: Annotated[float, typer.Option(min=0.001)] = DEFAULT_TIMEOUT_SECONDS,
+    watch: Annotated[float, typer.Option(min=0)] = 10.0,
+    cache_megabytes: Annotated[int, typer.Option(min=0)] = 0,
+    api_keys_file: Annotated[
+        Path | None,
+        typer.Option(help=f"Require one of the API keys in this file, one per line; or set {KEYS_VARIABLE}."),
+    ] = None,
+    allowed_host: Annotated[list[str] | None, typer.Option(metavar="NAME", show_default=False)] = None,
+    require_signature: Annotated[Path | None, typer.Option(metavar="FILE", show_default=False)] = None,
+    fleet: Annotated[bool, typer.Option("--fleet")] = False,
+    traces: Annotated[bool, typer.Option("--traces")] = False,
 ) -> None:
     """Serve models over HTTP; without --host, to this machine only.
 
@@ -121,6 +66,26 @@ def serve(
     Ctrl+C or SIGTERM stops the server once it has answered every accepted request. A supervisor has to wait 70 s plus
     --timeout (or the longest x-timeout-ms of a client, at most 600 s). A second Ctrl+C answers with 503; the exit code
     is 130.
+
+    Args:
+        models: Folders of dist/, or registry URIs (models:/NAME@ALIAS). Default: the champions of the registry, or
+            all of dist/ if there are none.
+        host: Address to listen on; 0.0.0.0 lets other machines in.
+        port: Port to listen on; 0 takes a free one.
+        threads: Micro-batches that run at once, on one core each. [default: every core]
+        queue_tokens: Maximum number of waiting tokens; a request that exceeds them gets a 429 with a time to retry.
+            The texts of a request with more than half of them are spread over its time limit, so that others run in
+            between.
+        timeout: Seconds that a request may take, unless it sets a limit of its own.
+        watch: Seconds between checks whether an alias has moved; 0: no checks.
+        cache_megabytes: Megabytes of answers to keep for repeated request bodies.
+        allowed_host: Also accept this Host name, for example behind a proxy or in a cluster (repeatable; `*`: any).
+            Always accepted: localhost and --host; any IP address too, unless --host is the loopback.
+        require_signature: Serve only models that were signed by someone in this file of allowed signers (`clozeline
+            sign`).
+        fleet: Change to a new champion at the same moment as the other servers with --fleet: no client gets the old
+            version after the new one.
+        traces: Send a span per request to the OpenTelemetry collector at OTEL_EXPORTER_OTLP_ENDPOINT.
     """
     from clozeline.serving.access import first_key_in_shell
     from clozeline.serving.models import Capacity
@@ -179,13 +144,12 @@ def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
     from clozeline.serving.http.openapi import answered_examples
     from clozeline.serving.models import ANY
 
-    rows = [("model", "answers", "version", "from")]
+    rows = []
     for served in catalogue:
         identity, answered = served.identity, sorted(DIALECTS.asking(served), key=lambda one: one.ability is ANY)
-        rows.append((identity.name, " ".join(one.path for one in answered[:3]), identity.version, identity.source))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for row in rows:
-        typer.echo("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        paths = " ".join(one.path for one in answered[:3])
+        rows.append([escape(cell) for cell in (identity.name, paths, identity.version, identity.source)])
+    show([table_of("", "model", "answers", "version", "from", rows=rows)], plain_if_piped=True)
     asked, able = next(
         (one, able) for one in DIALECTS.operations if one.ability and (able := catalogue.able(one.ability))
     )

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Final, NoReturn, TextIO
+from typing import Final, NoReturn, TextIO
 from uuid import uuid4
 
 import typer
@@ -207,9 +207,7 @@ def run_on_cluster(stage: str, arguments: list[str], seeds: Sequence[int] = ()) 
     if is_killed(ended.exit_code):
         task = next((f"@{value}" for name, _, value in (one.partition("=") for one in arguments) if name == "task"), "")
         where = f"the lines above (node {ended.node})"
-        raise failure_of_killed(
-            f"{stage}{task}", ended.exit_code, where, ended.out_of_memory_kills, ended.available_bytes
-        )
+        raise failure_of_killed(f"{stage}{task}", where, ended.out_of_memory_kills, ended.available_bytes)
     raise typer.Exit(ended.exit_code)
 
 
@@ -261,10 +259,7 @@ def with_start_folder(pretrain: PretrainParams, params: Params) -> PretrainParam
     return pretrain.model_copy(update={"start": str(fetch_trained(locked, workspace))})
 
 
-def stage(
-    name: Annotated[str, typer.Argument(help="A stage: a file of clozeline/stages.")],
-    arguments: Annotated[list[str], typer.Argument(help="Its paths (and task or model), as name=value.")],
-) -> None:
+def stage(name: str, arguments: list[str]) -> None:
     """Run one stage with its section of params.yaml. Called by `dvc repro`, rarely by hand.
 
     With `CLOZELINE_TORCHRUN="--nproc-per-node 8"` in the environment, `pretrain`, `evaluate` and `finetune` run in 8
@@ -273,10 +268,11 @@ def stage(
     that cluster, or spreads its tasks (docs/cluster.md).
 
     Example: `clozeline stage tokenize clean=data/clean out=data/tokens …`
+
+    Args:
+        name: A stage: a file of clozeline/stages.
+        arguments: Its paths (and task or model), as name=value.
     """
-    # Threads that spin while they wait take cores from working threads: on a busy machine they make torch 2.5 times
-    # slower. OpenMP reads this variable when torch is loaded, so it is set before the stage is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     require_tensorboard()
     params = read_params(PARAMS)
     start = start_folder(params, fetches=any(text.startswith("start=") for text in arguments))

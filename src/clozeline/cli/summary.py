@@ -4,10 +4,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from clozeline.cli import tables
+from clozeline.cli.ask import EXAMPLES
 from clozeline.cli.tables import table_of
 from clozeline.orchestration.pipeline import StageResult
 from clozeline.orchestration.release import Release
@@ -26,32 +28,31 @@ _NEXT_VERBS = {
     "serve": "serve the champions over HTTP; before there is one, all of dist/",
     "ui": "see the runs and the registry in MLflow, the flow runs in Prefect",
 }
-_QUESTIONS = {
-    "classification": 'classify "A text of yours."',
-    "tagging": 'tag "A text of yours."',
-    "question_answering": 'answer "A question of yours?" --context "A text that answers it."',
-    "similarity": 'embed "A text of yours."',
+_TASKS = {
+    "classification": "text-classification",
+    "tagging": "token-classification",
+    "question_answering": "question-answering",
+    "similarity": "feature-extraction",
 }
-"""Kind of task → example command."""
-_QUESTION_OF_PAIRS = 'classify "A text of yours." --with "Another one."'
-"""Example command for a model that reads two texts together."""
+"""Kind of fine-tuning → kind of model, of those that a text can be asked of."""
+_OF_ENCODER = (
+    ("perplexity", "perplexity", "{:,.1f}".format),
+    ("top-1", "top1", "{:.1%}".format),
+    ("top-5", "top5", "{:.1%}".format),
+)
+"""Name of a figure, its field, and how it is written."""
 
 
 def show(workspace: Workspace, stages: Sequence[StageResult], releases: Sequence[Release], *, seconds: float) -> None:
     """Print the whole summary to standard output."""
-    console = Console()
     params = read_params(workspace.root / "params.yaml")
     figures = read_figures(workspace, params)
-    console.print(stage_table(stages, seconds))
-    for table in (encoder_table(figures), task_table(figures)):
-        if table.row_count:
-            console.print(table)
+    tables.show([stage_table(stages, seconds), encoder_table(figures), task_table(figures)])
     _show_packages(workspace, figures, releases)
-    console.print("Next:", style="bold")
-    for verb, purpose in {_question(params): "ask a model", **_NEXT_VERBS}.items():
-        if not verb:
-            continue
-        console.print(f"  {escape(f'{_clozeline_as_typed()} {verb}')}  [dim]{purpose}[/]", soft_wrap=True)
+    verbs = {_question(params): "ask a model", **_NEXT_VERBS}
+    command = _clozeline_as_typed()
+    lines = (f"  {escape(f'{command} {verb}')}  [dim]{purpose}[/]" for verb, purpose in verbs.items() if verb)
+    tables.show(["[bold]Next:", *lines])
 
 
 def _question(params: Params) -> str:
@@ -59,23 +60,20 @@ def _question(params: Params) -> str:
 
     Without an encoder among the packages, it asks the first task that can be asked so; empty: there is none.
     """
+    is_built_in = params.preprocess.source.kind == "python-docs"
     if params.encoder_package is None:
-        tasks = {name: params.finetune[Path(folder).name] for name, folder in params.export.models.items()}
-        asked = ((name, _question_of(task)) for name, task in tasks.items())
-        return next((f"{question} --model dist/{name}" for name, question in asked if question), "")
+        tasks = ((name, params.finetune[Path(folder).name]) for name, folder in params.export.models.items())
+        asked = ((name, "pairs" if _reads_pairs(task) else _TASKS.get(task.kind)) for name, task in tasks)
+        return next((f"{EXAMPLES[kind]} --model dist/{name}" for name, kind in asked if kind), "")
     if params.pretrain.objective == "clm":
-        is_built_in = params.preprocess.source.kind == "python-docs"
-        return f'complete "{"Return the number of" if is_built_in else "The beginning of a sentence of yours"}"'
-    if params.preprocess.source.kind == "python-docs":
-        return 'fill "Compute the [MASK] deviation along the given axis."'
-    return 'fill "A sentence of yours with a [MASK] in it."'
+        return 'complete "Return the number of"' if is_built_in else EXAMPLES["text-generation"]
+    return 'fill "Compute the [MASK] deviation along the given axis."' if is_built_in else EXAMPLES["fill-mask"]
 
 
-def _question_of(task: FinetuneParams) -> str | None:
-    reads_pairs = (isinstance(task, SimilarityParams) and task.read_together) or (
-        isinstance(task, ClassificationParams) and task.second_field is not None
-    )
-    return _QUESTION_OF_PAIRS if reads_pairs else _QUESTIONS.get(task.kind)
+def _reads_pairs(task: FinetuneParams) -> bool:
+    if isinstance(task, SimilarityParams):
+        return task.read_together
+    return isinstance(task, ClassificationParams) and task.second_field is not None
 
 
 def _clozeline_as_typed() -> str:
@@ -94,14 +92,14 @@ def show_releases(workspace: Workspace, releases: Sequence[Release]) -> None:
 
 
 def _show_packages(workspace: Workspace, figures: dict[str, PackageMetrics], releases: Sequence[Release]) -> None:
-    console = Console()
-    console.print(package_table(figures, releases))
-    if releases:
-        console.print(version_table(workspace, releases))
-    for made in releases:
-        for heading, reason in ((made.outcome, made.reason), ("fp32 is served", made.why_fp32)):
-            if reason:
-                console.print(f"{heading}: {reason}", markup=False, highlight=False, soft_wrap=True)
+    versions = [version_table(workspace, releases)] if releases else []
+    reasons = [
+        Text(f"{heading}: {reason}")
+        for made in releases
+        for heading, reason in ((made.outcome, made.reason), ("fp32 is served", made.why_fp32))
+        if reason
+    ]
+    tables.show([package_table(figures, releases), *versions, *reasons])
 
 
 def read_figures(
@@ -121,20 +119,18 @@ def read_figures(
 
 def stage_table(stages: Sequence[StageResult], seconds: float) -> Table:
     rows = ((stage.name, stage.outcome, f"{stage.seconds:,.1f}") for stage in stages)
-    table = table_of("Stages", "stage", "outcome", ">seconds", rows=rows)
-    table.add_section()
-    table.add_row("the whole command", "", f"{seconds:,.1f}")
-    return table
+    whole = ("the whole command", "", f"{seconds:,.1f}")
+    return table_of("Stages", "stage", "outcome", ">seconds", rows=(*rows, None, whole))
 
 
 def encoder_table(figures: dict[str, PackageMetrics]) -> Table:
-    table = table_of("Encoder, on the whole validation set", "figure", ">encoder", ">unigram baseline")
-    for quality in (found.quality for found in figures.values()):
-        if isinstance(quality, EncoderMetrics):
-            table.add_row("perplexity", f"{quality.perplexity:,.1f}", f"{quality.unigram_perplexity:,.1f}")
-            table.add_row("top-1", f"{quality.top1:.1%}", f"{quality.unigram_top1:.1%}")
-            table.add_row("top-5", f"{quality.top5:.1%}", f"{quality.unigram_top5:.1%}")
-    return table
+    rows = [
+        (name, form(getattr(found.quality, figure)), form(getattr(found.quality, f"unigram_{figure}")))
+        for found in figures.values()
+        if isinstance(found.quality, EncoderMetrics)
+        for name, figure, form in _OF_ENCODER
+    ]
+    return table_of("Encoder, on the whole validation set", "figure", ">encoder", ">unigram baseline", rows=rows)
 
 
 def task_table(figures: dict[str, PackageMetrics]) -> Table:
@@ -171,13 +167,14 @@ def package_table(figures: dict[str, PackageMetrics], releases: Sequence[Release
 
 
 def version_table(workspace: Workspace, releases: Sequence[Release]) -> Table:
-    table = table_of("Registered models", "model", ">version", "release", "aliases")
     registry = Registry.open(tracking_uri(workspace))
-    for made in releases:
-        held = {alias: registry.at(made.model, alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}
-        aliases = ", ".join(f"{alias} = {version.version}" for alias, version in held.items() if version)
-        table.add_row(made.model, made.version, made.outcome, aliases)
-    return table
+
+    def aliases(model: str) -> str:
+        held = {alias: registry.at(model, alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}
+        return ", ".join(f"{alias} = {version.version}" for alias, version in held.items() if version)
+
+    rows = ((made.model, made.version, made.outcome, aliases(made.model)) for made in releases)
+    return table_of("Registered models", "model", ">version", "release", "aliases", rows=rows)
 
 
 def _pair(fp32: float, int8: float | None) -> str:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,30 +28,56 @@ from clozeline.inference.language import Filled
 from clozeline.inference.tagger import Entity, Tagged, TaggedToken
 
 _BAR_CELLS = 20
+_PLAIN_WIDTH = 160
 _COLOURS = ("cyan", "green", "yellow", "magenta", "red", "blue")
 _LINE_BREAKS = re.compile(r"[\r\n]+")
 _CHARACTERS_AROUND = 80
 """Context shown on either side of an answer, in characters."""
 
 
-def table_of(title: str, *columns: str, rows: Iterable[Iterable[str]] = ()) -> Table:
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+JsonLinesOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per text, each on its own line.")]
+Rows = Iterable[Iterable[str] | None]
+"""Cells of each row; None draws a line between the rows."""
+
+
+def table_of(title: str, *columns: str, rows: Rows = ()) -> Table:
     """Return a table; a column whose name starts with `>` holds numbers."""
     table = Table(title=title or None, title_justify="left", title_style="bold", caption_justify="left")
     for column in columns:
         table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
     for row in rows:
-        table.add_row(*row)
+        if row is None:
+            table.add_section()
+        else:
+            table.add_row(*row)
     return table
 
 
-def show(found: object, parts: Iterable[RenderableType], *, as_json: bool) -> None:
-    """Print `found` as one JSON object on request, otherwise its tables and its lines, which do not wrap."""
+def show(parts: Iterable[RenderableType], *, plain_if_piped: bool = False) -> None:
+    """Print tables without their empty ones, and lines, which do not wrap.
+
+    `plain_if_piped`: outside a terminal, tables are columns of plain text, which other programs can read.
+    """
+    is_plain = plain_if_piped and not sys.stdout.isatty()
+    console = Console(width=_PLAIN_WIDTH) if is_plain else Console()
+    for part in parts:
+        if isinstance(part, Table):
+            if not part.row_count:
+                continue
+            if plain_if_piped and part.title:  # apart from the table, so that a long one does not wrap at its width
+                console.print(Text(str(part.title), style="bold"))
+                part.title = None
+            part.box = None if is_plain else part.box
+        console.print(part, soft_wrap=isinstance(part, str | Text), highlight=False)
+
+
+def show_or_json(found: object, parts: Iterable[RenderableType], *, as_json: bool) -> None:
+    """Print `found` as one JSON object on request, otherwise its tables and its lines."""
     if as_json:
         typer.echo(found.model_dump_json() if isinstance(found, BaseModel) else to_json(found, inf_nan_mode="null"))
-        return
-    console = Console()
-    for part in parts:
-        console.print(part, soft_wrap=isinstance(part, str | Text), highlight=False)
+    else:
+        show(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +91,18 @@ class AnswerForm:
     tables: Callable[[Sequence[str], Any], Iterator[RenderableType]]
 
 
-def printer(as_json: bool, form: AnswerForm) -> Callable[[Sequence[str], Iterable[object]], None]:
-    """Return the printer of answers: JSON on request, tables in a terminal, otherwise tab-separated lines."""
-    if as_json:
-        return partial(_print_json, form)
-    return partial(_print_tables if sys.stdout.isatty() else _print_lines, form)
-
-
-def _print_json(form: AnswerForm, texts: Sequence[str], answers: Iterable[object]) -> None:
-    for pair in zip(texts, answers, strict=True):
-        typer.echo(orjson.dumps(dict(zip(form.keys, pair, strict=True)), option=orjson.OPT_SERIALIZE_NUMPY))
-
-
-def _print_lines(form: AnswerForm, texts: Sequence[str], answers: Iterable[object]) -> None:
+def show_answers(texts: Sequence[str], answers: Iterable[object], form: AnswerForm, *, as_json: bool) -> None:
+    """Print answers: JSON on request, tables in a terminal, otherwise tab-separated lines."""
+    if not as_json and sys.stdout.isatty():
+        show(form.tables(texts, answers))
+        return
     for text, answer in zip(texts, answers, strict=True):
+        if as_json:
+            pair = dict(zip(form.keys, (text, answer), strict=True))
+            typer.echo(orjson.dumps(pair, option=orjson.OPT_SERIALIZE_NUMPY))
+            continue
         for row in form.rows(text, answer):
             typer.echo("\t".join(map(_field, (text, *row))))
-
-
-def _print_tables(form: AnswerForm, texts: Sequence[str], answers: Iterable[object]) -> None:
-    console = Console()
-    for table in form.tables(texts, answers):
-        console.print(table)
 
 
 def ranked(*fields: str) -> Callable[[str, Iterable[object]], Iterator[Sequence[object]]]:

@@ -19,9 +19,9 @@ from types import FrameType
 from typing import Any, Final
 
 import typer
-from typer._click.core import Context
+from typer._click.core import Context, Parameter
 from typer._click.exceptions import BadParameter, NoArgsIsHelpError, NoSuchOption, UsageError
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from clozeline.cluster.address import reachable_cluster
 from clozeline.params.reading import read_params
@@ -52,6 +52,19 @@ class Verbs(TyperGroup):
     def invoke(self, ctx: Context) -> Any:
         with _usage_errors(ctx.meta[_TYPED]):
             return super().invoke(ctx)
+
+
+class Verb(TyperCommand):
+    """A verb whose docstring explains its options under `Args:`, at its end."""
+
+    def __init__(self, name: str | None, *, help: str, params: list[Parameter], **settings: Any) -> None:
+        text, _, explained = help.partition("\n\nArgs:\n")
+        super().__init__(name, help=text, params=params, **settings)
+        entries = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", explained, re.MULTILINE)
+        helps = {option: " ".join(told.split()) for option, told in entries}
+        for param in params:
+            if isinstance(param, TyperOption | TyperArgument):
+                param.help = helps.get(param.name or "", param.help)
 
 
 @contextmanager

@@ -92,15 +92,17 @@ def token_in(shared: Path, store: SharedStore | None = None) -> Iterator[Token]:
         token.path.unlink(missing_ok=True)
 
 
-def facts_of(node: str, token: Token) -> NodeFacts:
-    """Return the facts of the node that this process runs on."""
+def facts_of(token: Token, name: str = "") -> NodeFacts:
+    """Return the facts of the node that this process runs on, which messages call by its address without a name."""
     names = {re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in metadata.requires("clozeline") or ()}
     versions = versions_of(sorted(filter(_is_installed, {"clozeline", *names})))
     try:
         reads_token, fault = token.is_read(), "another file"
     except (OSError, ClozelineError) as error:
         reads_token, fault = False, str(error)
-    return NodeFacts(node, versions | {"Clozeline's code": fingerprint({}, code_of([""]))}, reads_token, fault)
+    return NodeFacts(
+        name or named(this_node()), versions | {"Clozeline's code": fingerprint({}, code_of([""]))}, reads_token, fault
+    )
 
 
 def check_nodes(found: Sequence[NodeFacts], here: NodeFacts, shared: Path, store: SharedStore | None = None) -> None:
@@ -154,7 +156,7 @@ def connection(address: str, shared: Path, store: SharedStore | None = None) -> 
     """
     with unchecked_connection(address):
         with token_in(shared, store) as token:
-            check_nodes(_facts_of_nodes(token), facts_of("here", token), shared, store)
+            check_nodes(_facts_of_nodes(token), facts_of(token, "here"), shared, store)
         yield
 
 
@@ -165,14 +167,6 @@ def unchecked_connection(address: str) -> Iterator[None]:
     Raises:
         ClusterError: this machine is not a node of it.
     """
-    _connect(address)
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _connect(address: str) -> None:
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     on_term = signal.getsignal(signal.SIGTERM)
     try:
@@ -185,10 +179,14 @@ def _connect(address: str) -> None:
         ) from error
     finally:
         signal.signal(signal.SIGTERM, on_term)  # Ray replaces it, and we end our children by it
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def _facts_of_nodes(token: Token) -> list[NodeFacts]:
-    facts_of_node = ray.remote(num_cpus=0, max_retries=0)(_facts)
+    facts_of_node = ray.remote(num_cpus=0, max_retries=0)(facts_of)
     asked = {
         node: facts_of_node.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(token)
         for node in addresses()
@@ -203,10 +201,6 @@ def _facts_of_nodes(token: Token) -> list[NodeFacts]:
                 do="start its raylet with the `ray` of the Python that has Clozeline; `ray status` lists the nodes",
             ) from error
     return found
-
-
-def _facts(token: Token) -> NodeFacts:
-    return facts_of(named(this_node()), token)
 
 
 def check_head() -> None:

@@ -44,7 +44,6 @@ Otherwise it would start them again, and other nodes would wait for them.
 """
 
 _PLACING_SECONDS: Final = 60.0
-_POLL_SECONDS: Final = 1.0
 _OTHERS_FAIL_WITHIN_SECONDS: Final = 3.0
 """Time in which the agents of other nodes end with an error of their own, after the first one did."""
 _AGENT_ANSWERS_WITHIN_SECONDS: Final = 60.0
@@ -77,14 +76,6 @@ class StoppedError(Exception):
 
 
 @dataclass(frozen=True)
-class _Room:
-    """What each command takes of a node: as much as the smallest node has, so that any node can run it."""
-
-    cpus: float
-    gpus: float
-
-
-@dataclass(frozen=True)
 class Heard:
     """What an agent tells."""
 
@@ -108,7 +99,7 @@ class Agent:
             self.start(*started)
 
     def facts(self, token: nodes.Token) -> nodes.NodeFacts:
-        return nodes.facts_of(nodes.named(nodes.this_node()), token)
+        return nodes.facts_of(token)
 
     def start(
         self, command: Sequence[str], folder: str, sent: Mapping[str, str], of_gang: Mapping[str, str] | None = None
@@ -164,14 +155,14 @@ def _signals() -> Iterator[list[int]]:
 
 
 class _Watch:
-    """What may end the wait for a node: a signal to this process, or the end of the head."""
+    """What may end the wait for a node: a signal to this process, or the end of the head, which `look` notices."""
 
-    def __init__(self, received: Sequence[int]) -> None:
-        self._received = received
+    def __init__(self, received: Sequence[int], look: Callable[[], None] = nodes.check_head) -> None:
+        self._received, self._look = received, look
         self._looked_at = time.monotonic()
 
-    def wait(self, asked: Any) -> bool:
-        """Wait for an answer a little; return whether it is there.
+    def done(self, asked: Sequence[Any]) -> list[Any]:
+        """Wait a little until one of the questions is answered; return those that are.
 
         Raises:
             StoppedError: this process got a signal.
@@ -180,12 +171,13 @@ class _Watch:
         if self._received:
             raise StoppedError(self._received[0])
         if time.monotonic() - self._looked_at > _LOOK_SECONDS:
-            nodes.check_head()
+            self._look()
             self._looked_at = time.monotonic()
-        return bool(ray.wait([asked], timeout=_WAIT_SECONDS)[0])
+        answered: list[Any] = ray.wait(asked, timeout=_WAIT_SECONDS)[0]
+        return answered
 
     def answer(self, asked: Any) -> Any:
-        while not self.wait(asked):
+        while not self.done([asked]):
             pass
         return ray.get(asked)
 
@@ -214,64 +206,51 @@ class _Job:
         """Run the command to its end, on another node if its node ends before."""
         faults: list[str] = []
         while len(faults) < _MOST_ATTEMPTS:
+            room = _room()
+            options = {"max_restarts": 0, "max_concurrency": 2, **room}  # one call reads, the other may end
+            agent = ray.remote(scheduling_strategy="SPREAD", **options)(Agent).remote()
             try:
-                return self.attempt()
+                if self._is_placed(agent, room):
+                    return self._run_by(agent, room)
             except LocalRayletDiedError as error:
                 raise nodes.gone(error) from error
             except RayError as error:
                 faults.append(nodes.first_line(error))
                 _LOG.warning("its node ended (attempt %d of %d): %s", len(faults), _MOST_ATTEMPTS, faults[-1])
+            finally:
+                ray.kill(agent)
         raise ClusterError(
             f"{len(faults)} nodes ended while they ran one command: {'; '.join(dict.fromkeys(faults))}",
             do="see what ended them (memory?; `ray status` lists the nodes that are left), then run again",
         )
 
-    def attempt(self) -> JobEnded:
-        """Run the command to its end on one node.
-
-        Raises:
-            RayError: its node ended before.
+    def _is_placed(self, agent: Any, room: Mapping[str, float]) -> bool:
+        """Return whether the agent has a node, which is then checked; False if its room is no longer right, as nodes
+        come and go.
         """
-        with self._process() as (process, room):
-            environment = {**self.environment, MOST: f"{room.cpus:.0f}"}
-            self.watch.answer(process.start.remote(self.command, str(Path.cwd()), environment))
-            try:
-                while True:
-                    heard: Heard = self.watch.answer(process.read.remote())
-                    if heard.output or heard.ended:
-                        self.write(heard.output)
-                    if heard.ended:
-                        return replace(heard.ended, node=nodes.named(heard.node))
-            finally:
-                with suppress(RayError):
-                    ray.get(process.end.remote(), timeout=_END_SECONDS)
-
-    @contextmanager
-    def _process(self) -> Iterator[tuple[Any, _Room]]:
-        """Yield a process of a checked node, once one has room; nodes may come and go meanwhile."""
-        kind = ray.remote(max_restarts=0, max_concurrency=2)(Agent)  # one reads, the other may end
-        while True:
-            room = _room()
-            options = {"num_cpus": room.cpus, "num_gpus": room.gpus, "scheduling_strategy": "SPREAD"}
-            process = kind.options(**options).remote()
-            try:
-                if self._is_placed(process, room):
-                    yield process, room
-                    return
-            finally:
-                ray.kill(process)
-
-    def _is_placed(self, process: Any, room: _Room) -> bool:
-        """Return whether the process has a node, which is then checked; False if its room is no longer right."""
         with nodes.token_in(self.shared) as token:
-            asked = process.facts.remote(token)
-            while not self.watch.wait(asked):
+            asked = agent.facts.remote(token)
+            while not self.watch.done([asked]):
                 if _room() != room:
                     return False
             facts = ray.get(asked)
-            nodes.check_nodes([facts], nodes.facts_of("here", token), self.shared)
+            nodes.check_nodes([facts], nodes.facts_of(token, "here"), self.shared)
         _LOG.info("runs on node %s", facts.node)
         return True
+
+    def _run_by(self, agent: Any, room: Mapping[str, float]) -> JobEnded:
+        environment = {**self.environment, MOST: f"{room['num_cpus']:.0f}"}
+        self.watch.answer(agent.start.remote(self.command, str(Path.cwd()), environment))
+        try:
+            while True:
+                heard: Heard = self.watch.answer(agent.read.remote())
+                if heard.output or heard.ended:
+                    self.write(heard.output)
+                if heard.ended:
+                    return replace(heard.ended, node=nodes.named(heard.node))
+        finally:
+            with suppress(RayError):
+                ray.get(agent.end.remote(), timeout=_END_SECONDS)
 
 
 def run_jobs(
@@ -301,28 +280,22 @@ def run_jobs(
         return list(threads.map(_Job.run, jobs))
 
 
-def _room() -> _Room:
-    """Return the share of the smallest node; of those with GPUs, if any has one.
+def _room() -> dict[str, float]:
+    """Return what each command takes of a node: as much as the smallest one has, so that any of them can run it; of
+    those with GPUs, if any has one.
 
     Raises:
         TransientError: no node runs commands.
     """
-    have = [Counter(node["Resources"]) for node in _workers()]
-    gpus = [one for one in have if one["GPU"]]
-    fitting = gpus or have
-    return _Room(min(one["CPU"] for one in fitting), min(one["GPU"] for one in fitting))
-
-
-def _workers() -> list[dict[str, Any]]:
-    """Return the nodes that are alive and have cores for commands."""
     alive = nodes.living()
-    found = [node for node in alive if node["Resources"].get("CPU")]
-    if not found:
+    have = [Counter(node["Resources"]) for node in alive if node["Resources"].get("CPU")]
+    if not have:
         raise TransientError(
             f"no node of the cluster runs commands: {len(alive)} nodes, all without cores (`--num-cpus=0`)",
             do="start one with cores: `ray start --address=HEAD:6379` (docs/cluster.md)",
         )
-    return found
+    fitting = [one for one in have if one["GPU"]] or have
+    return {"num_cpus": min(one["CPU"] for one in fitting), "num_gpus": min(one["GPU"] for one in fitting)}
 
 
 @dataclass(frozen=True)
@@ -344,6 +317,7 @@ class _Place:
     """A place of the gang, with the agent that has it now."""
 
     number: int
+    write: Callable[[bytes], object]
     agent: Any = None
     node: str = ""
     """What messages call the node; empty until its agent answers."""
@@ -356,16 +330,13 @@ class Gang:
 
     def __init__(self, group: PlacementGroup, size: GangSize) -> None:
         self._group = group
+        self.num_nodes = int(group.bundle_count)
         self._size = size
-        self._places = [_Place(number) for number in range(group.bundle_count)]
+        self._places: list[_Place] = []
         self._reading: dict[Any, _Place] = {}
         self._exit_codes: list[int] = []
         self._started: tuple[object, ...] = ()
         """What each agent starts."""
-
-    @property
-    def num_nodes(self) -> int:
-        return len(self._places)
 
     @property
     def host(self) -> str:
@@ -380,30 +351,30 @@ class Gang:
 
         Args:
             environment: variables for the command; a node keeps its own values of the others.
-            hear: gets the output of all nodes.
+            hear: gets the output of all nodes, by whole lines.
 
         Raises:
             TransientError: too few nodes are left, or the head is gone.
             ClusterError: the command does not start on a node.
         """
         self._started = ([*_AT_ONCE, *command], str(Path.cwd()), dict(os.environ), dict(environment))
-        looked_at = ended_at = time.monotonic()
+        self._places = [_Place(number, _Lines(hear)) for number in range(self.num_nodes)]
         with _signals() as received:
+            watch, ended_at = _Watch(received, self._look), time.monotonic()
             try:
                 for place in self._places:
                     self._start(place)
-                while self._is_running(ended_at) and not received:
-                    for done in ray.wait(list(self._reading), num_returns=1, timeout=_POLL_SECONDS)[0]:
-                        self._take(done, hear)
+                while self._is_running(ended_at):
+                    for done in watch.done(list(self._reading)):
+                        self._take(done)
                     if not any(self._exit_codes):
                         ended_at = time.monotonic()
-                    if time.monotonic() - looked_at > _LOOK_SECONDS:
-                        self._look()
-                        looked_at = time.monotonic()
-            finally:
-                self._end()
-        if received:
-            return _SIGNALLED + received[0]
+            except StoppedError as stopped:
+                return _SIGNALLED + stopped.number
+            finally:  # end the agents that run, with all their processes
+                ends = [place.agent.end.remote() for place in self._reading.values() if place.node]
+                if ends:
+                    ray.wait(ends, num_returns=len(ends), timeout=ENDS_WITHIN_SECONDS)
         telling = [code for code in self._exit_codes if code not in _UNSPECIFIC]
         return next(iter(telling or filter(None, self._exit_codes)), 0)
 
@@ -423,7 +394,7 @@ class Gang:
         place.started_at = time.monotonic()
         self._reading[place.agent.read.remote()] = place
 
-    def _take(self, done: Any, hear: Callable[[bytes], object]) -> None:
+    def _take(self, done: Any) -> None:
         place = self._reading.pop(done)
         try:
             heard: Heard = ray.get(done)
@@ -433,7 +404,8 @@ class Gang:
             self._start_again(place, nodes.first_line(error))
             return
         place.node = place.node or nodes.named(heard.node)
-        hear(heard.output)
+        if heard.output or heard.ended:
+            place.write(heard.output)
         if heard.ended:
             self._exit_codes.append(heard.ended.exit_code)
         else:
@@ -449,7 +421,8 @@ class Gang:
                 f"the training's agent on node {node} ended {_MOST_STARTS} times: {reason}",
                 do="see the logs of that node's raylet (/tmp/ray/session_latest/logs), then run the same command again",
             )
-        where = f"place {place.number + 1} of {len(self._places)}"
+        place.write(b"")
+        where = f"place {place.number + 1} of {self.num_nodes}"
         _LOG.warning("%s: %s; it is started again, and the others go on from the newest checkpoint", where, reason)
         self._start(place)
 
@@ -469,18 +442,12 @@ class Gang:
                 f"too few nodes are left for this training, which needs {self._size}: {_in_words() or 'none'}",
                 do="start nodes (docs/cluster.md), and run the same command: it goes on from the newest checkpoint",
             )
-        if num_fitting >= len(self._places):
+        if num_fitting >= self.num_nodes:
             for reading, place in silent.items():
                 if time.monotonic() - place.started_at > _AGENT_ANSWERS_WITHIN_SECONDS:
                     del self._reading[reading]
                     ray.kill(place.agent)
                     self._start_again(place, f"no answer within {_AGENT_ANSWERS_WITHIN_SECONDS:.0f} s")
-
-    def _end(self) -> None:
-        """End the agents that run, with all their processes."""
-        ends = [place.agent.end.remote() for place in self._reading.values() if place.node]
-        if ends:
-            ray.wait(ends, num_returns=len(ends), timeout=ENDS_WITHIN_SECONDS)
 
 
 @contextmanager

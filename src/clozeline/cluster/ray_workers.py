@@ -17,9 +17,9 @@ from ray.exceptions import LocalRayletDiedError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from clozeline.cluster.nodes import addresses, connection, first_line, gone, living, named, this_node
-from clozeline.cluster.store import NodeCache, SharedStore, StoreWorkers
+from clozeline.cluster.store import NodeCache, SharedStore
 from clozeline.system.errors import ClozelineError, ClusterError, StorageError, TransientError
-from clozeline.system.workers import IN_FLIGHT_PER_WORKER, Item, Result, prepare_worker
+from clozeline.system.workers import IN_FLIGHT_PER_WORKER, Item, Result, Workers, prepare_worker
 
 _LOG = logging.getLogger(__name__)
 _MOST_ATTEMPTS: Final = 4
@@ -47,8 +47,8 @@ class _Task:
     failed_on: set[str] = field(default_factory=set)
 
 
-class RayWorkers(StoreWorkers):
-    """Maps functions over items on the nodes of a cluster."""
+class RayWorkers(Workers):
+    """Maps functions over items on the nodes of a cluster; if these have no folder in common, they share a store."""
 
     def __init__(self, folder: Folder, store: SharedStore | None = None, *, trains: bool = False) -> None:
         super().__init__(None, 1)

@@ -20,7 +20,6 @@ from clozeline.cluster.address import STORE
 from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, StorageError, TransientError
 from clozeline.system.files import storage_faults_named
-from clozeline.system.workers import Workers
 
 _CACHE: Final = "clozeline-store-"
 _UNUSED_SECONDS: Final = 86_400.0
@@ -211,12 +210,6 @@ class SharedStore:
 def _hash_of(path: Path, changed_ns: int) -> str:
     """Return the sha256 of a file, computed once as long as the file does not change."""
     return sha256_of(path)
-
-
-class StoreWorkers(Workers):
-    """Workers that may have no folder in common with this process, and then share a store with it."""
-
-    store: SharedStore | None = None
 
 
 @dataclass(frozen=True)

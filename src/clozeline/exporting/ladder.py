@@ -18,11 +18,21 @@ import numpy.typing as npt
 from onnx import ModelProto
 
 from clozeline.exporting.exams import logits
+from clozeline.exporting.fixed_scales import (
+    SMOOTHED,
+    Seen,
+    as_asked,
+    matrices,
+    measured,
+    range_of,
+    smoothable,
+    smoothed,
+    smoothed_at_no_cost,
+    smoothing_of,
+)
 from clozeline.exporting.graph import remove_graph, write_graph
 from clozeline.exporting.proof import Proof, lacking
 from clozeline.exporting.quantization import FULL_LIMIT, Quantized, Scheme, products_by_constants, quantize
-from clozeline.exporting.ranges import Seen, as_asked, measured, range_of
-from clozeline.exporting.smoothing import SMOOTHED, matrices, smoothable, smoothed, smoothed_at_no_cost, smoothing_of
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import open_graph
 from clozeline.inference.tokenization import TokenizedText

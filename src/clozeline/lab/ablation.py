@@ -12,14 +12,12 @@ from typing import Self
 import numpy as np
 
 from clozeline.cluster.ledger import open_workers
-from clozeline.lab.contest import PairedTest
+from clozeline.lab.contest import SIGNIFICANT, PairedTest
 from clozeline.lab.experiment import Arm, Corpus, Experiment, Result, tokenized
 from clozeline.params.project import Params
-from clozeline.system.errors import ClozelineError, ParamsError
+from clozeline.system.errors import ClozelineError
 
 _LOG = logging.getLogger(__name__)
-_LEAST_SEEDS = 2
-_SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
@@ -58,22 +56,9 @@ class Ablation:
     @property
     def better(self) -> str | None:
         """Name of the better arm; None: the difference may be chance."""
-        if self.p_value >= _SIGNIFICANT:
+        if self.p_value >= SIGNIFICANT:
             return None
         return self.second if self.nats_per_byte.over_seeds.difference < 0 else self.first
-
-
-def check_seeds(num_seeds: int) -> None:
-    """Check that there are enough seeds for a test.
-
-    Raises:
-        ParamsError: there are fewer than two.
-    """
-    if num_seeds < _LEAST_SEEDS:
-        raise ParamsError(
-            "an ablation needs several seeds: one training of each arm cannot tell an effect from chance",
-            do=f"give at least `--seeds {_LEAST_SEEDS}`; 5 show most effects that matter",
-        )
 
 
 def ablate(arms: Sequence[Arm], num_seeds: int, corpus: Corpus, base: Params, kept: Path) -> Ablation:

@@ -6,7 +6,6 @@ pseudo-log-likelihood (Salazar et al. 2020, section 4.2), causal ones by log-lik
 Shapes: P pairs.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,23 +14,27 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clozeline.evaluation.measuring import DocumentSums
 from clozeline.records.reading.files import matching_files
-from clozeline.records.reading.streams import Meter, read_lines
+from clozeline.records.reading.streams import read_lines
 from clozeline.system.errors import DataError
 
-_KEYS = ("sentence_good", "sentence_bad", "UID", "linguistics_term", "field")
 _PATTERN = "**/*.jsonl*"
 
 
-@dataclass(frozen=True)
-class MinimalPair:
-    good: str
-    bad: str
-    paradigm: str
-    """Kind of pair: 1,000 pairs in one file of BLiMP. Several paradigms make a phenomenon."""
-    phenomenon: str
+class MinimalPair(BaseModel):
+    """A line of BLiMP, by its names."""
+
+    model_config = ConfigDict(frozen=True, strict=True, str_min_length=1)
+
+    sentence_good: str
+    sentence_bad: str
+    UID: str
+    """Paradigm: 1,000 pairs in one file of BLiMP. Several paradigms make a phenomenon."""
+    linguistics_term: str
+    """Phenomenon."""
     field: str
     """Field of linguistics: morphology, syntax, semantics, or an overlap of them."""
 
@@ -54,8 +57,8 @@ def read_pairs(path: Path) -> list[MinimalPair]:
 def sentences(pairs: Sequence[MinimalPair]) -> Iterator[str]:
     """Yield the good and the bad sentence of each pair in turn."""
     for pair in pairs:
-        yield pair.good
-        yield pair.bad
+        yield pair.sentence_good
+        yield pair.sentence_bad
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,8 @@ class BlimpFigures:
 
     @classmethod
     def of(cls, pairs: Sequence[MinimalPair], verdicts: Verdicts) -> Self:
-        phenomena = _by_name([pair.phenomenon for pair in pairs], verdicts)
-        paradigms = _by_name([pair.paradigm for pair in pairs], verdicts)
+        phenomena = _by_name([pair.linguistics_term for pair in pairs], verdicts)
+        paradigms = _by_name([pair.UID for pair in pairs], verdicts)
         overall = Accuracy.of("all pairs", verdicts, np.ones(len(pairs), dtype=bool))
         return cls(float(np.mean([found.accuracy for found in paradigms])), overall, phenomena, paradigms)
 
@@ -109,24 +112,15 @@ def _by_name(names: Sequence[str], verdicts: Verdicts) -> tuple[Accuracy, ...]:
 
 
 def _pairs_of(file: Path) -> Iterator[MinimalPair]:
-    with closing(read_lines(file, Meter())) as lines:
+    with closing(read_lines(file)) as lines:
         for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield _pair(line, f"{file}, line {number}")
-
-
-def _pair(line: str, place: str) -> MinimalPair:
-    try:
-        record = json.loads(line)
-        return MinimalPair(*(_text(record[key]) for key in _KEYS))
-    except (ValueError, TypeError, KeyError) as error:
-        raise DataError(
-            f"{place}: not a minimal pair, a JSON object with the strings {', '.join(_KEYS)}: {line.strip()[:160]}",
-            do="correct or remove the line",
-        ) from error
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str) and value:
-        return value
-    raise ValueError(value)
+            if not line.strip():
+                continue
+            try:
+                yield MinimalPair.model_validate_json(line)
+            except ValidationError as error:
+                raise DataError(
+                    f"{file}, line {number}: not a minimal pair, a JSON object with the strings"
+                    f" {', '.join(MinimalPair.model_fields)}: {line.strip()[:160]}",
+                    do="correct or remove the line",
+                ) from error

@@ -21,17 +21,17 @@ Shapes: B rows of a batch, L its longest row; N tokens of all rows, padding left
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import ValidationError
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import BatchEncoding
 
-from clozeline.language.draws import Flags, Ids, check_seed
+from clozeline.language.draws import Ids, check_seed
 from clozeline.language.masking import Masker, Vocabulary
 from clozeline.language.spelling import Spelling
 from clozeline.params.pretraining import MaskingParams
@@ -56,69 +56,20 @@ _DEFAULTS: Mapping[str, object] = {
 """Settings of BERT (Devlin et al. 2018, section 3.1)."""
 
 
-@dataclass(frozen=True)
-class RowSlots:
-    """Position of each token in a batch of equally long rows."""
+def _unpadded(feature: Mapping[str, Any], names: Sequence[str]) -> dict[str, Ids]:
+    """Return columns of a row without its padding.
 
-    shape: tuple[int, int]
-    slot_N: Ids
-
-    def filled(self, values_N: Ids, padding: int) -> Ids:
-        values_BL = np.full(self.shape, padding, dtype=np.int64)
-        values_BL.reshape(-1)[self.slot_N] = values_N
-        return values_BL
-
-
-@dataclass(frozen=True)
-class RaggedRows:
-    """Concatenated rows."""
-
-    length_B: Ids
-    input_ids_N: Ids
-    document_N: Ids
-    """Identity of the row: the number it was given, or 64 bits of its tokens."""
-    position_N: Ids
-    is_maskable_N: Flags
-    """False where the row's own `special_tokens_mask` is set."""
-    token_type_ids_N: Ids | None
-
-    @classmethod
-    def read(cls, features: Sequence[Mapping[str, Any]]) -> Self:
-        """Read `input_ids` of each row and the columns beside it.
-
-        Raises:
-            DataError: a row lacks `input_ids` or a column of the first row, or a column is not a list of as many
-                integers.
-        """
-        kept_B = [_unpadded(feature) for feature in features]
-        ids_B = [_column(feature, "input_ids")[kept] for feature, kept in zip(features, kept_B, strict=True)]
-        length_B = np.array([len(ids) for ids in ids_B], dtype=np.int64)
-        row_N = np.repeat(np.arange(len(length_B)), length_B)
-        position_N = np.arange(len(row_N)) - (np.cumsum(length_B) - length_B)[row_N]
-        input_ids_N = np.concatenate(ids_B)
-
-        def beside(name: str) -> Ids | None:
-            if name not in features[0]:
-                return None
-            columns = [_beside(row, name, len(kept))[kept] for row, kept in zip(features, kept_B, strict=True)]
-            return np.concatenate(columns)
-
-        special_N = beside("special_tokens_mask")
-        document_B = _numbers(features, _digests(input_ids_N, row_N, position_N, len(length_B)))
-        return cls(
-            length_B=length_B,
-            input_ids_N=input_ids_N,
-            document_N=document_B[row_N],
-            position_N=position_N,
-            is_maskable_N=np.ones(len(row_N), dtype=bool) if special_N is None else special_N == 0,
-            token_type_ids_N=beside("token_type_ids"),
-        )
-
-    def slots(self, pads_left: bool, multiple: int) -> RowSlots:
-        longest = -(-int(self.length_B.max()) // multiple) * multiple
-        row_N = np.repeat(np.arange(len(self.length_B)), self.length_B)
-        first_B = longest - self.length_B if pads_left else np.zeros_like(self.length_B)
-        return RowSlots((len(self.length_B), longest), row_N * longest + first_B[row_N] + self.position_N)
+    Raises:
+        DataError: the row lacks a column, or a column is not a list of as many integers as `input_ids`.
+    """
+    read = [*names, "attention_mask"] if "attention_mask" in feature else names
+    columns = {name: _column(feature, name) for name in read}
+    num_ids = len(columns["input_ids"])
+    for name, values in columns.items():
+        if len(values) != num_ids:
+            raise unreadable(f"`{name}` of length {len(values)}, `input_ids` of length {num_ids}", "equal lengths")
+    is_read = columns.pop("attention_mask", np.ones(num_ids, dtype=np.int64)) != 0
+    return {name: values[is_read] for name, values in columns.items()}
 
 
 def _column(feature: Mapping[str, Any], name: str) -> Ids:
@@ -135,21 +86,6 @@ def _column(feature: Mapping[str, Any], name: str) -> Ids:
     return values.astype(np.int64)
 
 
-def _beside(feature: Mapping[str, Any], name: str, num_ids: int) -> Ids:
-    values = _column(feature, name)
-    if len(values) != num_ids:
-        raise unreadable(f"`{name}` of length {len(values)}, `input_ids` of length {num_ids}", "equal lengths")
-    return values
-
-
-def _unpadded(feature: Mapping[str, Any]) -> Flags:
-    num_ids = len(_column(feature, "input_ids"))
-    if "attention_mask" not in feature:
-        return np.ones(num_ids, dtype=bool)
-    is_read: Flags = _beside(feature, "attention_mask", num_ids) != 0
-    return is_read
-
-
 def unreadable(given: str, expected: str) -> DataError:
     """Return the error for rows that a tokenizer would not produce."""
     return DataError(
@@ -157,15 +93,11 @@ def unreadable(given: str, expected: str) -> DataError:
     )
 
 
-def _digests(input_ids_N: Ids, row_N: Ids, position_N: Ids, num_rows: int) -> NDArray[np.uint64]:
-    """Return 64 bits of each row: a sum over its tokens, each mixed with its position."""
-    digest_B = np.zeros(num_rows, dtype=np.uint64)
-    np.add.at(digest_B, row_N, mixed(mixed(position_N.astype(np.uint64)) + input_ids_N.astype(np.uint64)))
-    return digest_B
-
-
-def _numbers(features: Sequence[Mapping[str, Any]], digest_B: NDArray[np.uint64]) -> Ids:
+def _identities(features: Sequence[Mapping[str, Any]], ids_N: Ids, position_N: Ids, row_N: Ids) -> Ids:
+    """Return the number that each row was given, or 64 bits of its tokens: a sum of each, mixed with its position."""
     if "document" not in features[0]:
+        digest_B = np.zeros(len(features), dtype=np.uint64)
+        np.add.at(digest_B, row_N, mixed(mixed(position_N.astype(np.uint64)) + ids_N.astype(np.uint64)))
         return digest_B.view(np.int64)
     given: list[Any] = [feature.get("document") for feature in features]
     try:
@@ -225,7 +157,7 @@ class MaskingCollator:
         _check_usable(tokenizer)
         self._masker = _masker(tokenizer, masking or _masking(settings), seed)
         self._pad_id = int(tokenizer.pad_token_id)
-        self._pads_left = tokenizer.padding_side == "left"
+        self._side: str = tokenizer.padding_side
         self._multiple = pad_to_multiple_of or 1
         # In shared memory, so that running and future workers see the epoch that the trainer sets.
         self._epoch = torch.zeros(2, dtype=torch.int64).share_memory_()
@@ -277,34 +209,36 @@ class MaskingCollator:
         """
         if not features:
             raise unreadable("no row", "at least one row")
-        is_fixed = _IS_FIXED in features[0]
-        rows = RaggedRows.read(features)
-        self._check_ids(rows.input_ids_N)
-        shown_N, labels_N = self._mask(rows, (_FIXED_EPOCH, 0) if is_fixed else self._epoch.tolist())
-        slot = rows.slots(self._pads_left, self._multiple)
-        filled = {
-            "input_ids": slot.filled(shown_N, self._pad_id),
-            "attention_mask": slot.filled(np.ones_like(shown_N), 0),
-            "labels": slot.filled(labels_N, NO_LOSS),
-        }
-        if rows.token_type_ids_N is not None:
-            filled["token_type_ids"] = slot.filled(rows.token_type_ids_N, 0)
-        return {name: torch.from_numpy(values_BL) for name, values_BL in filled.items()}
+        names = ["input_ids", *(name for name in ("special_tokens_mask", "token_type_ids") if name in features[0])]
+        rows = [_unpadded(feature, names) for feature in features]
+        length_B = np.array([len(row["input_ids"]) for row in rows], dtype=np.int64)
+        column_N = {name: np.concatenate([row[name] for row in rows]) for name in names}
+        special_N = column_N.pop("special_tokens_mask", np.zeros(length_B.sum(), dtype=np.int64))
+        ids_N = column_N["input_ids"]
+        self._check_ids(ids_N)
+        row_N = np.repeat(np.arange(len(rows)), length_B)
+        position_N = np.arange(len(row_N)) - (np.cumsum(length_B) - length_B)[row_N]
+        document_N = _identities(features, ids_N, position_N, row_N)[row_N]
+        epoch, num_epochs = (_FIXED_EPOCH, 0) if _IS_FIXED in features[0] else self._epoch.tolist()
+        progress = min(epoch / (num_epochs - 1), 1.0) if num_epochs > 1 else 0.0
+        masked = self._masker.mask(epoch, ids_N, document_N, position_N, progress)
+        column_N["input_ids"] = np.where(special_N == 0, masked.input_ids_N, ids_N)
+        column_N["attention_mask"] = np.ones_like(ids_N)
+        column_N["labels"] = np.where(masked.is_target_N & (special_N == 0), ids_N, NO_LOSS)
+        padding = {"input_ids": self._pad_id, "labels": NO_LOSS}
+        return {name: self._padded(value_N, length_B, padding.get(name, 0)) for name, value_N in column_N.items()}
+
+    def _padded(self, value_N: Ids, length_B: Ids, padding: int) -> torch.Tensor:
+        rows = torch.split(torch.from_numpy(value_N), length_B.tolist())
+        value_BL = pad_sequence(list(rows), batch_first=True, padding_value=padding, padding_side=self._side)
+        missing = -value_BL.shape[1] % self._multiple
+        return functional.pad(value_BL, (missing, 0) if self._side == "left" else (0, missing), value=padding)
 
     def _check_ids(self, input_ids_N: Ids) -> None:
         size = len(self._masker.is_special_V)
         unknown = input_ids_N[(input_ids_N < 0) | (input_ids_N >= size)]
         if len(unknown):
             raise unreadable(f"id {unknown[0]}", f"ids from 0 to {size - 1}")
-
-    def _mask(self, rows: RaggedRows, epochs: Sequence[int]) -> tuple[Ids, Ids]:
-        """Return the masked input and its labels. `epochs`: the epoch, and the number of epochs."""
-        epoch, num_epochs = epochs
-        progress = min(epoch / (num_epochs - 1), 1.0) if num_epochs > 1 else 0.0
-        masked = self._masker.mask(epoch, rows.input_ids_N, rows.document_N, rows.position_N, progress)
-        shown_N = np.where(rows.is_maskable_N, masked.input_ids_N, rows.input_ids_N)
-        is_target_N = masked.is_target_N & rows.is_maskable_N
-        return shown_N, np.where(is_target_N, rows.input_ids_N, NO_LOSS)
 
 
 def _masking(settings: Mapping[str, object]) -> MaskingParams:

@@ -13,18 +13,19 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, Self, TypedDict
+from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
 from scipy import stats
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from clozeline.corpus.cleaning.portions import texts_of
 from clozeline.encoder.architecture import longest_row_of
-from clozeline.encoder.checkpoints import Checkpoint, find_checkpoint, opened
+from clozeline.encoder.checkpoints import find_checkpoint, opened
 from clozeline.encoder.families import LANGUAGE_HEADS
 from clozeline.encoder.families.layout import LanguageHead
 from clozeline.encoder.own import OWN_MODEL_TYPE
@@ -74,23 +75,19 @@ def open_published(name: str, family: str | None = None, revision: str | None = 
     head = LANGUAGE_HEADS.get(architecture)
     if checkpoint.is_folder and (facts.get("model_type") == OWN_MODEL_TYPE or head == "rtd"):
         return models.load(Path(name), family)
-    if head is not None and head != "rtd":
-        return _loaded(checkpoint, head)
-    if facts.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        return _loaded(checkpoint, "mlm")
-    raise ArtifactError(
-        f"{name} holds a model that does not predict tokens: model_type {facts.get('model_type', 'none')}, architecture"
-        f" {architecture}",
-        do="give a masked language model, or a causal one of a family that Clozeline trains",
-    )
-
-
-def _loaded(checkpoint: Checkpoint, head: LanguageHead) -> LanguageModel:
+    if head is None or head == "rtd":
+        head = "mlm" if facts.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES else None
+    if head is None:
+        raise ArtifactError(
+            f"{name} holds a model that does not predict tokens: model_type {facts.get('model_type', 'none')},"
+            f" architecture {architecture}",
+            do="give a masked language model, or a causal one of a family that Clozeline trains",
+        )
     model, missing = opened(checkpoint, checkpoint.config(), head)
     if missing:
         raise ArtifactError(
-            f"{checkpoint.name} was saved without the weights of a head that predicts tokens: {len(missing)} of them,"
-            f" such as {missing[0]}",
+            f"{name} was saved without the weights of a head that predicts tokens: {len(missing)} of them, such as"
+            f" {missing[0]}",
             do="give a model that was pre-trained by masking, or pre-train this one further (`start`)",
         )
     return model.eval()
@@ -116,13 +113,6 @@ def shards_of(texts: Path, opened: OpenTokenizer, folder: Path) -> TokenShards:
         splits={_SPLIT: pack(partitions_of(texts), opened, folder, _SPLIT, _SHARD_TOKENS).info},
     ).write(folder / INFO_NAME)
     return TokenShards.open(folder, _SPLIT)
-
-
-class Sampling(TypedDict):
-    """How intervals and tests draw documents."""
-
-    seed: int
-    num_samples: int
 
 
 @dataclass(frozen=True)
@@ -183,10 +173,6 @@ class Contender:
         return cls(name, model, opened)
 
     @property
-    def head(self) -> LanguageHead:
-        return models.head_of(self.model)
-
-    @property
     def longest_row(self) -> int:
         return longest_row_of(self.model.config)
 
@@ -203,7 +189,7 @@ class Contender:
             )
         shards = shards_of(texts, self.opened, scratch)
         split = Split.open(shards, how.max_length)
-        head = self.head
+        head = models.head_of(self.model)
         if how.estimator == "pll" and head != "clm":
             questions, total = groups.one_by_one(split, batch_tokens=how.batch_tokens), groups.num_copies(split)
         else:
@@ -220,6 +206,10 @@ class Contender:
         return Said(DocumentSums.of(shards, sums["document"]), sums["confidence"], shards)
 
 
+SIGNIFICANT = 0.05
+"""p-value below which a difference is no chance."""
+
+
 @dataclass(frozen=True)
 class PairedTest:
     """Figure of the first model minus that of the second, paired by document."""
@@ -230,6 +220,10 @@ class PairedTest:
     """`low` and `high` are the ends of the 95 % interval. By document: bootstrap, with both models' answers."""
     p_value: float
     """Two-sided p-value. By document: how often random signs of the differences give one at least as large."""
+
+    @property
+    def is_significant(self) -> bool:
+        return self.p_value < SIGNIFICANT
 
     @classmethod
     def of(cls, first_D: Floats, second_D: Floats, weight_D: Floats, *, seed: int, num_samples: int) -> Self:
@@ -267,19 +261,17 @@ class Comparison:
     @classmethod
     def of(cls, first: Said, second: Said, *, same_tokens: bool, seed: int, num_samples: int) -> Self:
         ours, theirs = first.documents, second.documents
-        bytes_D = ours.text_bytes_D.astype(np.float64)
-        of_text = PairedTest.of(ours.nats_D, theirs.nats_D, bytes_D, seed=seed, num_samples=num_samples)
-        if not same_tokens:
-            return cls(of_text, None, None)
-        targets_D = ours.sums.num_targets_G.astype(np.float64)
-        of_token, of_hits = (
-            PairedTest.of(*pair_D, targets_D, seed=seed, num_samples=num_samples)
-            for pair_D in (
-                (ours.sums.loss_nats_G, theirs.sums.loss_nats_G),
-                (ours.sums.num_top1_G.astype(np.float64), theirs.sums.num_top1_G.astype(np.float64)),
-            )
-        )
-        return cls(of_text, of_token, of_hits)
+        one, other, targets_D = ours.sums, theirs.sums, ours.sums.num_targets_G
+        pairs: list[tuple[NDArray[Any], ...]] = [(ours.nats_D, theirs.nats_D, ours.text_bytes_D)]
+        if same_tokens:
+            pairs += [(one.loss_nats_G, other.loss_nats_G, targets_D), (one.num_top1_G, other.num_top1_G, targets_D)]
+        tests = [
+            PairedTest.of(*(sum_D.astype(np.float64) for sum_D in pair), seed=seed, num_samples=num_samples)
+            for pair in pairs
+        ]
+        of_text, *of_tokens = tests
+        loss, top1 = of_tokens or (None, None)
+        return cls(of_text, loss, top1)
 
 
 def have_same_tokens(first: Contender, second: Contender) -> bool:
@@ -363,21 +355,29 @@ def judge_models(names: Sequence[str], questions: ContestQuestions, scores: Path
         if scores:
             _write_scores(scores, names, answers)
         same_tokens = all(have_same_tokens(contenders[0], other) for other in contenders[1:])
-        sampling: Sampling = {"seed": how.seed, "num_samples": questions.num_samples}
+        sampling = {"seed": how.seed, "num_samples": questions.num_samples}
         verdicts = [Verdicts.of(said.documents) for said in of_pairs]
-        figures: list[tuple[EncoderFigures | None, float | None]]
-        figures = [_figures(said, sampling) for said in answers] or [(None, None)] * len(names)
-        blimp_figures: list[BlimpFigures | None]
-        blimp_figures = [BlimpFigures.of(pairs, found) for found in verdicts] or [None] * len(names)
+
+        def figures_of(place: int) -> ModelFigures:
+            said = answers[place] if answers else None
+            return ModelFigures(
+                name=names[place],
+                objective=models.head_of(contenders[place].model),
+                text=EncoderFigures.of(said.documents, said.shards.num_documents, **sampling) if said else None,
+                expected_calibration_error=measuring.expected_calibration_error(said.by_confidence) if said else None,
+                blimp=BlimpFigures.of(pairs, verdicts[place]) if verdicts else None,
+            )
+
+        of_blimp = None
+        if len(verdicts) > 1:
+            first_P, second_P = (found.is_right_P.astype(np.float64) for found in verdicts)
+            of_blimp = PairedTest.of(first_P, second_P, np.ones_like(first_P), **sampling)
         return Judgement(
             how=how,
-            models=tuple(
-                ModelFigures(one.name, one.head, *of_text, of_blimp)
-                for one, of_text, of_blimp in zip(contenders, figures, blimp_figures, strict=True)
-            ),
+            models=tuple(map(figures_of, range(len(contenders)))),
             same_tokens=same_tokens,
             comparison=Comparison.of(*answers, same_tokens=same_tokens, **sampling) if len(answers) > 1 else None,
-            blimp_accuracy=_blimp_comparison(verdicts[0], verdicts[1], sampling) if len(verdicts) > 1 else None,
+            blimp_accuracy=of_blimp,
         )
 
 
@@ -388,17 +388,6 @@ def _keep_texts(questions: ContestQuestions, path: Path) -> int:
     if not num_texts:
         raise DataError(f"{questions.text}: there is no text in it", do="give another file to evaluate a model on")
     return num_texts
-
-
-def _figures(said: Said, sampling: Sampling) -> tuple[EncoderFigures, float]:
-    """Return the figures of a model on the texts, and its calibration error."""
-    figures = EncoderFigures.of(said.documents, said.shards.num_documents, **sampling)
-    return figures, measuring.expected_calibration_error(said.by_confidence)
-
-
-def _blimp_comparison(first: Verdicts, second: Verdicts, sampling: Sampling) -> PairedTest:
-    first_P, second_P = (found.is_right_P.astype(np.float64) for found in (first, second))
-    return PairedTest.of(first_P, second_P, np.ones_like(first_P), **sampling)
 
 
 def _write_scores(path: Path, names: Sequence[str], of_models: Sequence[Said]) -> None:

@@ -13,8 +13,8 @@ import math
 import shlex
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,9 +45,8 @@ from clozeline.training.state import Callback, State
 
 _PACKAGE: Final = "src/clozeline/"
 _CLEAN: Final = Path("data/clean")
-_TOKENS: Final = Path("data/tokens")
-_TOKENIZER: Final = Path("models/tokenizer")
 ENCODER: Final = Path("models/encoder")
+_PARTS: Final = (_CLEAN, Path("data/tokens"), Path("models/tokenizer"), ENCODER)
 _SAME_IN_BOTH: Final[Mapping[str, str]] = {
     "seed": "the seeds follow from `seed` of params.yaml: both arms train from each of them",
     "preprocess": "both arms read the same text, and are measured on the same part of it",
@@ -68,39 +67,41 @@ def code_of_stage(stage: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A clean text with its tokens."""
+    """A clean text with its tokens, and the encoder that was trained on it if that is needed, laid out as a project."""
 
-    clean: Path
-    """Folder with train.parquet, validation.parquet and holdout.parquet."""
-    tokens: Path
-    tokenizer: Path
+    folder: Path
     digest: str
     """Hash of the contents."""
-    encoder: Path | None = None
-    """Encoder that was trained on it; None: not needed."""
 
     @property
-    def validation_text(self) -> Path:
-        return self.clean / "validation.parquet"
-
-    @property
-    def holdout_text(self) -> Path:
-        """Text that neither training nor validation sees."""
-        return self.clean / "holdout.parquet"
+    def clean(self) -> Path:
+        """Folder with train.parquet, validation.parquet and holdout.parquet, which no training sees."""
+        return self.folder / _CLEAN
 
     def holding(self, data: Path) -> Path:
         """Return where the file or folder `data`, a path in the project, is held; itself if it is no part of this."""
         return self.clean / data.relative_to(_CLEAN) if data.is_relative_to(_CLEAN) else data.resolve()
 
-    def laid_into(self, folder: Path) -> None:
-        """Make the folder of a run read this corpus."""
-        parts = {_CLEAN: self.clean, _TOKENS: self.tokens, _TOKENIZER: self.tokenizer, ENCODER: self.encoder}
-        for place, source in parts.items():
-            if source is None:
-                continue
-            (folder / place).parent.mkdir(parents=True, exist_ok=True)
-            (folder / place).unlink(missing_ok=True)
-            (folder / place).symlink_to(source.resolve())
+    def laid_into(self, folder: Path, parts: Sequence[Path] = _PARTS) -> None:
+        """Make the folder of a run read these parts of the corpus."""
+        for part in filter(lambda part: (self.folder / part).is_dir(), parts):
+            (folder / part).parent.mkdir(parents=True, exist_ok=True)
+            (folder / part).unlink(missing_ok=True)
+            (folder / part).symlink_to((self.folder / part).resolve())
+
+
+def refuse_champion(params: Params, what: str, do: str) -> None:
+    """Refuse to continue from the live model, which a release may replace meanwhile.
+
+    Raises:
+        ParamsError: the params ask for it.
+    """
+    if params.pretrain.start == FROM_CHAMPION:
+        raise ParamsError(
+            f"{what} does not continue from the live model (`pretrain.start`: {FROM_CHAMPION}): a release may replace"
+            " it meanwhile",
+            do=do,
+        )
 
 
 def held(root: Path, kept: Path, *, with_encoder: bool = False) -> Corpus:
@@ -108,15 +109,14 @@ def held(root: Path, kept: Path, *, with_encoder: bool = False) -> Corpus:
 
     The caller holds the run lock, so that no stage replaces it meanwhile.
     """
-    parts = (_CLEAN, _TOKENS, _TOKENIZER, *([ENCODER] if with_encoder else []))
+    parts = _PARTS if with_encoder else _PARTS[:-1]
     digest = fingerprint({}, [file for part in parts for file in sorted((root / part).rglob("*")) if file.is_file()])
     folder = kept / f"corpus-{digest}"
     if not folder.is_dir():
         with replacing_folder(folder) as beside:
             for part in parts:
                 shutil.copytree((root / part).resolve(), beside / part, copy_function=_linked)
-    encoder = folder / ENCODER if with_encoder else None
-    return Corpus(folder / _CLEAN, folder / _TOKENS, folder / _TOKENIZER, digest, encoder)
+    return Corpus(folder, digest)
 
 
 def tokenized(corpus: Corpus, config: Config, kept: Path) -> Corpus:
@@ -130,14 +130,11 @@ def tokenized(corpus: Corpus, config: Config, kept: Path) -> Corpus:
     folder = kept / f"tokens-{digest}"
     done = folder / "metrics" / "tokenize.json"
     if not done.is_file():  # the stage writes it last
-        folder.mkdir(parents=True, exist_ok=True)
         run = Run(folder)
+        corpus.laid_into(folder, [_CLEAN])
         written(run, config)
-        (folder / _CLEAN).parent.mkdir(exist_ok=True)
-        (folder / _CLEAN).unlink(missing_ok=True)
-        (folder / _CLEAN).symlink_to(corpus.clean.resolve())
         call("tokenize", run, {})
-    return replace(corpus, tokens=folder / _TOKENS, tokenizer=folder / _TOKENIZER, digest=digest)
+    return Corpus(folder, digest)
 
 
 def _linked(source: str, target: str) -> None:
@@ -159,7 +156,7 @@ class Seconds(NamedTuple):
 class _Spent(Record):
     """Seconds from the start of the training to each of some steps."""
 
-    at_step: Mapping[int, Seconds] = {}
+    at_step: dict[int, Seconds]
 
 
 class Stopwatch(Callback):
@@ -167,21 +164,19 @@ class Stopwatch(Callback):
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._spent = _Spent.read(file, absent=_Spent())
-        self._before = Seconds(0.0, 0.0)
+        self._spent_at = _Spent.read(file, absent=_Spent(at_step={})).at_step
         self._started = Seconds.now()
 
     @property
     def total(self) -> Seconds:
         """Seconds up to the last point."""
-        return self._spent.at_step[max(self._spent.at_step)] if self._spent.at_step else Seconds(0.0, 0.0)
+        return self._spent_at[max(self._spent_at)] if self._spent_at else Seconds(0.0, 0.0)
 
     def on_start(self, state: State) -> None:
         """Drop what the killed process did after its last checkpoint, which is done again."""
-        kept = {step: spent for step, spent in self._spent.at_step.items() if step <= state.step}
-        self._spent = _Spent(at_step=kept)
-        self._before = self.total
-        self._started = Seconds.now()
+        self._spent_at = {step: spent for step, spent in self._spent_at.items() if step <= state.step}
+        now, before = Seconds.now(), self.total
+        self._started = Seconds(now.wall - before.wall, now.cpu - before.cpu)
 
     def on_point(self, point: CurvePoint) -> None:
         self._note(point.step)
@@ -191,10 +186,19 @@ class Stopwatch(Callback):
         self._note(state.step)
 
     def _note(self, step: int) -> None:
-        marks = zip(self._before, Seconds.now(), self._started, strict=True)
-        spent = Seconds(*(before + now - started for before, now, started in marks))
-        self._spent = _Spent(at_step={**self._spent.at_step, step: spent})
-        self._spent.write(self._file)
+        now = Seconds.now()
+        self._spent_at[step] = Seconds(now.wall - self._started.wall, now.cpu - self._started.cpu)
+        _Spent(at_step=self._spent_at).write(self._file)
+
+
+def environment_of(corpus: Corpus) -> dict[str, str]:
+    """Return what decides the result of a training beside params and code."""
+    return {
+        "corpus": corpus.digest,
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    }
 
 
 @dataclass(frozen=True)
@@ -205,11 +209,6 @@ class Arm:
     """As it was typed."""
     config: Config
     params: Params
-
-    @property
-    def training(self) -> dict[str, Any]:
-        """What decides the encoder and the time that its training takes, without the text and the seed."""
-        return training_of(self.params) | {"tokenize": self.params.tokenize.model_dump()}
 
 
 def training_of(params: Params) -> dict[str, Any]:
@@ -277,21 +276,18 @@ def _check_measured_alike(arm: Arm, base: Params) -> None:
             + "; ".join(_SAME_IN_BOTH[name] for name in changed),
             do="change only keys of `pretrain` or `tokenize`, or change params.yaml for both: `clozeline run --set`",
         )
-    if arm.params.pretrain.start == FROM_CHAMPION:
-        raise ParamsError(
-            f"an ablation does not continue from the live model (`pretrain.start`: {FROM_CHAMPION}): a release may"
-            " replace it meanwhile",
-            do="add `pretrain.start=null pretrain.replay_fraction=null` to both arms, or the folder of an encoder",
-        )
+    do = "add `pretrain.start=null pretrain.replay_fraction=null` to both arms, or the folder of an encoder"
+    refuse_champion(arm.params, "an ablation", do)
 
 
 def _check_comparable(first: Arm, second: Arm) -> None:
-    if first.training == second.training:
+    one, other = first.params, second.params
+    if training_of(one) == training_of(other) and one.tokenize == other.tokenize:
         raise ParamsError(
             f"both arms of the ablation are the same training: `{first.name}` and `{second.name}`",
             do="change one, for example `pretrain.masking.mask_rate=0.3`; `params.yaml` is the arm without changes",
         )
-    objectives = [arm.params.pretrain.objective for arm in (first, second)]
+    objectives = [one.pretrain.objective, other.pretrain.objective]
     if (objectives[0] == "clm") != (objectives[1] == "clm"):
         raise ParamsError(
             f"the losses of these arms do not compare (`pretrain.objective`: {' and '.join(objectives)}): one predicts"
@@ -333,17 +329,16 @@ class Experiment:
             **training_of(params),
             "evaluate": params.evaluate.model_dump(),
             "seeds": [seed, params.seed],
-            "corpus": corpus.digest,
-            "torch": torch.__version__,
-            "transformers": version("transformers"),
             "cores": available_cores(),
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+            **environment_of(corpus),
         }
+        of_family = sources_of_family(params.pretrain.model.family)
+        code = [*code_of_stage("pretrain"), *sources_of_start(params.pretrain.start), *of_family]
         own = config.copy()
         own["seed"] = seed
         own["finetune"] = {}
         own["export"]["models"] = {}
-        return cls(kept / fingerprint(facts, _sources(params)), own, corpus, params.seed)
+        return cls(kept / fingerprint(facts, code), own, corpus, params.seed)
 
     @property
     def result(self) -> Result | None:
@@ -375,13 +370,8 @@ class Experiment:
     def predicted(self, text: Path) -> DocumentSums:
         """Return the losses of the kept weights on the texts of a Parquet file, by block of documents."""
         params = self.config.checked
-        how = ContestAsking(
-            estimator="folds",
-            seed=self.measured_with,
-            num_folds=NUM_FOLDS,
-            max_length=params.evaluate.max_length,
-            batch_tokens=max(BATCH_TOKENS, params.evaluate.max_length),
-        )
+        length = params.evaluate.max_length
+        how = ContestAsking("folds", self.measured_with, NUM_FOLDS, length, max(BATCH_TOKENS, length))
         num_groups = min(clean_text.num_rows(text, clean_text.TEXT), MOST_BLOCKS)
         with TemporaryDirectory(prefix="clozeline-") as scratch:
             contender = Contender.open(str(self.model), Path(scratch) / "tokenizer", params.pretrain.model.family)
@@ -395,7 +385,7 @@ class Experiment:
             self.corpus.laid_into(self.folder)
             written(run, self.config)
             call("pretrain", run, {}, callbacks=[watch, *callbacks])
-        text = self.corpus.validation_text
+        text = self.corpus.clean / "validation.parquet"
         documents = self.predicted(text)
         result = Result(
             nats=tuple(documents.nats_D.tolist()),
@@ -406,9 +396,3 @@ class Experiment:
         )
         result.write(self.folder / _RESULT)
         return result
-
-
-def _sources(params: Params) -> list[Path]:
-    """Return the files that decide the result: our code, the model that training starts from, and your own encoder."""
-    of_family = sources_of_family(params.pretrain.model.family)
-    return [*code_of_stage("pretrain"), *sources_of_start(params.pretrain.start), *of_family]

@@ -9,7 +9,6 @@ Shapes: S seeds, N rows of the dev part.
 import logging
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -23,7 +22,7 @@ import pyarrow.parquet as pq
 from scipy.special import stdtrit
 
 from clozeline.encoder.own import sources_of_family
-from clozeline.lab.glue_data import DEV, TRAIN, GlueTask, TaskFiles, found_in, glue_tasks, part_of_texts, write_records
+from clozeline.lab.glue_data import DEV, TRAIN, Files, GlueTask, found_in, glue_tasks, part_of_texts, write_records
 from clozeline.params.pretraining import laid_over
 from clozeline.params.project import Params
 from clozeline.params.reading import default_tree, params_in, read_tree
@@ -81,8 +80,6 @@ class Trained(MetricFile):
     right: list[float]
     answers: list[float]
     num_train: int
-    num_validation: int
-    seconds: float
 
 
 class TaskFigures(Record):
@@ -152,13 +149,12 @@ def figures_of(task: GlueTask, of_seeds: Sequence[Trained]) -> TaskFigures:
     def scores(rows: Places | slice) -> tuple[float, ...]:
         return tuple(statistics.fmean(metrics(answer_N, rows).values()) for answer_N in answer_SN)
 
-    found = [metrics(answer_N, slice(None)) for answer_N in answer_SN]
-    score_of_seeds = scores(slice(None))
+    every, score_of_seeds = [metrics(answer_N, slice(None)) for answer_N in answer_SN], scores(slice(None))
     low, high = bootstrap_interval(lambda rows: statistics.fmean(scores(rows)), len(part_N))
     return TaskFigures(
         task=task.name,
         title=task.title,
-        metrics={name: statistics.fmean(of_seed[name] for of_seed in found) for name in found[0]},
+        metrics={name: statistics.fmean(of_seed[name] for of_seed in every) for name in every[0]},
         score=statistics.fmean(score_of_seeds),
         score_of_seeds=score_of_seeds,
         over_seeds=_mean_interval(score_of_seeds),
@@ -246,13 +242,6 @@ class GlueRun:
         return self.work / "data" / task.name
 
 
-def section_of(task: GlueTask, preset: Mapping[str, Any], data: Path, knobs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a task's section of params.yaml: its preset, read from the converted files, under the user's knobs."""
-    splits = {"train": f"{TRAIN}.jsonl", "validation": None, "test": f"{DEV}.jsonl"}
-    local = {"data": str(data), "hub": None, "splits": splits, "num_seeds": 1, "num_examples": 0}
-    return laid_over({**preset, **local}, knobs)
-
-
 def trained(task: GlueTask, params: FinetuneParams, seed: int, run: GlueRun, family: str) -> Trained:
     """Return the answers of the model trained from this seed; those of an earlier call if nothing changed since.
 
@@ -271,7 +260,6 @@ def trained(task: GlueTask, params: FinetuneParams, seed: int, run: GlueRun, fam
     if not nothing.is_file():
         pq.write_table(SCHEMA.empty_table(), nothing)
     use_threads(params.num_threads)
-    started = time.monotonic()
     inputs = TaskInputs(params, seed, run.encoder, data, nothing, family)
     work = run.work / "training" / f"{task.name}-{seed}"
     (finished,) = train_each(inputs, work, partial(watched, f"{task.title}, seed {seed}", 1))
@@ -284,8 +272,6 @@ def trained(task: GlueTask, params: FinetuneParams, seed: int, run: GlueRun, fam
         right=[right for right, _ in answered],
         answers=[answer for _, answer in answered],
         num_train=int(str(report.figures["num_train"])),
-        num_validation=int(str(report.figures["num_validation"])),
-        seconds=time.monotonic() - started,
     )
     kept.parent.mkdir(parents=True, exist_ok=True)
     found.write(kept)
@@ -303,33 +289,32 @@ def run(asked: GlueRun) -> tuple[GlueFigures, Path]:
     """
     found = _found(asked)
     _ = asked.encoder  # a missing one is told before the data are converted
-    for files in found:
-        num = write_records(files, asked.data_of(files.task), asked.limit)
-        _LOG.info("%s: %s", files.task.title, ", ".join(f"{rows:,} {part} rows" for part, rows in num.items()))
-    params = _params(asked, found)
+    for task, files in found:
+        num = write_records(task, files, asked.data_of(task), asked.limit)
+        _LOG.info("%s: %s", task.title, ", ".join(f"{rows:,} {part} rows" for part, rows in num.items()))
+    params = _params(asked, [task for task, _ in found])
     seeds = range(params.seed, params.seed + asked.num_seeds)
     measured = []
-    for files in found:
-        section, family = params.finetune[files.task.name], params.pretrain.model.family
-        of_seeds = [trained(files.task, section, seed, asked, family) for seed in seeds]
-        measured.append(figures_of(files.task, of_seeds))
-        _LOG.info("%s: score %.3f", files.task.title, measured[-1].score)
+    for task, _ in found:
+        section, family = params.finetune[task.name], params.pretrain.model.family
+        measured.append(figures_of(task, [trained(task, section, seed, asked, family) for seed in seeds]))
+        _LOG.info("%s: score %.3f", task.title, measured[-1].score)
     figures = summary(asked.model, seeds, asked.limit, measured)
     out = asked.work / asked.model.strip("./").replace("/", "-") / FIGURES
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(figures.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    figures.write(out)
     return figures, out
 
 
-def _found(asked: GlueRun) -> list[TaskFiles]:
+def _found(asked: GlueRun) -> list[tuple[GlueTask, Files]]:
     if not asked.data.is_dir():
         raise DataError(
             f"there is no folder {asked.data}, with a folder for each task of GLUE",
             do="correct the path; with a network: `hf download nyu-mll/glue --repo-type dataset --local-dir FOLDER`",
         )
-    found = {task.name: found_in(asked.data, task) for task in asked.tasks}
-    there = [files for files in found.values() if files is not None]
-    missing = [name for name, files in found.items() if files is None]
+    found = [(task, found_in(asked.data, task)) for task in asked.tasks]
+    there = [(task, files) for task, files in found if files is not None]
+    missing = [task.name for task, files in found if files is None]
     if not there or (missing and asked.is_each_needed):
         folders = ", ".join(sorted(it.name for it in asked.data.iterdir() if it.is_dir())) or "none"
         raise DataError(
@@ -340,8 +325,10 @@ def _found(asked: GlueRun) -> list[TaskFiles]:
     return there
 
 
-def _params(asked: GlueRun, found: Sequence[TaskFiles]) -> Params:
-    """Return the params with a section for each task: those of params.yaml, or our defaults outside a project."""
+def _params(asked: GlueRun, tasks: Sequence[GlueTask]) -> Params:
+    """Return the params of params.yaml, or our defaults outside a project, with a section for each task: its preset,
+    read from the converted files, under the user's knobs.
+    """
     tree = read_tree(PARAMS) if PARAMS.is_file() else default_tree()
     is_own = Path(asked.model) == OWN_ENCODER
     if ours := sorted(asked.knobs.keys() & _SET_HERE):
@@ -350,13 +337,10 @@ def _params(asked: GlueRun, found: Sequence[TaskFiles]) -> Params:
             do="use --seeds for the number of trainings, and FOLDER for the data",
         )
     knobs = asked.knobs if is_own else laid_over({"optimizer": {"learning_rate": _RATE_OF_PUBLISHED}}, asked.knobs)
+    splits = {"train": f"{TRAIN}.jsonl", "validation": None, "test": f"{DEV}.jsonl"}
+    local = {"hub": None, "splits": splits, "num_seeds": 1, "num_examples": 0}
     sections = {
-        files.task.name: section_of(files.task, tree["presets"][files.task.preset], asked.data_of(files.task), knobs)
-        for files in found
+        task.name: laid_over({**tree["presets"][task.preset], "data": str(asked.data_of(task)), **local}, knobs)
+        for task in tasks
     }
     return params_in({**tree, "finetune": sections, "export": {**tree["export"], "models": {}}}, PARAMS)
-
-
-def missing_titles(figures: GlueFigures) -> list[str]:
-    """Return the titles of the tasks that GLUE's average lacks."""
-    return [glue_tasks()[name].title for name in figures.missing]

@@ -8,8 +8,7 @@ import hashlib
 import heapq
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +17,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from clozeline.records.reading.files import PARQUET_SUFFIXES, check_fields, read_parquet
-from clozeline.records.reading.streams import Meter, lines_of
+from clozeline.records.reading.streams import lines_of
 from clozeline.records.record import Record
 from clozeline.system.errors import DataError, ParamsError
 from clozeline.system.files import replacing_folder
@@ -27,6 +26,8 @@ _LOG = logging.getLogger(__name__)
 _MOST_SHORT = 0.001
 """Share of lines that may lack columns: a few of QQP's do."""
 Row = dict[str, Any]
+Files = Mapping[str, Sequence[Path]]
+"""Part of a task → its files."""
 TRAIN, DEV = "train", "dev"
 LABEL, PART = "label", "part"
 """Fields of the written records, beside the texts."""
@@ -87,17 +88,8 @@ def plain(name: str) -> str:
     return "".join(sign for sign in name.lower() if sign.isalnum())
 
 
-@dataclass(frozen=True)
-class TaskFiles:
-    """Files of one task: those of the training part, and those of each part that is evaluated."""
-
-    task: GlueTask
-    train: tuple[Path, ...]
-    parts: dict[str, tuple[Path, ...]]
-
-
-def found_in(folder: Path, task: GlueTask) -> TaskFiles | None:
-    """Return the files of a task in the user's folder; None if the folder lacks the task.
+def found_in(folder: Path, task: GlueTask) -> Files | None:
+    """Return the files of a task in the user's folder, by part; None if the folder lacks the task.
 
     Raises:
         DataError: the task has a folder that lacks a part.
@@ -114,7 +106,7 @@ def found_in(folder: Path, task: GlueTask) -> TaskFiles | None:
             f"{own} lacks {', '.join(missing)} of {task.title}: it has {there}",
             do=f"add the files, {expected}, or leave the task out: `--tasks` without {task.name}",
         )
-    return TaskFiles(task, files.pop(TRAIN), files)
+    return files
 
 
 def _files(folder: Path, part: str) -> tuple[Path, ...]:
@@ -125,7 +117,7 @@ def _files(folder: Path, part: str) -> tuple[Path, ...]:
     return tuple(tables or (path for pattern in patterns for path in sorted(folder.glob(pattern))))
 
 
-def write_records(files: TaskFiles, out: Path, limit: int | None) -> dict[str, int]:
+def write_records(task: GlueTask, files: Files, out: Path, limit: int | None) -> dict[str, int]:
     """Write train.jsonl and dev.jsonl with the fields of the task's preset; return the number of rows of each.
 
     Args:
@@ -134,11 +126,17 @@ def write_records(files: TaskFiles, out: Path, limit: int | None) -> dict[str, i
     Raises:
         DataError: a file cannot be read, or a label is hidden or unknown.
     """
-    task, num = files.task, {}
-    parts = {TRAIN: {TRAIN: files.train}, DEV: files.parts}
+
+    def draw(row: Row) -> bytes:
+        return hashlib.sha256("\n".join(row[name] for name in task.columns).encode()).digest()
+
+    def limited(rows: Iterable[Row]) -> Iterable[Row]:
+        return rows if limit is None else heapq.nsmallest(limit, rows, key=draw)
+
+    num = {}
     with replacing_folder(out) as folder:
-        for name, sources in parts.items():
-            rows = [row for part, paths in sources.items() for row in _limited(_rows(task, part, paths), limit, task)]
+        for name, parts in ((TRAIN, [TRAIN]), (DEV, [*task.parts])):
+            rows = [row for part in parts for row in limited(_rows(task, part, files[part]))]
             text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
             (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
             num[name] = len(rows)
@@ -152,25 +150,17 @@ def part_of_texts(data: Path, task: GlueTask) -> dict[str, str]:
     return {" ".join(row[name].strip() for name in task.columns): row[PART] for row in reversed(rows)}
 
 
-def _limited(rows: Iterator[Row], limit: int | None, task: GlueTask) -> list[Row]:
-    if limit is None:
-        return list(rows)
-
-    def draw(row: Row) -> bytes:
-        return hashlib.sha256("\n".join(row[name] for name in task.columns).encode()).digest()
-
-    return heapq.nsmallest(limit, rows, key=draw)
-
-
 def _rows(task: GlueTask, part: str, paths: Sequence[Path]) -> Iterator[Row]:
     for path in paths:
         if path.suffix in PARQUET_SUFFIXES:
             fields = {name: name for name in (*task.columns, LABEL)}
-            records = read_parquet(path, fields, Meter())
+            records = read_parquet(path, fields)
         else:
             records = _separated(task, path)
         for place, values in records:
-            texts = {name: _text(values[name], name, place) for name in task.columns}
+            texts = {name: values[name] for name in task.columns}
+            if wrong := [name for name, text in texts.items() if not isinstance(text, str)]:
+                raise _wrong(place, f"{wrong[0]}: {texts[wrong[0]]!r} is no text")
             yield {**texts, LABEL: _label(task, values[LABEL], place), PART: part}
 
 
@@ -198,12 +188,6 @@ def _separated(task: GlueTask, path: Path) -> Iterator[tuple[str, Row]]:
         )
     if short:
         _LOG.warning("%s: %d lines lack columns and are left out (first: line %d)", path, len(short), short[0])
-
-
-def _text(value: Any, name: str, place: str) -> str:
-    if isinstance(value, str):
-        return value
-    raise _wrong(place, f"{name}: {value!r} is no text")
 
 
 def _label(task: GlueTask, value: Any, place: str) -> str | float:

@@ -1,7 +1,7 @@
 """sweep.yaml: what a sweep tries, and what it chooses by."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -11,8 +11,8 @@ from pydantic import ValidationError, field_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from clozeline.lab.experiment import refuse_champion
 from clozeline.params.editing import Config
-from clozeline.params.pretraining import FROM_CHAMPION
 from clozeline.params.project import Params
 from clozeline.params.schema import Count, Section
 from clozeline.stages.calling.api import PARAMS
@@ -26,8 +26,9 @@ _EXPECTED: Final = {
     "model_type": "keys: metric, trials and space, or of a range low and high; or a list of values",
     "dict_type": "keys of params.yaml, each with the values to try",
     "tuple_type": "a list of values, or a range {low: …, high: …}",
+    "literal_error": "a figure of validation data, as those of test data are for the winner alone: nats_per_byte, "
+    "best_validation_loss_nats_per_token, best_validation_accuracy, or of a task validation_score",
 }
-_STAGES: Final = ("pretrain", "finetune")
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,9 @@ Dimension = NumberRange | tuple[Value, ...]
 class SweepPlan(Section):
     """Content of sweep.yaml."""
 
-    metric: str
-    """A key of `METRICS`."""
+    metric: Literal[
+        "nats_per_byte", "best_validation_loss_nats_per_token", "best_validation_accuracy", "validation_score"
+    ]
     trials: Count
     space: dict[str, Dimension]
     """Key of params.yaml → the values that are tried."""
@@ -116,7 +118,6 @@ def read_plan(path: Path, root: Path) -> tuple[SweepPlan, Config]:
     plan = _parsed(path)
     config = Config(root / PARAMS)
     params = config.checked
-    _check_metric(plan, path)
     _check_keys(plan, path, params)
     _check_values(plan, path, config)
     _check_stage(plan, params)
@@ -160,8 +161,8 @@ def _parsed(path: Path) -> SweepPlan:
 
 
 def _fault(path: Path, fault: Any) -> ParamsError:
+    # Pydantic names the types of a union too, such as `tuple[…]`.
     place = ".".join(str(name) for name in fault["loc"] if not re.search(r"\W", str(name).replace(".", "")))
-    place = place.removesuffix(".tuple")
     expected = _EXPECTED.get(fault["type"], fault["msg"])
     if fault["type"] == "value_error":
         told = fault["ctx"]["error"].args[0]
@@ -171,25 +172,12 @@ def _fault(path: Path, fault: Any) -> ParamsError:
     return ParamsError(f"{which} cannot be used: {given}; expected: {expected}", do=_EXAMPLE)
 
 
-def _check_metric(plan: SweepPlan, path: Path) -> None:
-    if plan.metric not in METRICS:
-        raise ParamsError(
-            f"{path}: no stage writes this figure of validation data, by which a sweep can choose: {plan.metric}",
-            do=f"set `metric` to one of {', '.join(METRICS)}; figures of test data are for the winner alone",
-        )
-
-
 def _check_keys(plan: SweepPlan, path: Path, params: Params) -> None:
-    section_of = {key: key.split(".")[0] for key in plan.space}
-    if others := [key for key, section in section_of.items() if section not in _STAGES]:
-        raise ParamsError(
-            f"{path}: a sweep tries keys of `pretrain` or of one task (finetune.TASK.epochs), not {', '.join(others)}",
-            do="remove these; `clozeline ablate` compares two values of `tokenize`",
-        )
-    if wrong := [key for key, section in section_of.items() if section != plan.stage]:
+    if wrong := [key for key in plan.space if key.partition(".")[0] != plan.stage]:
         raise ParamsError(
             f"{path}: these keys do not change the figure `{plan.metric}` of stage `{plan.stage}`: {', '.join(wrong)}",
-            do=f"remove them, or choose another metric: {', '.join(METRICS)}",
+            do=f"remove them, or choose another metric: {', '.join(METRICS)}; `clozeline ablate` compares two values of"
+            " `tokenize`",
         )
     named = {key.split(".")[1] for key in plan.space if plan.task is not None}
     if len(named) > 1 or not named <= params.finetune.keys():
@@ -203,7 +191,8 @@ def _check_keys(plan: SweepPlan, path: Path, params: Params) -> None:
 def _check_values(plan: SweepPlan, path: Path, config: Config) -> None:
     """Check both ends of each range, and each value of a list, as params.yaml would be."""
     for key, values in plan.space.items():
-        for value in ends_of(values):
+        ends = (values.low, values.high) if isinstance(values, NumberRange) else values
+        for value in ends:
             try:
                 with_values(config, {key: value})
             except ParamsError as error:
@@ -216,17 +205,9 @@ def _check_values(plan: SweepPlan, path: Path, config: Config) -> None:
                 ) from error
 
 
-def ends_of(values: Dimension) -> Sequence[Value]:
-    return (values.low, values.high) if isinstance(values, NumberRange) else values
-
-
 def _check_stage(plan: SweepPlan, params: Params) -> None:
-    if params.pretrain.start == FROM_CHAMPION:
-        raise ParamsError(
-            f"a sweep does not continue from the live model (`pretrain.start`: {FROM_CHAMPION}), which a release may"
-            " replace meanwhile",
-            do="run `clozeline run --set pretrain.start=null --set pretrain.replay_fraction=null` first",
-        )
+    do = "run `clozeline run --set pretrain.start=null --set pretrain.replay_fraction=null` first"
+    refuse_champion(params, "a sweep", do)
     needs_validation = plan.metric.startswith("best_validation") or plan.pruning
     if plan.stage == "pretrain" and needs_validation and params.pretrain.validation.every_steps is None:
         raise ParamsError(

@@ -7,6 +7,7 @@ Shapes: Q queries, B queries of a block, D documents, H hidden.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Self
 
@@ -14,20 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.inference.language import Embedder
+from clozeline.lab.search import embedded
 from clozeline.records.finetune.scored_items import Floats, by_vectors
-from clozeline.records.finetune.statistics import Figure, Interval, bootstrap_interval, paired_interval
-from clozeline.records.reading.files import read_json_lines
-from clozeline.records.reading.streams import Meter, lines_of
+from clozeline.records.finetune.statistics import Interval, bootstrap_interval
+from clozeline.records.reading.files import read_json_lines, read_separated
 from clozeline.records.record import Record
 from clozeline.system.errors import DataError
 from clozeline.system.progress import ProgressBar
 from clozeline.tasks.similarity.bm25 import bm25, scorer_with_fusion
 
 _ID, _TITLE, _TEXT = "_id", "title", "text"
-_NUM_COLUMNS = 3
 K = 10
 _BLOCK = 64
-_CHUNK_TEXTS = 512
 METHODS = ("encoder", "BM25", "both")
 _BASELINE = "BM25"
 _QUERY_PROMPTS, _DOCUMENT_PROMPTS = ("query", "queries", "search_query"), ("document", "passage", "search_document")
@@ -53,9 +52,10 @@ class JudgedQueries:
             DataError: a file is missing or cannot be read, or no query has a relevant document.
         """
         corpus, queries, judgements = _files(folder, split)
-        documents = {str(row[_ID]): f"{row.get(_TITLE) or ''} {row[_TEXT]}".strip() for _, row in _records(corpus)}
+        records = partial(read_json_lines, fields={"the id": _ID, "the text": _TEXT})
+        documents = {str(row[_ID]): f"{row.get(_TITLE) or ''} {row[_TEXT]}".strip() for _, row in records(corpus)}
         place_of = {identity: place for place, identity in enumerate(documents)}
-        texts = {str(row[_ID]): str(row[_TEXT]) for _, row in _records(queries)}
+        texts = {str(row[_ID]): str(row[_TEXT]) for _, row in records(queries)}
         gains: dict[str, dict[int, int]] = {}
         for query, document, relevance in _judgements(judgements):
             if relevance > 0 and document in place_of and query in texts:
@@ -67,6 +67,20 @@ class JudgedQueries:
                 do="check that the three files are of the same data set",
             )
         return cls([*documents], [*documents.values()], [*gains], [texts[query] for query in gains], [*gains.values()])
+
+    @cached_property
+    def _by_id_D(self) -> npt.NDArray[np.int64]:
+        """Order of equal scores: by falling id, as trec_eval has it."""
+        ids = self.document_ids
+        return np.array(sorted(range(len(ids)), key=ids.__getitem__, reverse=True), dtype=np.int64)
+
+    def first(self, score_D: Floats, query: int) -> list[int]:
+        """Return the places of the first `K` documents of a query, best first. A document with its id is not found."""
+        own, most = self.query_ids[query], K + 1
+        least = np.partition(score_D, -most)[-most] if len(score_D) > most else -np.inf
+        places = self._by_id_D[(score_D >= least)[self._by_id_D]]
+        best = places[np.argsort(-score_D[places], kind="stable")][:most].tolist()
+        return [place for place in best if self.document_ids[place] != own and np.isfinite(score_D[place])][:K]
 
 
 def _files(folder: Path, split: str) -> list[Path]:
@@ -81,23 +95,14 @@ def _files(folder: Path, split: str) -> list[Path]:
     return [path for path in found if path is not None]
 
 
-def _records(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    return read_json_lines(path, {"the id": _ID, "the text": _TEXT}, Meter())
-
-
 def _judgements(path: Path) -> Iterator[tuple[str, str, int]]:
-    """Yield query, document and relevance of each line after the header."""
-    for number, line in enumerate(lines_of(path), start=1):
-        cells = line.rstrip("\r\n").split("\t")
-        if number == 1 or not line.strip():
-            continue
-        if len(cells) != _NUM_COLUMNS or not cells[-1].strip().lstrip("-").isdecimal():
-            raise DataError(
-                f"{path}, line {number}: not a judgement (query-id, corpus-id and a whole number, separated by tabs): "
-                f"{line.strip()[:80]}",
-                do="correct the line",
-            )
-        yield cells[0], cells[1], int(cells[2])
+    """Yield query, document and relevance of each line."""
+    fields = {"the query": "query-id", "the document": "corpus-id", "the relevance": "score"}
+    for place, row in read_separated(path, fields, delimiter="\t"):
+        query, document, score = (str(row[name]) for name in fields.values())
+        if not score.strip().lstrip("-").isdecimal():
+            raise DataError(f"{place}: the score is no whole number: {score[:80]}", do="correct the line")
+        yield query, document, int(score)
 
 
 class MeanOverQueries(Record):
@@ -127,11 +132,10 @@ class Retrieval(Record):
 
 def retrieval(model: Embedder, judged: JudgedQueries) -> Retrieval:
     """Search the documents for each query by every method, exactly."""
-    queries_QH = _embedded(model, judged.queries, "queries", _QUERY_PROMPTS)
-    documents_DH = _embedded(model, judged.documents, "documents", _DOCUMENT_PROMPTS)
+    queries_QH = embedded(model, judged.queries, "queries", prompts=_QUERY_PROMPTS)
+    documents_DH = embedded(model, judged.documents, "documents", prompts=_DOCUMENT_PROMPTS)
     words = bm25(judged.queries, judged.documents)
     scores_of = scorer_with_fusion(by_vectors(queries_QH, documents_DH), words)
-    order = Order.of(judged)
     found: dict[str, list[tuple[float, float]]] = {method: [] for method in METHODS}
     with ProgressBar("search", len(judged.queries)) as bar:
         for start in range(0, len(judged.queries), _BLOCK):
@@ -140,39 +144,16 @@ def retrieval(model: Embedder, judged: JudgedQueries) -> Retrieval:
             words_BD = np.where(words_BD > 0, words_BD, -np.inf)  # BM25 does not find a document without a common word
             for method, score_BD in zip(METHODS, (cosine_BD, words_BD, both_BD), strict=True):
                 for query, score_D in enumerate(score_BD, start=start):
-                    found[method].append(figures_of(order.first(score_D, query), judged.gains[query]))
+                    found[method].append(figures_of(judged.first(score_D, query), judged.gains[query]))
             bar.advance(stop - start)
-    ndcg, recall = ({method: np.array(pairs)[:, figure] for method, pairs in found.items()} for figure in (0, 1))
-    methods = tuple(
-        MethodFigures(method=method, ndcg_at_10=_measured(ndcg, method), recall_at_10=_measured(recall, method))
-        for method in METHODS
-    )
+
+    def figures(method: str) -> MethodFigures:
+        of_queries = zip(np.array(found[method]).T, np.array(found[_BASELINE]).T, strict=True)
+        ndcg, recall = (_measured(ours_Q, None if method == _BASELINE else words_Q) for ours_Q, words_Q in of_queries)
+        return MethodFigures(method=method, ndcg_at_10=ndcg, recall_at_10=recall)
+
+    methods = tuple(map(figures, METHODS))
     return Retrieval(num_queries=len(judged.queries), num_documents=len(judged.documents), methods=methods)
-
-
-@dataclass(frozen=True)
-class Order:
-    """Order of equal scores: by falling id, as trec_eval has it. A document with the id of the query is not found."""
-
-    by_id_D: npt.NDArray[np.int64]
-    own_Q: Sequence[int | None]
-    """Place of the document that is the query itself; None: there is none."""
-
-    @classmethod
-    def of(cls, judged: JudgedQueries) -> "Order":
-        place_of = {identity: place for place, identity in enumerate(judged.document_ids)}
-        by_id = sorted(range(len(judged.document_ids)), key=judged.document_ids.__getitem__, reverse=True)
-        return cls(np.array(by_id, dtype=np.int64), [place_of.get(identity) for identity in judged.query_ids])
-
-    def first(self, score_D: Floats, query: int) -> list[int]:
-        """Return the places of the first `K` documents of a query, best first."""
-        if (own := self.own_Q[query]) is not None:
-            score_D = score_D.copy()
-            score_D[own] = -np.inf
-        least = np.partition(score_D, -K)[-K] if len(score_D) > K else -np.inf
-        places = self.by_id_D[(score_D >= least)[self.by_id_D]]
-        best = places[np.argsort(-score_D[places], kind="stable")][:K]
-        return [place for place in best.tolist() if np.isfinite(score_D[place])]
 
 
 def figures_of(found: Sequence[int], gains: Mapping[int, int]) -> tuple[float, float]:
@@ -186,26 +167,10 @@ def _dcg(gains: Sequence[int]) -> float:
     return float(sum(gain / np.log2(rank + 1) for rank, gain in enumerate(gains, start=1)))
 
 
-def _embedded(model: Embedder, texts: Sequence[str], name: str, prompts: Sequence[str]) -> Floats:
-    """Return `vector_TH`, with the prompt that the model has for these texts, if it has one."""
-    prompt = next((prompt for prompt in prompts if prompt in model.manifest.prompts), None)
-    vector_TH = np.empty((len(texts), model.manifest.hidden_size), dtype=np.float32)
-    with ProgressBar(name, len(texts)) as bar:
-        for start in range(0, len(texts), _CHUNK_TEXTS):
-            chunk = texts[start : start + _CHUNK_TEXTS]
-            vector_TH[start : start + len(chunk)] = model.embed(chunk, truncate=True, prompt_name=prompt)
-            bar.advance(len(chunk))
-    return vector_TH
+def _measured(ours_Q: npt.NDArray[np.float64], baseline_Q: npt.NDArray[np.float64] | None) -> MeanOverQueries:
+    def interval(values_Q: npt.NDArray[np.float64]) -> Interval:
+        low, high = bootstrap_interval(lambda places_Q: float(values_Q[places_Q].mean()), len(values_Q))
+        return Interval(low=low, high=high)
 
-
-def _measured(values: Mapping[str, npt.NDArray[np.float64]], method: str) -> MeanOverQueries:
-    def mean_of(name: str) -> Figure:
-        return lambda places_Q: float(values[name][places_Q].mean())
-
-    ours_Q = values[method]
-    low, high = bootstrap_interval(mean_of(method), len(ours_Q))
-    found = MeanOverQueries(value=float(ours_Q.mean()), interval=Interval(low=low, high=high))
-    if method == _BASELINE:
-        return found
-    low, high = paired_interval(mean_of(method), mean_of(_BASELINE), len(ours_Q))
-    return found.model_copy(update={"lead": Interval(low=low, high=high)})
+    lead = None if baseline_Q is None else interval(ours_Q - baseline_Q)
+    return MeanOverQueries(value=float(ours_Q.mean()), interval=interval(ours_Q), lead=lead)

@@ -33,6 +33,7 @@ _VECTORS = "vectors.npy"
 _ENTRIES = "entries.parquet"
 _CHUNK_TEXTS = 2048
 _NOT_FOUND = np.float32(-np.inf)
+Floats = npt.NDArray[np.float32]
 By = Literal["both", "meaning", "words"]
 
 
@@ -83,14 +84,6 @@ def entries_of(clean: Path) -> Iterator[tuple[IndexEntry, str]]:
         yield IndexEntry(library, title, docstring.summary), content
 
 
-@dataclass(frozen=True)
-class Query:
-    """A query as text and as its embedding by the model of the index."""
-
-    text: str
-    vector_H: npt.NDArray[np.float32]
-
-
 @dataclass(frozen=True, slots=True)
 class SearchHit(IndexEntry):
     """An entry, and its score."""
@@ -125,19 +118,26 @@ class SearchIndex:
             for other in kept.glob("[!.]*"):
                 if other != folder:
                     remove_folder(other)
-        table = pq.read_table(folder / _ENTRIES)
-        columns = (table.column(name).to_pylist() for name in ("library", "name", "summary"))
-        entries = [IndexEntry(*row) for row in zip(*columns, strict=True)]
+        entries = [IndexEntry(**row) for row in pq.read_table(folder / _ENTRIES).to_pylist()]
         return cls(entries, np.load(folder / _VECTORS), WordIndex.open(folder))
 
-    def nearest(self, query: Query, top_k: int, library: str | None = None, by: By = "both") -> list[SearchHit]:
+    def nearest(
+        self, query: str, vector_H: Floats, top_k: int, library: str | None = None, by: By = "both"
+    ) -> list[SearchHit]:
         """Return the `top_k` best entries, optionally of one library, best first; ties are in the order of names.
 
-        `by`: `meaning` is the cosine of vectors, `words` is BM25, and `both` is `fused`. `words` does not find entries
-        without a word of the query.
+        `vector_H`: the query by the model of the index. `by`: `meaning` is the cosine of vectors, `words` is BM25, and
+        `both` is `fused`. `words` does not find entries without a word of the query.
         """
         is_meant_E = np.array([library in (None, entry.library) for entry in self.entries])
-        score_E = np.where(is_meant_E, self._scores(query, is_meant_E, by), _NOT_FOUND)
+        cosine_E = self.vector_EH.astype(np.float32) @ vector_H
+        words_E = np.where(is_meant_E, self.words.scores(query), np.float32(0))
+        scores_E: dict[By, Floats] = {
+            "meaning": cosine_E,
+            "words": np.where(words_E > 0, words_E, _NOT_FOUND),
+            "both": fused(cosine_E[None], words_E[None]).reshape(-1),
+        }
+        score_E = np.where(is_meant_E, scores_E[by], _NOT_FOUND)
         best = np.argsort(-score_E, kind="stable")[:top_k]
         return [
             SearchHit(**asdict(self.entries[place]), score=float(score_E[place]))
@@ -145,33 +145,25 @@ class SearchIndex:
             if np.isfinite(score_E[place])
         ]
 
-    def _scores(self, query: Query, is_meant_E: npt.NDArray[np.bool_], by: By) -> npt.NDArray[np.float32]:
-        """Return a score for every entry; the caller discards those of other libraries."""
-        if by == "meaning":
-            return self._cosines(query)
-        words_E = np.where(is_meant_E, self.words.scores(query.text), np.float32(0))
-        if by == "words":
-            return np.where(words_E > 0, words_E, _NOT_FOUND)
-        score_1E = fused(self._cosines(query)[None], words_E[None])
-        return score_1E.reshape(-1)
-
-    def _cosines(self, query: Query) -> npt.NDArray[np.float32]:
-        cosine_E: npt.NDArray[np.float32] = self.vector_EH.astype(np.float32) @ query.vector_H
-        return cosine_E
-
     @property
     def libraries(self) -> list[str]:
         return sorted({entry.library for entry in self.entries})
 
 
-def _build(model: Embedder, clean: Path, folder: Path) -> None:
-    entries, texts = zip(*entries_of(clean), strict=True)
-    vector_EH = np.empty((len(texts), model.manifest.hidden_size), dtype=np.float16)
-    with ProgressBar("index", len(texts)) as bar:
+def embedded(model: Embedder, texts: Sequence[str], name: str, prompts: Sequence[str] = ()) -> Floats:
+    """Return `vector_TH`, with the first of these prompts that the model has; `name`: what the bar shows."""
+    prompt = next((prompt for prompt in prompts if prompt in model.manifest.prompts), None)
+    vector_TH = np.empty((len(texts), model.manifest.hidden_size), dtype=np.float32)
+    with ProgressBar(name, len(texts)) as bar:
         for start in range(0, len(texts), _CHUNK_TEXTS):
             chunk = texts[start : start + _CHUNK_TEXTS]
-            vector_EH[start : start + len(chunk)] = model.embed(chunk, truncate=True)
+            vector_TH[start : start + len(chunk)] = model.embed(chunk, truncate=True, prompt_name=prompt)
             bar.advance(len(chunk))
-    np.save(folder / _VECTORS, vector_EH)
+    return vector_TH
+
+
+def _build(model: Embedder, clean: Path, folder: Path) -> None:
+    entries, texts = zip(*entries_of(clean), strict=True)
+    np.save(folder / _VECTORS, embedded(model, texts, "index").astype(np.float16))
     WordIndex.of(texts).save(folder)
     pq.write_table(pa.Table.from_pylist([asdict(entry) for entry in entries]), folder / _ENTRIES)

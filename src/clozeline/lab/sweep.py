@@ -11,15 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
-from typing import Final, Protocol, Self
-
-import torch
+from typing import Final, Self
 
 from clozeline.cluster.ledger import open_workers
 from clozeline.encoder.own import sources_of_family
-from clozeline.lab.experiment import Corpus, Experiment, code_of_stage, training_of
+from clozeline.lab.experiment import ENCODER, Corpus, Experiment, code_of_stage, environment_of, training_of
 from clozeline.lab.plan import SweepPlan, Value, value_in, with_values
 from clozeline.lab.trials import TrialRecord, Trials
 from clozeline.params.editing import Config
@@ -51,19 +48,6 @@ _LASTING: Final = ("trials",)
 _STATUS: Final[Mapping[str, Status]] = {"finished": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
 
 
-class Training(Protocol):
-    """A training of a trial."""
-
-    @property
-    def folder(self) -> Path: ...
-
-    def run(self, on_validation: OnValidation) -> float:
-        """Train, from where an earlier call was killed, and return the metric. No test data are used."""
-
-    def forget(self) -> None:
-        """Remove weights and checkpoints; the figures stay."""
-
-
 class _Telling(Callback):
     def __init__(self, on_validation: OnValidation, figure: str) -> None:
         self._on_validation = on_validation
@@ -85,6 +69,7 @@ class EncoderTraining:
         return self.experiment.folder
 
     def run(self, on_validation: OnValidation) -> float:
+        """Train, from where an earlier call was killed, and return the metric. No test data are used."""
         telling = _Telling(on_validation, _FROM_VALIDATION.get(self.metric, "loss"))
         result = self.experiment.run([telling], keeps_weights=True)
         if self.metric == "nats_per_byte":
@@ -93,6 +78,7 @@ class EncoderTraining:
         return float(figures.get(self.metric, math.nan))
 
     def forget(self) -> None:
+        """Remove weights and checkpoints; the figures stay."""
         remove_folder(self.experiment.model)
         remove_folder(self.folder / "work")
 
@@ -117,14 +103,7 @@ class TaskTraining:
         params = config.checked
         section = params.finetune[task]
         data = corpus.holding(Path(section.data))
-        facts = {
-            "task": section.model_dump(),
-            "seed": params.seed,
-            "corpus": corpus.digest,
-            "torch": torch.__version__,
-            "transformers": version("transformers"),
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        }
+        facts = {"task": section.model_dump(), "seed": params.seed, **environment_of(corpus)}
         own = config.copy()
         own["finetune"] = {task: dict(own["finetune"][task])}
         own["export"]["models"] = {}
@@ -133,34 +112,25 @@ class TaskTraining:
         return cls(folder, own, task, corpus, data)
 
     def run(self, on_validation: OnValidation) -> float:
-        with run_lock(self.folder / "lock", wait_seconds=math.inf):
-            return self._run(on_validation)
-
-    def _run(self, on_validation: OnValidation) -> float:
+        """Fine-tune up to the validation score, as `EncoderTraining` trains up to its metric."""
         file = self.folder / "score.json"
-        if file.is_file():
-            return _Score.read(file).validation_score
-        params = self.config.checked
-        section = params.finetune[self.task]
-        use_threads(section.num_threads)
-        assert self.corpus.encoder is not None
-        inputs = TaskInputs(
-            at_commit(section, hub_commit(section)),
-            params.seed,
-            self.corpus.encoder,
-            self.data,
-            self.corpus.clean / "train.parquet",
-            params.pretrain.model.family,
-        )
-        work = self.folder / "work"
-        training = prepare_training(KINDS[section.kind].prepare(inputs), inputs, work)
-        trained = training.chosen().run(Callback(), lambda it: on_validation(it.step, it.validation_score))
-        score = _Score(validation_score=best_of(trained.validations).validation_score)
-        score.write(file)
-        training.forget()
-        return score.validation_score
+        with run_lock(self.folder / "lock", wait_seconds=math.inf):
+            if file.is_file():
+                return _Score.read(file).validation_score
+            params, corpus = self.config.checked, self.corpus
+            section, family = params.finetune[self.task], params.pretrain.model.family
+            use_threads(section.num_threads)
+            fixed, text = at_commit(section, hub_commit(section)), corpus.clean / "train.parquet"
+            inputs = TaskInputs(fixed, params.seed, corpus.folder / ENCODER, self.data, text, family)
+            training = prepare_training(KINDS[section.kind].prepare(inputs), inputs, self.folder / "work")
+            trained = training.chosen().run(Callback(), lambda it: on_validation(it.step, it.validation_score))
+            score = _Score(validation_score=best_of(trained.validations).validation_score)
+            score.write(file)
+            training.forget()
+            return score.validation_score
 
     def forget(self) -> None:
+        """Remove checkpoints; the score stays."""
         remove_folder(self.folder / "work")
 
     def tested(self) -> TaskMetrics:
@@ -174,6 +144,7 @@ class TaskTraining:
         return TaskMetrics.read(metrics)
 
 
+Training = EncoderTraining | TaskTraining
 Logged = Callable[[TrialRecord], AbstractContextManager[Callable[[TrialRecord], None]]]
 """Opens the record of a trial elsewhere, as in MLflow; called with its end."""
 
@@ -238,8 +209,8 @@ class Sweep:
     def best_of(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
         """Return the finished trial with the best figure, the earliest of equal ones; None: none has finished."""
         sign = 1 if self.plan.direction == "minimize" else -1
-        finished = [one for one in trials if one.figure is not None]
-        return min(finished, key=lambda one: (sign * (one.figure or 0.0), one.number), default=None)
+        finished = [one for one in trials if one.value is not None]
+        return min(finished, key=lambda one: (sign * (one.value or 0.0), one.number), default=None)
 
 
 def run_trials(sweep: Sweep, logged: Logged, *, joins: bool = False) -> None:
@@ -261,8 +232,13 @@ def run_trials(sweep: Sweep, logged: Logged, *, joins: bool = False) -> None:
         if not joins:
             sweep.trials.settle()
         while (ended := sweep.trials.run_next(sweep.first, run)) is not None:
-            _tell(sweep, ended)
-            _forget_beaten(sweep)
+            trials = sweep.trials.read()
+            best = sweep.best_of(trials)
+            _tell(sweep, ended, best)
+            kept = {one.experiment for one in trials if one.number == 0 or one == best or one.state == "running"}
+            for trial in trials:
+                if trial.state == "finished" and trial.experiment not in kept:
+                    sweep.training(trial.values).forget()  # neither the first nor the best
 
 
 @dataclass(frozen=True)
@@ -313,9 +289,7 @@ def _trained(item: _Item) -> TrialRecord:
     return replace(trial, state="finished", value=value)
 
 
-def _tell(sweep: Sweep, trial: TrialRecord) -> None:
-    trials = sweep.trials.read()
-    best = sweep.best_of(trials)
+def _tell(sweep: Sweep, trial: TrialRecord, best: TrialRecord | None) -> None:
     figure = trial.state if trial.value is None else f"{sweep.plan.metric} {trial.value:.4f}"
     values = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in trial.values.items()}
     told = ", ".join(f"{key}={value}" for key, value in values.items())
@@ -327,67 +301,51 @@ def _tell(sweep: Sweep, trial: TrialRecord) -> None:
     )
 
 
-def _forget_beaten(sweep: Sweep) -> None:
-    """Remove the weights of finished trials that are neither the first nor the best."""
-    trials = sweep.trials.read()
-    best = sweep.best_of(trials)
-    kept = {one.experiment for one in trials if one.number == 0 or one == best or one.state == "running"}
-    for trial in trials:
-        if trial.state == "finished" and trial.experiment not in kept:
-            sweep.training(trial.values).forget()
-
-
 @dataclass(frozen=True)
 class TrialLog:
     """Opens and closes the run of each trial."""
 
-    outbox: Outbox
+    sweep: Sweep
     parent: str
-    """Name of the sweep's run within the outbox."""
-    workspace: str
-    metric: str
-
-    @classmethod
-    def of(cls, sweep: Sweep, parent: str) -> Self:
-        return cls(sweep.outbox, parent, sweep.folder.name, sweep.plan.metric)
+    """Name of the sweep's run within its outbox."""
 
     @contextmanager
     def __call__(self, trial: TrialRecord) -> Iterator[Callable[[TrialRecord], None]]:
         """Open the run of a trial; the curves of its training go there too. An unfinished one is continued."""
-        run = f"{self.parent}-{trial.number}"
+        run, workspace, outbox = f"{self.parent}-{trial.number}", self.sweep.folder.name, self.sweep.outbox
         record = TrackedRun(
             name=f"trial {trial.number + 1}",
-            tags={WORKSPACE: self.workspace},
+            tags={WORKSPACE: workspace},
             started_ms=now_ms(),
             parent=self.parent,
-            fingerprint=f"{self.workspace}-{trial.number}",
+            fingerprint=f"{workspace}-{trial.number}",
             params={key: str(value) for key, value in trial.values.items()},
         )
-        self.outbox.open(run, record)
-        before = os.environ.copy()
-        os.environ.update({OUTBOX: str(self.outbox.folder.resolve()), RUN: run})
+        outbox.open(run, record)
+
+        def end(ended: TrialRecord) -> None:
+            figures = {} if ended.value is None else {self.sweep.plan.metric: ended.value}
+            tags = {"trial.state": ended.state, "trial.experiment": ended.experiment, "error": ended.reason}
+            told = {key: value for key, value in tags.items() if value}
+            outbox.end(run, _STATUS[ended.state], tags=told, figures=figures)
+
+        before = {name: os.environ[name] for name in (OUTBOX, RUN) if name in os.environ}
+        os.environ.update({OUTBOX: str(outbox.folder.resolve()), RUN: run})
         try:
-            yield lambda ended: self._end(run, ended)
+            yield end
         finally:
             for name in (OUTBOX, RUN):
-                os.environ.pop(name, None)
-                if name in before:
-                    os.environ[name] = before[name]
-
-    def _end(self, run: str, trial: TrialRecord) -> None:
-        figures = {} if trial.value is None else {self.metric: trial.value}
-        tags = {"trial.state": trial.state, "trial.experiment": trial.experiment, "error": trial.reason}
-        told = {key: value for key, value in tags.items() if value}
-        self.outbox.end(run, _STATUS[trial.state], tags=told, figures=figures)
+                del os.environ[name]
+            os.environ.update(before)
 
 
 @contextmanager
 def tracked(sweep: Sweep, workspace: Workspace, files: Sequence[Path]) -> Iterator[TrialLog]:
     """Open the run of the sweep in MLflow; it ends with these files, or as killed, however the block ends."""
-    name = f"sweep of {sweep.plan.stage if sweep.plan.task is None else sweep.plan.task}"
-    run = FlowRun.open(sweep.outbox.folder, tracking_uri(workspace), name, {WORKSPACE: sweep.folder.name})
+    name, tags = f"sweep of {sweep.plan.task or sweep.plan.stage}", {WORKSPACE: sweep.folder.name}
+    run = FlowRun(sweep.outbox.folder, tracking_uri(workspace), name, tags)
     try:
-        yield TrialLog.of(sweep, run.run)
+        yield TrialLog(sweep, run.run)
     except BaseException:
         run.end("KILLED", tags={}, metrics={}, files=[])
         raise

@@ -9,8 +9,8 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,6 @@ from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_s
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from clozeline.lab.plan import Dimension, NumberRange, SweepPlan, Value
-from clozeline.system.errors import ArtifactError
 from clozeline.system.files import alone, replacing_file
 
 _LOG = logging.getLogger(__name__)
@@ -69,15 +68,6 @@ class TrialRecord:
     attempt: int = field(default=0, compare=False)
     """Optuna's number of the trial: another one after its process died."""
 
-    @property
-    def figure(self) -> float | None:
-        """The metric, if the trial has finished."""
-        return self.value if self.state == "finished" else None
-
-
-TrialsRun = Callable[[TrialRecord], TrialRecord]
-"""Runs a trial to its end."""
-
 
 @dataclass(frozen=True)
 class Trials:
@@ -101,11 +91,12 @@ class Trials:
             _LOG.info("waiting for %d s: does another process run a trial, or has it died?", _GRACE_SECONDS)
             time.sleep(_GRACE_SECONDS + 1)
 
-    def run_next(self, first: Mapping[str, Value], run: TrialsRun) -> TrialRecord | None:
+    def run_next(self, first: Mapping[str, Value], run: Callable[[TrialRecord], TrialRecord]) -> TrialRecord | None:
         """Run one trial: one that a dead process left, or the next. Return it; None: there is none left.
 
         Args:
             first: the values of trial 0; the others are proposed.
+            run: runs a trial to its end.
         """
         study = self._study
         attempt = -1
@@ -153,11 +144,7 @@ class Trials:
 
     @cached_property
     def _storage(self) -> RDBStorage:
-        if (self.folder / "trials").is_dir():
-            raise ArtifactError(
-                f"{self.folder} is a sweep of an earlier version, which kept each trial in a file",
-                do=f"`rm -r {self.folder}`, and call the sweep again: its finished trainings do not run again",
-            )
+        warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats, of 2021, count as experimental
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.folder.mkdir(parents=True, exist_ok=True)
         with alone(self.folder / "lock"):
@@ -191,11 +178,10 @@ class Trials:
         for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if frozen.user_attrs.get(_BEATS) != frozen.number:  # its process died while it held the lock
                 self._study.tell(frozen.number, state=TrialState.FAIL)
-        with _heartbeat_known():
-            fail_stale_trials(self._study)
-            latest = self._latest()
-            for frozen in filter(_is_interrupted, latest):
-                RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)(self._study, frozen)
+        fail_stale_trials(self._study)
+        latest = self._latest()
+        for frozen in filter(_is_interrupted, latest):
+            RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)(self._study, frozen)
         if self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
             return True
         if len(latest) < self.plan.trials:
@@ -224,7 +210,7 @@ class Trials:
         copy.add_trials([frozen for frozen in self._latest() if frozen.state in states and frozen.params])
         return copy
 
-    def _ran(self, trial: optuna.Trial, run: TrialsRun) -> float:
+    def _ran(self, trial: optuna.Trial, run: Callable[[TrialRecord], TrialRecord]) -> float:
         try:
             ended = run(_record(self._storage.get_trial(self._id(trial.number))))
         except SystemExit:  # SIGTERM: the next call need not wait until the heartbeat is missed
@@ -238,21 +224,12 @@ class Trials:
 
 
 def _opened(file: Path) -> RDBStorage:
-    with _heartbeat_known():
-        return RDBStorage(
-            f"sqlite:///{file}",
-            engine_kwargs={"connect_args": {"timeout": _LOCKED_SECONDS}},
-            heartbeat_interval=_HEARTBEAT_SECONDS,
-            grace_period=_GRACE_SECONDS,
-        )
-
-
-@contextmanager
-def _heartbeat_known() -> Iterator[None]:
-    """Silence the warning that heartbeats, of 2021, are experimental."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        yield
+    return RDBStorage(
+        f"sqlite:///{file}",
+        engine_kwargs={"connect_args": {"timeout": _LOCKED_SECONDS}},
+        heartbeat_interval=_HEARTBEAT_SECONDS,
+        grace_period=_GRACE_SECONDS,
+    )
 
 
 def _is_interrupted(frozen: FrozenTrial) -> bool:

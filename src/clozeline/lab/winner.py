@@ -105,7 +105,7 @@ def _tested(sweep: Sweep, winner: TrialRecord, base: TrialRecord) -> FinalFigure
 
 
 def _on_holdout(sweep: Sweep, ours: EncoderTraining, theirs: EncoderTraining) -> FinalFigure | None:
-    holdout = sweep.corpus.holdout_text
+    holdout = sweep.corpus.clean / "holdout.parquet"
     if not clean_text.num_rows(holdout, clean_text.TEXT):
         return None
     with TemporaryDirectory(prefix="clozeline-") as folder:

@@ -6,7 +6,6 @@ of the workspace, by which runs and locks of several people and machines are tol
 """
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from uuid import uuid4
 from prefect import get_run_logger
 
 from clozeline.params.model import is_own
-from clozeline.params.pretraining import FROM_CHAMPION, Setting, architecture_of, laid_over
+from clozeline.params.pretraining import FROM_CHAMPION, Setting, architecture_of
 from clozeline.params.project import Params
 from clozeline.params.reading import read_tree
 from clozeline.params.tasks import LabelledParams
@@ -35,6 +34,7 @@ from clozeline.system.workspace import Workspace
 from clozeline.tasks.formats import require_readable
 from clozeline.versions.graph import StageNode
 from clozeline.versions.objects import Objects
+from clozeline.versions.project import git, own_lock
 
 _CLEAN: Final = "data/clean"
 _FINETUNE: Final = "finetune@"
@@ -128,7 +128,7 @@ def needed_bytes(root: Path, graph: Sequence[StageNode], params: Params) -> int:
 
     Outputs count once, as DVC's cache links them where the file system can.
     """
-    known = _last_sizes(root)
+    known = {out.path: out.size or 0 for stage in own_lock(root).stages.values() for out in stage.outs}
     changed = [node for node in graph if node.is_changed]
     if not changed:
         return 0
@@ -161,13 +161,6 @@ def require_disk_space(root: Path, graph: Sequence[StageNode], params: Params) -
             free / _GB,
             needed / _GB,
         )
-
-
-def _last_sizes(root: Path) -> Mapping[str, int]:
-    lock = root / "dvc.lock"
-    if not lock.is_file():
-        return {}
-    return {out.path: out.size or 0 for stage in Lock.read(lock).stages.values() for out in stage.outs}
 
 
 def _planned_encoder_bytes(changed: Sequence[StageNode], params: Params) -> int:
@@ -210,21 +203,15 @@ def require_own_encoder(workspace: Workspace, graph: Sequence[StageNode], params
     if str(root) not in sys.path:
         sys.path.append(str(root))  # as for the stages, which run in the project's folder
     model = fresh_own(params.pretrain.model, TokenIds(_VOCAB_SIZE, pad_id=0, cls_id=2, sep_id=3))
-    _require_deps(root, node, sources_of(model))
-    if params.export.models:
-        check_export(model, workspace.work / _PRETRAIN)
-
-
-def _require_deps(root: Path, node: StageNode, sources: Sequence[Path]) -> None:
-    for file in sources:
-        if not file.is_relative_to(root):  # installed: requirements.lock has its version
-            continue
-        path = file.relative_to(root)
+    own = [file.relative_to(root) for file in sources_of(model) if file.is_relative_to(root)]
+    for path in own:  # of an installed one, requirements.lock has the version
         if not any(path.is_relative_to(dep) for dep in node.deps):
             raise ParamsError(
                 f"stage `{_PRETRAIN}` would not run again after an edit of {path}: it is outside its deps in dvc.yaml",
                 do=f"add the line `- {path}` below `deps:` of `{_PRETRAIN}` in dvc.yaml",
             )
+    if params.export.models:
+        check_export(model, workspace.work / _PRETRAIN)
 
 
 def settle_start(workspace: Workspace, graph: Sequence[StageNode], params: Params) -> bool:
@@ -300,8 +287,7 @@ def _champion(workspace: Workspace, params: Params, text: str) -> StartLock:
 
 def _text_hash(workspace: Workspace) -> str | None:
     """Return the hash of the last snapshot: the one decision of what counts as new text. None before the first one."""
-    file = workspace.root / "dvc.lock"
-    stage = Lock.read(file).stages.get(_SNAPSHOT) if file.exists() else None
+    stage = own_lock(workspace.root).stages.get(_SNAPSHOT)
     return stage.outs[0].md5 if stage and stage.outs else None
 
 
@@ -349,29 +335,19 @@ def locked_architecture(lock: Lock) -> Mapping[str, Setting]:
     Empty if dvc.lock does not have them, as for an encoder that no stage trained.
     """
     maker = lock.maker_of(_ENCODER)
-    params = {key: value for file in maker[1].params.values() for key, value in file.items()} if maker else {}
-    pretrain = {key.removeprefix("pretrain."): value for key, value in params.items() if key.startswith("pretrain.")}
-    name = params.get("pretrain.recipe")
-    recipe = params.get(f"recipes.{name}", params.get("recipes", {}).get(name))
-    whole = laid_over(pretrain, recipe or {})
-    return architecture_of(whole["objective"], whole["model"]) if {"objective", "model"} <= whole.keys() else {}
+    settings = {key: value for file in maker[1].params.values() for key, value in file.items()} if maker else {}
+    if not {"pretrain.objective", "pretrain.model"} <= settings.keys():
+        return {}
+    return architecture_of(settings["pretrain.objective"], settings["pretrain.model"])
 
 
 def git_tags(root: Path) -> dict[str, str]:
     """Return tags for the commit and whether tracked files differ from it; {} outside a git checkout."""
-    commit = _git(root, "rev-parse", "HEAD")
+    commit = git(root, "rev-parse", "HEAD")
     if commit is None:
         return {}
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no")
-    return {"mlflow.source.git.commit": commit, "git.is_dirty": str(bool(changed)).lower()}
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        result = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
-    except (subprocess.CalledProcessError, FileNotFoundError):
-        return None
-    return result.stdout.strip()
+    changed = git(root, "status", "--porcelain", "--untracked-files=no")
+    return {"mlflow.source.git.commit": commit.decode().strip(), "git.is_dirty": str(bool(changed)).lower()}
 
 
 class _Identity(Record):

@@ -61,19 +61,16 @@ def resolved(automation: Entry, ids: Ids) -> AutomationCore | None:
         ParamsError: it names something that is not in `ids`.
         ValueError: it is no automation (pydantic's `ValidationError`).
     """
-    actions = [done for action in automation["actions"] if (done := _resolved(action, ids))]
+    actions = [dict(action) for action in automation["actions"]]
+    for action in actions:
+        for kind in _FIELDS.keys() & action.keys():
+            name = action.pop(kind)
+            if name not in ids[kind]:
+                problem = f"an automation names the {kind} `{name}`, but there are: {', '.join(ids[kind])}"
+                raise ParamsError(problem, do="correct infra/prefect.yaml")
+            action[_FIELDS[kind]] = ids[kind][name]
+    actions = [action for action in actions if None not in action.values()]
     return AutomationCore.model_validate({**automation, "actions": actions}) if actions else None
-
-
-def _resolved(action: Entry, ids: Ids) -> dict[str, Any] | None:
-    resolved = dict(action)
-    for kind in _FIELDS.keys() & action.keys():
-        name = resolved.pop(kind)
-        if name not in ids[kind]:
-            problem = f"an automation names the {kind} `{name}`, but there are: {', '.join(ids[kind])}"
-            raise ParamsError(problem, do="correct infra/prefect.yaml")
-        resolved[_FIELDS[kind]] = ids[kind][name]
-    return None if None in resolved.values() else resolved
 
 
 def set_automations(client: SyncPrefectClient, wanted: Sequence[AutomationCore]) -> None:
@@ -116,23 +113,20 @@ def block_of(receiver: Entry, environment: Mapping[str, str]) -> NotificationBlo
     address = environment.get(variable)
     if not address:
         return None
+    block: NotificationBlock | None = None
     if message is None:
-        block: NotificationBlock | None = apprise_block(address)
-    else:
-        block = _webhook(receiver["name"], address, message) if address.startswith(("https://", "http://")) else None
+        block = apprise_block(address)
+    elif address.startswith(("https://", "http://")):
+        # Prefect shows the field `url` to everyone, but not the secrets that it names.
+        secrets = SecretDict({"address": address})
+        block = CustomWebhookNotificationBlock(
+            name=receiver["name"], url="{{address}}", json_data=message, headers=None, cookies=None, secrets=secrets
+        )
     if block is None:
         kind = "mailtos://USER:PASSWORD@HOST?to=…" if message is None else "https://…"
         problem = f"the value of {variable} (a secret, not shown) is no address for alerts such as {kind}"
         raise ParamsError(problem, do=f"correct {variable}, or unset it to keep what the server has")
     return block
-
-
-def _webhook(name: str, address: str, message: dict[str, Any]) -> NotificationBlock:
-    # Prefect shows the field `url` to everyone, but not the secrets that it names.
-    secrets = SecretDict({"address": address})
-    return CustomWebhookNotificationBlock(
-        name=name, url="{{address}}", json_data=message, headers=None, cookies=None, secrets=secrets
-    )
 
 
 def saved(receiver: Entry, client: SyncPrefectClient, block: NotificationBlock | None) -> UUID | None:
@@ -180,19 +174,19 @@ def deploy_all(prefect_file: Path) -> None:
     subprocess.run([sys.executable, "-m", "prefect", *arguments], check=True)
 
 
-def remove_others(client: SyncPrefectClient, wanted: Sequence[Entry]) -> None:
-    """Delete our deployments that are not `wanted`, and the schedules of wanted ones that no longer have any."""
-    by_name = {deployment["name"]: deployment for deployment in wanted}
+def remove_others(client: SyncPrefectClient, wanted: Sequence[Entry]) -> dict[str, UUID]:
+    """Delete our deployments that are not `wanted`, and the schedules of wanted ones that no longer have any.
+
+    Return name → id of those that are left.
+    """
+    by_name, ids = {deployment["name"]: deployment for deployment in wanted}, dict[str, UUID]()
     for deployment in deployments_of(client):
         if deployment.name not in by_name:
             client.delete_deployment(deployment.id)
             logger.info("deleted deployment %s: it is no longer in the file", deployment.name)
-        elif deployment.schedules and not by_name[deployment.name].get("schedules"):
+            continue
+        ids[deployment.name] = deployment.id
+        if deployment.schedules and not by_name[deployment.name].get("schedules"):
             client.update_deployment(deployment.id, DeploymentUpdate(schedules=[]))
             logger.info("removed the schedules of %s: the file has none", deployment.name)
-
-
-def ids_of(client: SyncPrefectClient, wanted: Sequence[Entry]) -> dict[str, UUID]:
-    """Return name → id of the deployments that `wanted` names."""
-    names = {deployment["name"] for deployment in wanted}
-    return {deployment.name: deployment.id for deployment in deployments_of(client) if deployment.name in names}
+    return ids

@@ -4,24 +4,22 @@ Counters of several servers are added up. The state kept between two polls of a 
 lets later traffic be compared with the first traffic of a version.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from http.client import HTTPException
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final, Self
 from urllib.request import Request, urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
+from pydantic import ConfigDict, NonNegativeFloat, ValidationError
 
 from clozeline.records.finetune.statistics import stability_index
 from clozeline.records.limits import Limit
-from clozeline.registry.sources import REGISTRY_SCHEME
-from clozeline.system.errors import ArtifactError, DataError, ParamsError, TransientError
-from clozeline.system.files import replacing_file
+from clozeline.records.record import Record, leaves
+from clozeline.system.errors import DataError, ParamsError, TransientError
 
 _TIMEOUT_SECONDS: Final = 10.0
 _IDENTITY: Final = "clozeline_model_info"
@@ -32,14 +30,12 @@ _UNKNOWN: Final = "clozeline_unknown_tokens_total"
 _FEEDBACK: Final = "clozeline_feedback_total"
 
 
-class Traffic(BaseModel):
+class Traffic(Record):
     """Counts of one model, in the buckets of its server; they can be added and subtracted."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    texts_by_length: dict[str, int] = {}
+    texts_by_length: Mapping[str, int] = {}
     """Texts by upper bound of their length in tokens; each bucket starts above the bound before it."""
-    answers_by_confidence: dict[str, int] = {}
+    answers_by_confidence: Mapping[str, int] = {}
     """Answers by upper bound of the probability of the best answer; empty for an embedder."""
     tokens: int = 0
     unknown_tokens: int = 0
@@ -69,28 +65,25 @@ class Traffic(BaseModel):
         """Share of unknown tokens, 0-1."""
         return self.unknown_tokens / self.tokens if self.tokens else 0.0
 
-    def plus(self, other: "Traffic") -> "Traffic":
-        return self._with(other, 1)
+    def plus(self, other: "Traffic", sign: int = 1) -> "Traffic":
+        theirs = dict(other)
+        return Traffic.model_validate({name: _sum(count, theirs[name], sign) for name, count in self})
 
     def since(self, earlier: "Traffic") -> "Traffic":
         """Return the traffic after `earlier`; all traffic if a count fell, because the server restarted."""
-        later = self._with(earlier, -1)
-        by_bucket = (*later.texts_by_length.values(), *later.answers_by_confidence.values())
-        return self if min(*by_bucket, later.tokens, later.unknown_tokens, later.right, later.wrong) < 0 else later
-
-    def _with(self, other: "Traffic", sign: int) -> "Traffic":
-        ours, theirs = dict(self), dict(other)
-        return Traffic(
-            texts_by_length=_sum(self.texts_by_length, other.texts_by_length, sign),
-            answers_by_confidence=_sum(self.answers_by_confidence, other.answers_by_confidence, sign),
-            **{name: ours[name] + sign * theirs[name] for name in ("tokens", "unknown_tokens", "right", "wrong")},
-        )
+        later = self.plus(earlier, -1)
+        return self if any(count < 0 for _, count in leaves(later.model_dump()) if count) else later
 
 
-class Served(BaseModel):
+def _sum(ours: Any, theirs: Any, sign: int) -> Any:
+    """Return the sum of two counts, or of the counts in each bucket."""
+    if isinstance(ours, int):
+        return ours + sign * theirs
+    return {bound: ours.get(bound, 0) + sign * theirs.get(bound, 0) for bound in {**ours, **theirs}}
+
+
+class Served(Record):
     """One served model and its traffic since the server started."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: str
     sha256: str
@@ -102,11 +95,15 @@ def ask(url: str, api_key: str | None = None) -> dict[str, Served]:
 
     Raises:
         TransientError: the server does not answer.
-        DataError: `url` is not HTTP, or the answer does not hold the counters of `clozeline serve`.
+        ParamsError: `url` is not HTTP, such as the address of a registered model, which does not say who serves it.
+        DataError: the answer does not hold the counters of `clozeline serve`.
     """
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     if not url.startswith(("http://", "https://")):
-        raise DataError(f"{url} is not the URL of a server", do="give it as http://HOST:PORT")
+        raise ParamsError(
+            f"{url} is not the URL of a server",
+            do="name each server: CLOZELINE_SERVER=http://10.0.0.5:8000,http://10.0.0.6:8000",
+        )
     try:
         with urlopen(Request(f"{url.rstrip('/')}/metrics", headers=headers), timeout=_TIMEOUT_SECONDS) as answer:
             text = answer.read().decode("utf-8", "replace")
@@ -124,11 +121,12 @@ def read(text: str, source: str) -> dict[str, Served]:
     """
     try:
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        models = {sample.labels["model"]: sample.labels for sample in samples if sample.name == _IDENTITY}
+        if not models:
+            raise ValueError(f"no {_IDENTITY}")
     except ValueError as error:
-        raise _other_make(source, str(error)) from error
-    models = {sample.labels["model"]: sample.labels for sample in samples if sample.name == _IDENTITY}
-    if not models:
-        raise _other_make(source, f"no {_IDENTITY}")
+        problem = f"{source} gives no counters of `clozeline serve` ({_IDENTITY}): {error}"
+        raise DataError(problem, do="name a server of this version") from error
     of_model = {name: [sample for sample in samples if sample.labels.get("model") == name] for name in models}
     return {
         name: Served(version=labels["version"], sha256=labels["sha256"], traffic=_traffic(of_model[name]))
@@ -156,21 +154,10 @@ def _buckets(samples: list[Sample], name: str) -> dict[str, int]:
     return {one.labels["le"]: count - below for one, (below, count) in zip(bounds, pairwise(counts), strict=True)}
 
 
-def _sum(ours: Mapping[str, int], theirs: Mapping[str, int], sign: int) -> dict[str, int]:
-    bounds = [*ours, *(bound for bound in theirs if bound not in ours)]
-    return {bound: ours.get(bound, 0) + sign * theirs.get(bound, 0) for bound in bounds}
-
-
-def _other_make(source: str, given: str) -> DataError:
-    return DataError(
-        f"{source} gives no counters of `clozeline serve` ({_IDENTITY}): {given}", do="name a server of this version"
-    )
-
-
-class DriftLimits(BaseModel):
+class DriftLimits(Record):
     """Limits beyond which traffic counts as drifted."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
 
     min_texts: NonNegativeFloat = 1_000
     """Smallest number of texts on each side. By chance alone the index is about 12 buckets * 2 / `min_texts`."""
@@ -216,34 +203,13 @@ def shifts(reference: Traffic, now: Traffic, limits: DriftLimits) -> list[Limit]
     return found
 
 
-def feedback_shift(reference: Traffic, now: Traffic, limits: DriftLimits) -> list[Limit]:
-    """Return the shift in the share of wrong answers; nothing if feedback has scored too few."""
-    if min(reference.num_scored, now.num_scored) < limits.min_scored:
-        return []
-    return [Limit.at_most("wrong_increase", now.wrong_rate - reference.wrong_rate, limits.max_wrong_increase)]
-
-
-def urls_of(given: str) -> list[str]:
-    """Return the URLs in `given`, separated by commas.
-
-    Raises:
-        ParamsError: it is the address of a registered model, which does not say who serves it.
-    """
-    if given.startswith(REGISTRY_SCHEME):
-        problem = f"the registry does not know which servers answer for {given}"
-        raise ParamsError(problem, do="name the servers: CLOZELINE_SERVER=http://10.0.0.5:8000,http://10.0.0.6:8000")
-    return [url.strip() for url in given.split(",") if url.strip()]
-
-
-class Watched(BaseModel):
+class Watched(Record):
     """Stored state of one model between two polls."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: str
     sha256: str
-    seen: dict[str, Traffic] | Traffic
-    """Counters at the last poll by the URL of the server; without a URL in states of one server that are older."""
+    seen: dict[str, Traffic]
+    """Counters at the last poll by the URL of the server."""
     reference: Traffic = Traffic()
     """First traffic of this version; grows until it holds at least `DriftLimits.min_texts` texts."""
     since: Traffic = Traffic()
@@ -253,6 +219,17 @@ class Watched(BaseModel):
     scored_since: Traffic = Traffic()
     """Traffic after that whose scored answers have not been compared yet."""
 
+    def settled(self, limits: DriftLimits) -> "Watched":
+        """Add new traffic to the references until they are large enough; then keep them, and drop what was compared."""
+        changes = dict(self)
+        for prefix, count, least in (("", "num_texts", limits.min_texts), ("scored_", "num_scored", limits.min_scored)):
+            reference, since = changes[f"{prefix}reference"], changes[f"{prefix}since"]
+            if getattr(reference, count) < least:
+                changes |= {f"{prefix}reference": reference.plus(since), f"{prefix}since": Traffic()}
+            elif getattr(since, count) >= least:
+                changes[f"{prefix}since"] = Traffic()
+        return self.model_copy(update=changes)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -260,9 +237,9 @@ class Verdict:
 
     model: str
     version: str
-    num_texts: int
+    num_texts: int = 0
     """Number of texts that were compared; 0 if there are too few so far."""
-    shifts: tuple[Limit, ...]
+    shifts: tuple[Limit, ...] = ()
     waits_for: str = ""
     """Why nothing was compared."""
 
@@ -275,54 +252,29 @@ class Verdict:
         return f"{self.model} version {self.version}, {self.num_texts:,} texts: {outcome}"
 
 
-class Watch(BaseModel):
+class Watch(Record):
     """State of the models of one server or one fleet, stored in a file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    models: dict[str, Watched] = {}
-
-    @classmethod
-    def read(cls, file: Path) -> Self:
-        """Read `file`; return an empty state if it is missing.
-
-        Raises:
-            ArtifactError: the file is damaged.
-        """
-        if not file.exists():
-            return cls()
-        try:
-            return cls.model_validate_json(file.read_bytes())
-        except ValidationError as error:
-            problem = f"{file} cannot be used: {error.errors(include_url=False)[0]['msg']}"
-            raise ArtifactError(problem, do="remove it: the traffic from now on then becomes the reference") from error
-
-    def write(self, file: Path) -> None:
-        with replacing_file(file) as beside:
-            beside.write_text(self.model_dump_json(indent=2), encoding="utf-8")
+    models: Mapping[str, Watched] = {}
 
     def look(self, servers: Mapping[str, Mapping[str, Served]], limits: DriftLimits) -> tuple["Watch", list[Verdict]]:
         """Return the new state, and a verdict for each model; `servers` has the models of each server by its URL.
 
         A model that the servers serve in several graphs, because they change now, keeps its state.
         """
-        names = dict.fromkeys(name for models in servers.values() for name in models)
-        found = {name: {url: models[name] for url, models in servers.items() if name in models} for name in names}
-        mixed = {name: by_url for name, by_url in found.items() if len({one.sha256 for one in by_url.values()}) > 1}
-        watched = {name: self._carried_on(name, by_url) for name, by_url in found.items() if name not in mixed}
-        verdicts = [_verdict(name, model, limits) for name, model in watched.items()]
-        for name, by_url in mixed.items():
-            versions = " and ".join(sorted({served.version for served in by_url.values()}))
-            waits_for = "the servers change from one version to another"
-            verdicts.append(Verdict(name, versions, num_texts=0, shifts=(), waits_for=waits_for))
-        compared = {verdict.model for verdict in verdicts if verdict.num_texts}
-        kept = {
-            name: model.model_copy(update={"since": Traffic()}) if name in compared else model
-            for name, model in watched.items()
-        }
-        settled = {name: _settled(model, limits) for name, model in kept.items()}
-        waiting = {name: self.models[name] for name in mixed if name in self.models}
-        return Watch(models=settled | waiting), verdicts
+        models: dict[str, Watched] = {}
+        verdicts = []
+        for name in dict.fromkeys(name for served in servers.values() for name in served):
+            found = {url: served[name] for url, served in servers.items() if name in served}
+            if len({one.sha256 for one in found.values()}) > 1:
+                versions = " and ".join(sorted({served.version for served in found.values()}))
+                verdicts.append(Verdict(name, versions, waits_for="the servers change from one version to another"))
+                models |= {name: self.models[name]} if name in self.models else {}
+            else:
+                watched = self._carried_on(name, found)
+                verdicts.append(_verdict(name, watched, limits))
+                models[name] = watched.settled(limits)
+        return Watch(models=models), verdicts
 
     def _carried_on(self, name: str, by_url: Mapping[str, Served]) -> Watched:
         before, any_server = self.models.get(name), next(iter(by_url.values()))
@@ -330,46 +282,25 @@ class Watch(BaseModel):
         seen = {url: served.traffic for url, served in by_url.items()}
         if before is None or before.sha256 != sha256:
             # Counters continue when one version replaces another, so they are not all traffic of the new version.
-            came = Traffic() if before else _total(seen.values())
+            came = Traffic() if before else reduce(Traffic.plus, seen.values())
             return Watched(version=version, sha256=sha256, seen=seen, since=came, scored_since=came)
-        earlier = dict.fromkeys(seen, before.seen) if isinstance(before.seen, Traffic) else before.seen
-        came = _total(traffic.since(earlier.get(url, Traffic())) for url, traffic in seen.items())
-        return before.model_copy(
-            update={
-                "version": version,
-                "seen": seen,
-                "since": before.since.plus(came),
-                "scored_since": before.scored_since.plus(came),
-            }
-        )
-
-
-def _total(parts: Iterable[Traffic]) -> Traffic:
-    return reduce(Traffic.plus, parts, Traffic())
-
-
-def _settled(watched: Watched, limits: DriftLimits) -> Watched:
-    """Add new traffic to the references until they are large enough; keep them fixed from then on."""
-    if watched.reference.num_texts < limits.min_texts:
-        watched = watched.model_copy(update={"reference": watched.reference.plus(watched.since), "since": Traffic()})
-    if watched.scored_reference.num_scored < limits.min_scored:
-        reference = watched.scored_reference.plus(watched.scored_since)
-        return watched.model_copy(update={"scored_reference": reference, "scored_since": Traffic()})
-    if watched.scored_since.num_scored >= limits.min_scored:  # it was compared
-        return watched.model_copy(update={"scored_since": Traffic()})
-    return watched
+        came = reduce(Traffic.plus, (traffic.since(before.seen.get(url, Traffic())) for url, traffic in seen.items()))
+        since, scored_since = before.since.plus(came), before.scored_since.plus(came)
+        changes = {"version": version, "seen": seen, "since": since, "scored_since": scored_since}
+        return before.model_copy(update=changes)
 
 
 def _verdict(name: str, watched: Watched, limits: DriftLimits) -> Verdict:
-    scored = tuple(feedback_shift(watched.scored_reference, watched.scored_since, limits))
-
-    def waiting(num_texts: int, what: str) -> Verdict:
-        reason = f"{num_texts:,} of {limits.min_texts:,.0f} texts {what}"
-        return Verdict(model=name, version=watched.version, num_texts=0, shifts=scored, waits_for=reason)
-
-    if watched.reference.num_texts < limits.min_texts:
-        return waiting(watched.reference.num_texts + watched.since.num_texts, "for the reference")
-    if watched.since.num_texts < limits.min_texts:
-        return waiting(watched.since.num_texts, "since the last comparison")
-    found = (*shifts(watched.reference, watched.since, limits), *scored)
-    return Verdict(model=name, version=watched.version, num_texts=watched.since.num_texts, shifts=found)
+    """Compare what came since with the reference; the scored answers apart, as soon as there are enough of them."""
+    scored = watched.scored_since.wrong_rate - watched.scored_reference.wrong_rate
+    is_scored = min(watched.scored_reference.num_scored, watched.scored_since.num_scored) >= limits.min_scored
+    found = [Limit.at_most("wrong_increase", scored, limits.max_wrong_increase)] if is_scored else []
+    num_first, num_new = watched.reference.num_texts, watched.since.num_texts
+    waits_for = ""
+    if num_first < limits.min_texts:
+        waits_for = f"{num_first + num_new:,} of {limits.min_texts:,.0f} texts for the reference"
+    elif num_new < limits.min_texts:
+        waits_for = f"{num_new:,} of {limits.min_texts:,.0f} texts since the last comparison"
+    else:
+        found = [*shifts(watched.reference, watched.since, limits), *found]
+    return Verdict(name, watched.version, 0 if waits_for else num_new, tuple(found), waits_for)

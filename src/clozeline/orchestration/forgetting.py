@@ -17,25 +17,25 @@ import pyarrow.parquet as pq
 
 from clozeline.corpus.cleaning.preparation import clean, split_long
 from clozeline.corpus.sources.store import SnapshotStore, keep_earlier_records
-from clozeline.orchestration.garbage import held_to_remove, lock_of, own_lock
+from clozeline.orchestration.garbage import held_to_remove, lock_of
 from clozeline.orchestration.import_items import FOLDER as ITEMS
 from clozeline.orchestration.import_items import items_files, without, write_items
 from clozeline.records import snapshot
 from clozeline.records.finetune.scored_items import HeldOut
-from clozeline.records.reading.streams import Meter, decompressed
+from clozeline.records.reading.streams import decompressed
 from clozeline.records.record import Lock, LockedPath, Record
-from clozeline.records.snapshot import FORGOTTEN_LOCK, MANIFEST, MIN_WORDS, Earlier, Forgotten, Snapshot, words_of
+from clozeline.records.snapshot import FORGOTTEN_LOCK, MANIFEST, MIN_WORDS, Earlier, Forgotten, words_of
 from clozeline.registry.decisions import every_version, mark
 from clozeline.registry.lineage import Ancestor, ancestry
 from clozeline.registry.models import MODEL_PREFIX, Registered
 from clozeline.registry.publishing import Publisher
 from clozeline.system.errors import ArtifactError, DataError
-from clozeline.system.files import Removal, SweptStore, files_in, remove_folder, replacing_file, replacing_folder, sweep
+from clozeline.system.files import Removal, SweptStore, files_in, remove_folder, replacing_folder, sweep
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import database_of
 from clozeline.tracking.stored_files import search_files
 from clozeline.versions.objects import Stored
-from clozeline.versions.project import last_output
+from clozeline.versions.project import last_output, own_lock
 
 _PARQUET: Final = b"PAR1"
 _BLOCK_BYTES: Final = 1 << 22
@@ -106,7 +106,7 @@ def _cells(path: Path) -> Iterator[str]:
 
 def _blocks(path: Path, forms: Forgotten) -> Iterator[str]:
     rest = ""
-    with decompressed(path, Meter()) as stream:
+    with decompressed(path) as stream:
         while block := stream.read(_BLOCK_BYTES):
             block += stream.readline()
             if 0 in block[:4096]:
@@ -116,13 +116,6 @@ def _blocks(path: Path, forms: Forgotten) -> Iterator[str]:
             for form in dict.fromkeys((text, unescaped, html.unescape(text))):
                 yield rest + form
             rest = text[forms.start_of_rest(text) :]
-
-
-def hashes_of_quoting(root: Path, sought: Sought, lock: Lock) -> Iterator[str]:
-    """Yield the hashes under which `lock` names files of items that quote the text."""
-    quoting = {str(file.relative_to(root)) for file in items_files(root) if sought.is_quoted_in(file)}
-    for stage in lock.stages.values():
-        yield from (dep.md5 for dep in stage.deps if dep.md5 and dep.path in quoting)
 
 
 def items_store(root: Path, sought: Sought) -> SweptStore:
@@ -140,19 +133,6 @@ def items_store(root: Path, sought: Sought) -> SweptStore:
             num_bytes = sum(len(item.model_dump_json(exclude_defaults=True)) for item in gone)
             removals.append(Removal(num_bytes, partial(write_items, file, kept), len(gone)))
     return SweptStore("imports: items", num_kept, tuple(removals))
-
-
-def rewrite(earlier: Earlier, forgotten: Forgotten, folder: Path) -> Snapshot:
-    """Write the snapshot `earlier` without the `forgotten` texts into the empty folder `folder`."""
-    assert earlier.manifest
-    store = SnapshotStore(folder, earlier, forgotten)
-    if any(file.records is not None for file in earlier.files):
-        files = keep_earlier_records(store)
-    else:
-        files = tuple(store.keep_earlier(file, file.name) for file in earlier.files)
-    rewritten = earlier.manifest.model_copy(update={"files": files, "forgotten": forgotten.digest})
-    rewritten.write(folder / MANIFEST, exclude_none=True)
-    return rewritten
 
 
 @dataclass(frozen=True)
@@ -228,61 +208,55 @@ class _Forgetting:
         self._forgotten = snapshot.with_tombstone(self._root / FORGOTTEN_LOCK, text)
         self._is_known = before == self._forgotten
         self._num_words = len(words_of(text))
-        self._lock = own_lock(workspace)
-        self._registered = self._versions()
-        locks = [self._lock, *(one for _, _, one in self._registered if one)]
-        items = hashes_of_quoting(self._root, sought, self._lock)
-        self._holding = frozenset(stored.holding(sought.is_in)).union(self._in_outputs(), items)
-        self._spread = stored.spread(self._holding, locks).union(self._unfinished().objects)
+        self._lock = own_lock(workspace.root)
+        database = database_of(self._address)
+        self._has_mlflow = database is None or database.exists()
+        self._registered = every_version(self._address) if self._has_mlflow else []
+        self._locks: dict[Registered, Lock] = {}
+        for version, _ in self._registered:
+            with suppress(ArtifactError):  # it is gone: nobody can say what the version was made of
+                self._locks[version] = lock_of(version, Publisher(self._address))
+        quoting = {str(file.relative_to(self._root)) for file in items_files(self._root) if sought.is_quoted_in(file)}
+        deps = [dep for stage in self._lock.stages.values() for dep in stage.deps]
+        items = {dep.md5 for dep in deps if dep.md5 and dep.path in quoting}
+        self._holding = stored.holding(sought.is_in).union(self._in_outputs(), items)
+        unfinished = _Unfinished.read(self._root / _UNFINISHED, absent=_Unfinished())
+        self._spread = stored.spread(self._holding, [self._lock, *self._locks.values()]).union(unfinished.objects)
 
     def findings(self) -> Findings:
         versions = tuple(self._affected())
-        runs = {version.run_id for version, _, _ in self._registered}
-        in_runs = search_files(self._address, self._sought.is_quoted_in, runs) if self._has_mlflow else None
+        runs = {version.run_id for version, _ in self._registered}
+        searched = search_files(self._address, self._sought.is_quoted_in, runs) if self._has_mlflow else (None, ())
+        in_runs, of_versions = searched
         outs = {self._root / out.path: out.md5 in self._spread and name != _SNAPSHOT for name, out in self._outs()}
         stores = (
             *self._stored.without(self._spread),
             SweptStore.of_paths("workspace: outputs", outs, lambda path: outs[path] and path.exists()),
             items_store(self._root, self._sought),
             *self._in_work(),
-            *([in_runs.removable] if in_runs else []),
+            *([in_runs] if in_runs else []),
         )
         copies = [file for file in files_in(self._workspace.work / "registry") if self._sought.is_in(file)]
         of_copies = (f"{file.relative_to(self._root)}: a copy of a registered package" for file in copies)
-        left = (*self._in_sources(), *of_copies, *(in_runs.of_versions if in_runs else ()))
+        left = (*self._in_sources(), *of_copies, *of_versions)
         held = tuple(self._held_of(self._present()))
         return Findings(self._num_words, self._is_known, held, versions, stores, left)
 
     def carry_out(self, findings: Findings) -> None:
         """First the tombstone, so that the text cannot come back; then the marks, which need what is removed last."""
         snapshot.write(self._root / FORGOTTEN_LOCK, self._forgotten)
-        with replacing_file(self._root / _UNFINISHED) as file:
-            file.write_text(_Unfinished(objects=tuple(sorted(self._spread))).model_dump_json(), encoding="utf-8")
+        _Unfinished(objects=tuple(sorted(self._spread))).write(self._root / _UNFINISHED)
         for one in findings.versions:
             mark(one.version, one.removed, self._address, was_trained_on=one.was_trained_on)
         self._rewrite_snapshot()
         sweep(findings.stores)
         (self._root / _UNFINISHED).unlink()
 
-    @property
-    def _has_mlflow(self) -> bool:
-        database = database_of(self._address)
-        return database is None or database.exists()
-
-    def _versions(self) -> list[tuple[Registered, tuple[str, ...], Lock | None]]:
-        """Return every registered version with its aliases, and its dvc.lock if that is still there."""
-        found: list[tuple[Registered, tuple[str, ...], Lock | None]] = []
-        for version, aliases in every_version(self._address) if self._has_mlflow else ():
-            lock = None
-            with suppress(ArtifactError):  # without it nobody can say what the version was made of
-                lock = lock_of(version, Publisher(self._address))
-            found.append((version, aliases, lock))
-        return found
-
     def _affected(self) -> Iterator[AffectedVersion]:
-        for version, aliases, lock in self._registered:
-            if lock is None:
+        for version, aliases in self._registered:
+            if version not in self._locks:
                 continue
+            lock = self._locks[version]
             behind = list(ancestry(lock, f"dist/{version.name.removeprefix(MODEL_PREFIX)}").all())
             removed = tuple(sorted(one.path for one in behind if one.md5 in self._spread))
             if removed:
@@ -354,9 +328,11 @@ class _Forgetting:
             remove_folder(self._root / folder)
             return
         with replacing_folder(self._root / folder) as beside:
-            rewrite(earlier, self._forgotten, beside)
+            store = SnapshotStore(beside, earlier, self._forgotten)
+            if any(file.records is not None for file in earlier.files):
+                files = keep_earlier_records(store)
+            else:
+                files = tuple(store.keep_earlier(file, file.name) for file in earlier.files)
+            rewritten = earlier.manifest.model_copy(update={"files": files, "forgotten": self._forgotten.digest})
+            rewritten.write(beside / MANIFEST, exclude_none=True)
         self._stored.replace_output(_SNAPSHOT, folder)
-
-    def _unfinished(self) -> _Unfinished:
-        file = self._root / _UNFINISHED
-        return _Unfinished.model_validate_json(file.read_bytes()) if file.is_file() else _Unfinished()

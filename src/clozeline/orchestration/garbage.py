@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,24 +19,19 @@ from clozeline.system.workspace import Workspace, run_lock, tracking_uri
 from clozeline.tracking.addresses import database_of
 from clozeline.tracking.runs import deliver_waiting
 from clozeline.tracking.stored_files import Nights
-from clozeline.versions.objects import dvc_stores
+from clozeline.versions.objects import Stored
+from clozeline.versions.project import own_lock
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What a sweep keeps besides the data of named versions, the working tree, branches and tags."""
-
-    num_nights: int
-    """Newest nights of each workspace."""
-    min_age: timedelta
-    """Anything younger is kept, because a run may be about to use it."""
-
-
-def sweep_project(workspace: Workspace, kept: Kept, *, shared: bool, is_dry: bool) -> tuple[SweptStore, ...]:
+def sweep_project(
+    workspace: Workspace, num_nights: int, min_age: timedelta, *, shared: bool, is_dry: bool
+) -> tuple[SweptStore, ...]:
     """Remove data that is no longer needed, unless `is_dry`. Return the kept and the removable data of each store.
 
-    Every store is read before the first removal. A sweep may be killed; the next one continues it. `shared`: also sweep
-    the remote, and a cache outside the project.
+    Every store is read before the first removal. A sweep may be killed; the next one continues it. Kept are the data of
+    named versions, of the newest nights of each workspace, of the working tree, branches and tags; and anything that is
+    younger than `min_age`, because a run may be about to use it. `shared`: also sweep the remote, and a cache outside
+    the project.
 
     Raises:
         ParamsError: DVC cannot read a branch or tag.
@@ -48,7 +42,7 @@ def sweep_project(workspace: Workspace, kept: Kept, *, shared: bool, is_dry: boo
     database = database_of(address)
     if database is not None and not database.exists():
         raise _nothing_known(address)
-    before = datetime.now(UTC) - kept.min_age
+    before = datetime.now(UTC) - min_age
     with ExitStack() as stack:
         if not is_dry:
             stack.enter_context(held_to_remove(workspace))
@@ -56,13 +50,18 @@ def sweep_project(workspace: Workspace, kept: Kept, *, shared: bool, is_dry: boo
         versions = versions_in_use(address)
         if start := StartLock.of_yaml(workspace.root / START_LOCK):  # its version may have no alias any more
             versions.append(publisher.registry.version(start.model, start.version))
-        nights = Nights.read(address, identity_of(workspace), kept.num_nights)
+        nights = Nights.read(address, identity_of(workspace), num_nights)
         if not nights.has_own:
             raise _nothing_known(address)
-        if shared:
-            _require_quiet(nights)
-        locks = (*nights.locks, *(lock_of(version, publisher) for version in versions), own_lock(workspace))
-        in_dvc = stack.enter_context(dvc_stores(workspace.root, locks, before, shared=shared))
+        if shared and nights.running_elsewhere:
+            raise TransientError(
+                f"{', '.join(nights.running_elsewhere)} of another workspace is active, and may need what the shared"
+                " stores hold",
+                do="wait until it ends (if it was killed, the next run of its workspace closes it, or delete it in"
+                " MLflow: `clozeline ui`), or leave `--shared` out: then only this workspace's own stores are swept",
+            )
+        locks = (*nights.locks, *(lock_of(version, publisher) for version in versions), own_lock(workspace.root))
+        in_dvc = stack.enter_context(Stored.open(workspace.root, shared=shared)).without_old(locks, before)
         # Without `num_nights` nights no run is too old.
         ended = min(before, nights.oldest_kept) if nights.oldest_kept else datetime.min.replace(tzinfo=UTC)
         stores = (*in_dvc, nights.files(locks, ended), *_in_work(workspace, versions, before, ended))
@@ -100,16 +99,6 @@ def lock_of(version: Registered, publisher: Publisher) -> Lock:
         return Lock.read(evidence / LOCK)
 
 
-def own_lock(workspace: Workspace) -> Lock:
-    """Return the dvc.lock of the working tree, which may have stages that dvc.yaml no longer has; empty before a run.
-
-    Raises:
-        ArtifactError: it is damaged.
-    """
-    file = workspace.root / "dvc.lock"
-    return Lock.read(file) if file.is_file() else Lock(stages={})
-
-
 def _nothing_known(address: str) -> ArtifactError:
     return ArtifactError(
         f"MLflow at {address} knows no run of this workspace, so it cannot say what is still needed",
@@ -117,54 +106,40 @@ def _nothing_known(address: str) -> ArtifactError:
     )
 
 
-def _require_quiet(nights: Nights) -> None:
-    if nights.running_elsewhere:
-        raise TransientError(
-            f"{', '.join(nights.running_elsewhere)} of another workspace is active, and may need what the shared"
-            " stores hold",
-            do="wait until it ends (if it was killed, the next run of its workspace closes it, or delete it in"
-            " MLflow: `clozeline ui`), or leave `--shared` out: then only this workspace's own stores are swept",
-        )
-
-
 def _in_work(
     workspace: Workspace, versions: Iterable[Registered], before: datetime, ended: datetime
 ) -> tuple[SweptStore, ...]:
-    """Return logs and checkpoints of runs that ended before `ended`, and indexes and copies of models that are gone."""
+    """Return logs and checkpoints of runs that ended before `ended`, indexes and copies of models that are gone, and
+    trainings and sweeps that ended before `ended`, with the text and tokens that no other training reads.
+    """
     saved = [step for stage in ("pretrain", "finetune") for step in (workspace.work / stage).rglob("step-*")]
     searched = {model_name(folder.name) for folder in workspace.root.glob("dist/*")} | {one.name for one in versions}
     copies = {copy_name(version) for version in versions}
+    kept = set(workspace.experiments.glob("[!.]*"))
+    texts = {folder for folder in kept if folder.name.startswith(("corpus-", "tokens-"))}
+    old = {folder for folder in kept if _written(folder) < ended}
+    links = [link for folder in kept - old for part in ("data", "models") for link in (folder / part).glob("*")]
+    read = {parent for link in links if link.is_symlink() for parent in link.resolve().parents}
+
+    def is_old(folder: Path) -> bool:
+        return _written(folder) < ended
 
     def is_unnamed(index: Path) -> bool:
         return not {index.name, model_name(index.name)} & searched and _written(index) < before
 
+    def is_lost(folder: Path) -> bool:
+        return folder.name not in copies and _written(folder) < before
+
+    def is_unread(text: Path) -> bool:
+        return text in old and text.resolve() not in read
+
     return (
-        SweptStore.of_paths("work: logs", run_folders(workspace.logs), lambda folder: _written(folder) < ended),
-        SweptStore.of_paths(
-            "work: checkpoints", {step.parent for step in saved}, lambda folder: _written(folder) < ended
-        ),
+        SweptStore.of_paths("work: logs", run_folders(workspace.logs), is_old),
+        SweptStore.of_paths("work: checkpoints", {step.parent for step in saved}, is_old),
         SweptStore.of_paths("work: search indexes", workspace.work.glob("search/[!.]*"), is_unnamed),
-        SweptStore.of_paths(
-            "work: fetched models",
-            workspace.work.glob("registry/[!.]*"),
-            lambda folder: folder.name not in copies and _written(folder) < before,
-        ),
-        *_experiments(workspace.experiments, ended),
-    )
-
-
-def _experiments(kept: Path, ended: datetime) -> tuple[SweptStore, SweptStore]:
-    """Return trainings and sweeps that ended before `ended`, then the text and tokens that no other training reads."""
-    found = set(kept.glob("[!.]*"))
-    texts = {folder for folder in found if folder.name.startswith(("corpus-", "tokens-"))}
-    old = {folder for folder in found if _written(folder) < ended}
-    links = [link for folder in found - old for part in ("data", "models") for link in (folder / part).glob("*")]
-    read = {parent for link in links if link.is_symlink() for parent in link.resolve().parents}
-    return (
-        SweptStore.of_paths("work: experiments", found - texts, lambda folder: folder in old),
-        SweptStore.of_paths(
-            "work: text of experiments", texts, lambda folder: folder in old and folder.resolve() not in read
-        ),
+        SweptStore.of_paths("work: fetched models", workspace.work.glob("registry/[!.]*"), is_lost),
+        SweptStore.of_paths("work: experiments", kept - texts, old.__contains__),
+        SweptStore.of_paths("work: text of experiments", texts, is_unread),
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
@@ -82,7 +82,7 @@ class _Length(_File):
     max_seq_length: PositiveInt | None = None
 
 
-_Form = TypeVar("_Form", bound=_File)
+_Form = TypeVar("_Form")
 
 
 @dataclass(frozen=True)
@@ -105,13 +105,12 @@ def sentence_vectors(published: Published, hidden_size: int) -> SentenceVectors 
     """
     if published.file(MODULES) is None:
         return None
-    listed = [_checked(published, MODULES, _Module, module) for module in _json(published, MODULES)]
-    modules = [module.type.rpartition(".")[2] for module in listed]
+    modules = [module.type.rpartition(".")[2] for module in _read(published, MODULES, list[_Module])]
     if unknown := [module for module in modules if module not in _KNOWN]:
         problem = f"{published.name} has the modules {', '.join(modules)} ({MODULES}), not {', '.join(_KNOWN)} alone"
         raise ArtifactError(problem, do=f"import another model: {unknown[0]} is not exported")
     prompted = _read(published, "config_sentence_transformers.json", _Prompted)
-    pooling = _json(published, POOLING, {}) if "Pooling" in modules else {}
+    pooling = _read(published, POOLING, dict[str, Any]) if "Pooling" in modules else {}
     prompts = {name: text for name, text in (prompted.prompts or {}).items() if text}
     if prompts and pooling.get("include_prompt") is False:
         problem = f"{published.name} was trained with `include_prompt: false` ({POOLING}), vectors of the text alone"
@@ -147,23 +146,14 @@ def _pooling(published: Published, facts: Mapping[str, Any], hidden_size: int) -
 
 
 def _read(published: Published, name: str, form: type[_Form]) -> _Form:
-    return _checked(published, name, form, _json(published, name, {}))
-
-
-def _checked(published: Published, name: str, form: type[_Form], facts: Any) -> _Form:
+    """Return the content of a file, empty if it is missing, in this form."""
+    path, kind = published.file(name), list if name == MODULES else dict
     try:
-        return form.model_validate(facts)
+        return TypeAdapter(form).validate_python({} if path is None else facts_in(path, kind=kind))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "an entry"
         raise damaged(Path(published.name) / name, f"{key}: {first['input']!r}", first["msg"]) from error
-
-
-def _json(published: Published, name: str, otherwise: Any = None) -> Any:
-    path = published.file(name)
-    if path is None:
-        return otherwise
-    return facts_in(path, kind=list if name == MODULES else dict)
 
 
 @dataclass(frozen=True)
@@ -246,8 +236,15 @@ def _check_weights(published: Published) -> None:
         raise ArtifactError(
             f"{published.name} has no {WEIGHTS}, whole or in shards with {INDEX}", do="download or save the model again"
         )
-    for name in sizes:
-        _check_readable(published, name)
+    for file in (Path(published.name) / name for name in sizes):
+        if file.suffix == ".safetensors" and file.is_file():  # on the hub they are downloaded later
+            try:
+                with safe_open(file, framework="numpy") as weights:
+                    weights.keys()
+            except SafetensorError as error:
+                raise ArtifactError(
+                    f"{file.name} of {published.name} is no safetensors: {error}", do="download or save the model again"
+                ) from error
     needed, free = _BYTES_PER_WEIGHT_BYTE * size_bytes, available_bytes()
     if needed > free:
         raise ArtifactError(
@@ -255,20 +252,6 @@ def _check_weights(published: Published) -> None:
             f" {free / 1e9:.1f} GB are available here",
             do="import a smaller model, or import this one on a machine with more memory",
         )
-
-
-def _check_readable(published: Published, name: str) -> None:
-    """Refuse a damaged file of weights in a folder; on the hub they are downloaded later."""
-    file = Path(published.name) / name
-    if file.suffix != ".safetensors" or not file.is_file():
-        return
-    try:
-        with safe_open(file, framework="numpy") as weights:
-            weights.keys()
-    except SafetensorError as error:
-        raise ArtifactError(
-            f"{name} of {published.name} is no safetensors: {error}", do="download or save the model again"
-        ) from error
 
 
 def _task(published: Published, asked: str | None, *, is_sentence_encoder: bool) -> Task:

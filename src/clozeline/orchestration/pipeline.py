@@ -20,7 +20,7 @@ from clozeline.system.processes import uninterrupted
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import Status
-from clozeline.tracking.runs import FlowRun, StageRecord
+from clozeline.tracking.runs import FlowRun
 from clozeline.versions.graph import StageNode, fingerprint
 from clozeline.versions.remote import fetch_runs
 from clozeline.versions.reproduce import RESTORE_FROM_REMOTE, Outcome
@@ -58,7 +58,7 @@ class PipelineRun:
             WORKSPACE: identity_of(workspace),
             "prefect.flow_run_id": str(runtime.flow_run.id),
         }
-        self._tracked = FlowRun.open(workspace.outbox, tracking_uri(workspace), str(runtime.flow_run.name), self._tags)
+        self._tracked = FlowRun(workspace.outbox, tracking_uri(workspace), str(runtime.flow_run.name), self._tags)
 
     @classmethod
     @contextlib.contextmanager
@@ -96,7 +96,7 @@ class PipelineRun:
         """
         if seconds := seconds_before(attempt):
             get_run_logger().info("the next attempt starts in %.0f s", seconds)
-            if self._processes.are_ending_within(seconds):
+            if self._processes.ending.wait(seconds):
                 raise KeyboardInterrupt
 
     def bring_up_to_date(self, node: StageNode) -> None:
@@ -115,7 +115,7 @@ class PipelineRun:
             require_inputs(self.workspace.root, self.graph, done)
             outcome = self._reproduce(node) if node.is_changed else "unchanged"
         finally:
-            get_run_logger().info("%s: %s", node.name, "stopped" if self._processes.are_ending else outcome)
+            get_run_logger().info("%s: %s", node.name, "stopped" if self._processes.ending.is_set() else outcome)
             self.results[node.name] = StageResult(node.name, outcome, time.monotonic() - started)
             with self._at_work:
                 self._num_at_work -= 1
@@ -136,12 +136,12 @@ class PipelineRun:
         if ended.outcome is None:
             failure = failure_of(ended)
             failure.is_reported &= not hearing.is_cut
-            self._tracked.fail_stage(run_id, "KILLED" if self._processes.are_ending else "FAILED", str(failure))
+            self._tracked.fail_stage(run_id, "KILLED" if self._processes.ending.is_set() else "FAILED", str(failure))
             raise failure
         if ended.outcome == "executed":
             locked = Lock.read(root / "dvc.lock").stages[node.name]
             metrics, shown = [root / path for path in node.metrics], [root / path for path in node.shown]
-            self._tracked.end_stage(run_id, StageRecord(ended.outcome, locked, metrics, [*shown, log]))
+            self._tracked.end_stage(run_id, ended.outcome, locked, metrics=metrics, shown=[*shown, log])
         else:
             self._tracked.drop_stage(run_id)
         return ended.outcome

@@ -5,21 +5,20 @@ Flows and the rest of this room use the documented `flow`, `task`, `runtime`, lo
 A scheduled run that starts after a crash runs never beside a running one, and not in an endless crash loop.
 """
 
-import fcntl
 import logging
 import os
 import re
 import sys
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final, Self, TypedDict, cast
+from typing import Any, Final, Self, cast
 from uuid import UUID
 
 from prefect import State, runtime
 from prefect.blocks.notifications import SlackWebhook
+from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
@@ -36,10 +35,13 @@ from pydantic import SecretStr
 
 from clozeline.cluster.address import takes_whole_stages
 from clozeline.system.errors import ClozelineError, TransientError
+from clozeline.system.workspace import run_lock
 
 # Prefect has no block for e-mail by SMTP. Its block for Slack passes an address that is not Slack's on to Apprise.
 
 
+SERVER_PASSWORD: Final = "PREFECT_SERVER_API_AUTH_STRING"
+"""Variable of a server: it answers only requests with this `USER:PASSWORD`."""
 HEALTH: Final = "/api/health"
 """Path of the endpoint that answers when a server is ready."""
 OWNED_TAG: Final = "clozeline"
@@ -80,23 +82,20 @@ STAGES: Final = cast("TaskRunner[PrefectFuture[Any]]", _Stages())
 the processes that wait for nodes."""
 
 
-class _Retries(TypedDict):
-    retries: int
-    retry_delay_seconds: list[float] | float
-    retry_condition_fn: Callable[[object, object, State[Any]], bool]
-
-
 def _is_transient(task: object, task_run: object, state: State[Any]) -> bool:
     return isinstance(state.result(raise_on_failure=False), TransientError)
 
 
-RETRIES: Final = _Retries(
-    retries=len(_RETRY_DELAYS_SECONDS),
-    retry_delay_seconds=_RETRY_DELAYS_SECONDS,
-    retry_condition_fn=_is_transient,
-)
-"""Options of a task that is tried again after a `TransientError`, through an outage of more than 10 minutes."""
-STAGE_RETRIES: Final = RETRIES | {"retry_delay_seconds": 0.0}
+EFFECT: Final[dict[str, Any]] = {"cache_policy": NO_CACHE, "persist_result": False}
+"""Options of a task that acts on the outside world: it runs each time."""
+RETRIES: Final[dict[str, Any]] = {
+    **EFFECT,
+    "retries": len(_RETRY_DELAYS_SECONDS),
+    "retry_delay_seconds": _RETRY_DELAYS_SECONDS,
+    "retry_condition_fn": _is_transient,
+}
+"""Options of one that is tried again after a `TransientError`, too, through an outage of more than 10 minutes."""
+STAGE_RETRIES: Final[dict[str, Any]] = {**RETRIES, "retry_delay_seconds": 0.0}
 """The same for a task in a thread, where no signal ends Prefect's wait: it waits itself for `seconds_before`."""
 
 
@@ -120,21 +119,19 @@ class WithoutLinks(logging.Filter):
         return not (isinstance(record.msg, str) and record.msg.startswith(_OF_THE_SERVER))
 
 
+_PLAIN: Final = WithoutTraceback()
+_UNLINKED: Final = WithoutLinks()
+
+
 def tell_errors_plainly() -> None:
     """Make flow and task runs log a `ClozelineError` by its message, once. A second call changes nothing."""
-    _filter(WithoutTraceback)
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(_PLAIN)
 
 
 def seconds_before(attempt: int) -> float:
     """Return how long a task waits before an attempt; the first one is 1."""
     return _RETRY_DELAYS_SECONDS[attempt - 2] if attempt > 1 else 0.0
-
-
-def _filter(kind: type[logging.Filter]) -> None:
-    for name in LOGGERS:
-        logger = logging.getLogger(name)
-        if not any(isinstance(known, kind) for known in logger.filters):
-            logger.addFilter(kind())
 
 
 def api_url() -> str | None:
@@ -152,16 +149,12 @@ def has_server_password() -> bool:
     return get_current_settings().server.api.auth_string is not None
 
 
-def server_password(password: str) -> dict[str, str]:
-    """Return the server settings with which only requests with `password`, a `USER:PASSWORD`, are answered."""
-    return {"PREFECT_SERVER_API_AUTH_STRING": password}
-
-
 def use_temporary_server(url: str, password: str) -> None:
     """Make this process and its children use the Prefect server at `url` from now on, and print no links to it."""
     os.environ.update(PREFECT_API_URL=url, PREFECT_API_AUTH_STRING=password)
     read_environment()
-    _filter(WithoutLinks)
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(_UNLINKED)
 
 
 def server_command(host: str, port: int) -> list[str]:
@@ -200,19 +193,12 @@ def living_run(lock_file: Path, *, wait_seconds: float = 15.0) -> str | None:
     `wait_seconds` is as long as the stage of a killed run may take to end. The kernel knows whether a run is alive;
     Prefect only sees its heartbeats.
     """
-    deadline = time.monotonic() + wait_seconds
-    while lock_file.exists():
-        with lock_file.open("a+", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return None
-            except BlockingIOError:
-                file.seek(0)
-                found = _FLOW_RUN.search(file.read())
-        if time.monotonic() >= deadline:
-            return found[1] if found else None
-        time.sleep(0.2)
-    return None
+    try:
+        with run_lock(lock_file, wait_seconds=wait_seconds):
+            return None
+    except TransientError:
+        found = _FLOW_RUN.search(lock_file.read_text(encoding="utf-8"))
+        return found[1] if found else None
 
 
 def leave_to(run: str) -> State[object]:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Final, Self
 
 from prefect import runtime
@@ -12,10 +11,8 @@ from prefect import runtime
 from clozeline.inference.latency import Latency, as_fast
 from clozeline.orchestration.checks import git_tags, identity_of
 from clozeline.orchestration.trials import PackageTrials, Tried
-from clozeline.params.delivery import ReleaseParams
 from clozeline.params.project import Params
 from clozeline.records.package import Manifest, Precision, read_manifest
-from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.records.record import Lock
 from clozeline.registry.changes import ChampionChangedError
 from clozeline.registry.decisions import Decision, Gate, Outcome, forgetting, gates
@@ -127,15 +124,9 @@ def require_locked(workspace: Workspace, package: str) -> None:
 
 
 def register(
-    publisher: Publisher,
-    workspace: Workspace,
-    paths: MetricPaths,
-    folder: Path,
-    measured: Latency,
-    params: ReleaseParams,
-    trained: TrainedEncoder | None,
+    publisher: Publisher, tried: PackageTrials, measured: Latency, trained: TrainedEncoder | None
 ) -> Registered:
-    """Register the package in `folder`, choose the precision to serve by default, sign it if there is a key, and check
+    """Register the package, choose the precision to serve by default, sign it if there is a key, and check
     that the version predicts.
 
     Each release chooses the precision again, so that no noisy measurement decides for ever. Rounds that disagree decide
@@ -144,10 +135,19 @@ def register(
     Raises:
         ArtifactError: the version does not load, or does not answer every text.
     """
+    root, folder, paths = tried.workspace.root, tried.folder, tried.metric_paths
     manifest = read_manifest(folder)
-    version = publisher.publish(folder, model_name(folder.name), _evidence(workspace, folder.name, paths, trained))
+    metrics = {f"{METRICS}/{path}": root / "metrics" / path for path in (paths.quality, paths.export) if path}
+    flow_run = {WORKSPACE: identity_of(tried.workspace), "prefect.flow_run_id": str(runtime.flow_run.id)}
+    evidence = Evidence(
+        files={LOCK: root / LOCK, "params.yaml": root / "params.yaml", **metrics},
+        trained=trained,
+        tags={**git_tags(root), **flow_run},
+        card=release_section(folder.name, tried.figures.quality, Lock.read(root / LOCK)),
+    )
+    version = publisher.publish(folder, model_name(folder.name), evidence)
     if measured.is_steady or version.served is None or version.served_on != processor():
-        chosen = faster(manifest, measured, params.min_int8_speedup)
+        chosen = faster(manifest, measured, tried.params.release.min_int8_speedup)
         version = publisher.registry.serve(version, chosen, processor(), measured.int8_speedup)
     if key := signing_key():
         publisher.registry.tag(version, SIGNATURE, sign(folder, key))
@@ -155,22 +155,6 @@ def register(
     times = {key: value for key, value in asdict(measured).items() if value is not None}
     publisher.measured(version, {f"latency/{key}": float(value) for key, value in times.items()})
     return version
-
-
-def _evidence(workspace: Workspace, package: str, paths: MetricPaths, trained: TrainedEncoder | None) -> Evidence:
-    root = workspace.root
-    quality = PackageMetrics.read(root / "metrics", paths).quality
-    metrics = {f"{METRICS}/{path}": root / "metrics" / path for path in (paths.quality, paths.export) if path}
-    return Evidence(
-        files={LOCK: root / LOCK, "params.yaml": root / "params.yaml", **metrics},
-        trained=trained,
-        tags={
-            **git_tags(root),
-            WORKSPACE: identity_of(workspace),
-            "prefect.flow_run_id": str(runtime.flow_run.id),
-        },
-        card=release_section(package, quality, Lock.read(root / LOCK)),
-    )
 
 
 def faster(manifest: Manifest, measured: Latency, min_speedup: float) -> Precision:
@@ -188,9 +172,7 @@ def _why_fp32(manifest: Manifest, version: Registered) -> str:
     return f"{as_fast(version.int8_speedup)}, measured by a release on this processor"
 
 
-def decide(
-    publisher: Publisher, version: Registered, params: ReleaseParams, figures: PackageMetrics, trials: PackageTrials
-) -> Decision:
+def decide(publisher: Publisher, version: Registered, trials: PackageTrials) -> Decision:
     """Pass `version` through the gates, move the aliases accordingly, and store the decision beside the version.
 
     If someone else changes the champion meanwhile, it is decided again, against the new one.
@@ -200,20 +182,18 @@ def decide(
     """
     for _ in range(_MOST_DECISIONS - 1):
         with suppress(ChampionChangedError):
-            return _decide(publisher, version, params, figures, trials)
-    return _decide(publisher, version, params, figures, trials)
+            return _decide(publisher, version, trials)
+    return _decide(publisher, version, trials)
 
 
-def _decide(
-    publisher: Publisher, version: Registered, params: ReleaseParams, figures: PackageMetrics, trials: PackageTrials
-) -> Decision:
-    registry = publisher.registry
+def _decide(publisher: Publisher, version: Registered, trials: PackageTrials) -> Decision:
+    registry, params = publisher.registry, trials.params.release
     champion = registry.settle(version.name)
     if champion == version:
         return Decision(outcome="unchanged", model=version.name, version=version.version)
     tried = trials.against(champion) if champion else Tried()
     on_old = trials.on_old_text(champion) if champion else Tried()
-    checked = [*gates(params, figures, tried.figures), *forgetting(params, on_old.figures)]
+    checked = [*gates(params, trials.figures, tried.figures), *forgetting(params, on_old.figures)]
     never = ["release.promote is `never`"] if champion and params.promote == "never" else []
     doubts = [*never, *(one.why_not for one in (tried, on_old) if one.why_not)]
     outcome, reason = _outcome(version, checked, doubts, trials.accept_held)

@@ -27,7 +27,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import PrefectHTTPStatusError
 
 from clozeline.orchestration import prefect_adapter
-from clozeline.orchestration.prefect_adapter import HEALTH, api_url, has_server_password
+from clozeline.orchestration.prefect_adapter import HEALTH, SERVER_PASSWORD, api_url, has_server_password
 from clozeline.orchestration.stage_process import stage_environment
 from clozeline.system import processes
 from clozeline.system.errors import ParamsError, TransientError
@@ -71,10 +71,7 @@ def running(server: Server, workspace: Workspace) -> Iterator[subprocess.Popen[b
     try:
         yield process
     finally:
-        process.terminate()
-        process.wait()
-        assert process.stdin
-        process.stdin.close()
+        processes.end(process)
 
 
 def wait_until_ready(server: Server, process: subprocess.Popen[bytes], workspace: Workspace) -> None:
@@ -88,13 +85,9 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], workspace
         with suppress(OSError, HTTPException), urlopen(server.url + server.health, timeout=5):
             return
         time.sleep(0.2)
-    exit_code = process.poll()
-    raise TransientError(
-        f"{server.name} did not start:"
-        f" {'it runs, but gives no answer' if exit_code is None else f'it ended with exit code {exit_code}'} at"
-        f" {server.url}{server.health}",
-        do=f"read {_log_of(server, workspace)}",
-    )
+    require_running(server, process, workspace)
+    problem = f"{server.name} did not start: it runs, but gives no answer at {server.url}{server.health}"
+    raise TransientError(problem, do=f"read {_log_of(server, workspace)}")
 
 
 def require_running(server: Server, process: subprocess.Popen[bytes], workspace: Workspace) -> None:
@@ -122,18 +115,25 @@ def protection(workspace: Workspace, port: int) -> dict[str, str]:
     Raises:
         ParamsError: the folder `work` belongs to another user.
     """
-    return {} if has_server_password() else prefect_adapter.server_password(_kept_password(workspace, port))
+    return {} if has_server_password() else {SERVER_PASSWORD: _kept_password(workspace, port)}
 
 
 def sign_in(workspace: Workspace, port: int) -> str:
     """Return what to type where Prefect's page asks for a password."""
     if has_server_password():
-        return "sign in with the value of PREFECT_SERVER_API_AUTH_STRING"
+        return f"sign in with the value of {SERVER_PASSWORD}"
     return f"sign in with the line in {workspace.prefect_password(port).relative_to(workspace.root)}"
 
 
 def _kept_password(workspace: Workspace, port: int) -> str:
-    _close(workspace.work)
+    try:
+        workspace.close_to_others()
+    except PermissionError as error:
+        raise ParamsError(
+            f"{workspace.work}, which holds the password of Prefect's server, belongs to another user and is open to"
+            " others",
+            do="start the server as its owner, or set PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD",
+        ) from error
     file = workspace.prefect_password(port)
     if not file.exists():
         with held_beside(file) as folder:
@@ -146,19 +146,6 @@ def _kept_password(workspace: Workspace, port: int) -> str:
     return file.read_text(encoding="utf-8").strip()
 
 
-def _close(folder: Path) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_mode & 0o077:
-        try:
-            folder.chmod(0o700)
-        except PermissionError as error:
-            raise ParamsError(
-                f"{folder}, which holds the password of Prefect's server, belongs to another user and is open to"
-                " others",
-                do="start the server as its owner, or set PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD",
-            ) from error
-
-
 def serve_until_interrupted(
     workspace: Workspace, *, mlflow_port: int, prefect_port: int, say: Callable[[str], None]
 ) -> None:
@@ -169,60 +156,38 @@ def serve_until_interrupted(
         ArtifactError: MLflow's local database is damaged.
         TransientError: a server did not start, or ended; its log says why.
     """
-    address = tracking_uri(workspace)
-    servers = [_prefect(prefect_port, protection(workspace, prefect_port))]
+    address, api = tracking_uri(workspace), f"http://{HOST}:{prefect_port}/api"
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(prefect_port)]
+    environment = {**prefect_adapter.page_settings(api), **protection(workspace, prefect_port)}
+    servers = [Server("Prefect", command, prefect_port, HEALTH, environment)]
     if address.startswith("http"):
         say(f"MLflow   {address} (from MLFLOW_TRACKING_URI)")
     else:
         prepare(address)
-        servers.insert(0, _mlflow(mlflow_port, address))
+        command = [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--backend-store-uri", address]
+        command += ["--host", HOST, "--port", str(mlflow_port)]
+        servers.insert(0, Server("MLflow", command, mlflow_port, "/health"))
     for server in servers:
-        _require_free(server)
+        try:
+            socket.create_server((HOST, server.port)).close()
+        except OSError as error:
+            raise ParamsError(
+                f"{server.name} cannot listen on port {server.port}: {error}",
+                do=f"choose another one: clozeline ui --{server.name.lower()}-port {server.port + 1}",
+            ) from error
     with ExitStack() as stack:
         started = [(server, stack.enter_context(running(server, workspace))) for server in servers]
         for server, process in started:
             wait_until_ready(server, process, workspace)
             say(f"{server.name:8} {server.url}")
         say(f"Prefect asks for a password: {sign_in(workspace, prefect_port)}")
-        say(f"To see flow runs there: export PREFECT_API_URL={_api(prefect_port)}")
+        say(f"To see flow runs there: export PREFECT_API_URL={api}")
         say("Ctrl-C ends both.")
         with suppress(KeyboardInterrupt):
             while True:
                 for server, process in started:
                     require_running(server, process, workspace)
                 time.sleep(0.2)
-
-
-def _mlflow(port: int, address: str) -> Server:
-    module = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
-    return Server(
-        name="MLflow",
-        command=[*module, "--backend-store-uri", address, "--host", HOST, "--port", str(port)],
-        port=port,
-        health="/health",
-    )
-
-
-def _prefect(port: int, password: Mapping[str, str]) -> Server:
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
-    environment = {**prefect_adapter.page_settings(_api(port)), **password}
-    return Server(name="Prefect", command=command, port=port, health=HEALTH, environment=environment)
-
-
-def _api(prefect_port: int) -> str:
-    return f"http://{HOST}:{prefect_port}/api"
-
-
-def _require_free(server: Server) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, server.port))
-        except OSError as error:
-            raise ParamsError(
-                f"{server.name} cannot listen on port {server.port}: {error}",
-                do=f"choose another one: clozeline ui --{server.name.lower()}-port {server.port + 1}",
-            ) from error
 
 
 def ensure_prefect_server(workspace: Workspace) -> None:
@@ -239,7 +204,7 @@ def ensure_prefect_server(workspace: Workspace) -> None:
     with socket.create_server((HOST, 0)) as listener:
         port = int(listener.getsockname()[1])
     # Schedules need a permanent server.
-    environment = {**prefect_adapter.SERVER_WITHOUT_SCHEDULES, **prefect_adapter.server_password(password)}
+    environment = {**prefect_adapter.SERVER_WITHOUT_SCHEDULES, SERVER_PASSWORD: password}
     server = Server("Prefect", prefect_adapter.server_command(HOST, port), port, HEALTH, environment)
     lifetime = ExitStack()
     process = lifetime.enter_context(running(server, workspace))
@@ -267,20 +232,15 @@ def answering_server() -> Iterator[SyncPrefectClient]:
                 f"the Prefect server at PREFECT_API_URL={client.api_url} does not answer: {failure}",
                 do="start it (`python infra/prefect/start_server.py`) or correct PREFECT_API_URL",
             )
-        _require_access(client)
+        try:
+            client.hello()  # unlike the health check, this needs the password
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code != 401:
+                raise
+            raise ParamsError(
+                f"the Prefect server refuses the password: {client.api_url} (PREFECT_API_URL) is no server of this"
+                " project, or has another one",
+                do="`export PREFECT_API_AUTH_STRING=$(cat FILE)`; FILE is work/prefect-PORT.password of the project in"
+                " whose folder it was started",
+            ) from error
         yield client
-
-
-def _require_access(client: SyncPrefectClient) -> None:
-    """Ask what needs the password, unlike the health check."""
-    try:
-        client.hello()
-    except PrefectHTTPStatusError as error:
-        if error.response.status_code != 401:
-            raise
-        raise ParamsError(
-            f"the Prefect server refuses the password: {client.api_url} (PREFECT_API_URL) is no server of this"
-            " project, or has another one",
-            do="`export PREFECT_API_AUTH_STRING=$(cat FILE)`; FILE is work/prefect-PORT.password of the project in"
-            " whose folder it was started",
-        ) from error

@@ -22,11 +22,10 @@ import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO
-from uuid import UUID
 
 from clozeline.system import errors, processes
 from clozeline.system.errors import ClozelineError
@@ -65,6 +64,8 @@ _BY_EXIT_CODE: Final[dict[int, type[ClozelineError]]] = {
     if isinstance(kind, type) and issubclass(kind, ClozelineError)
 }
 NUM_KEPT: Final = 50
+_RUN_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Prefect's id of a flow run, which names the folder of its logs."""
 
 
 class Transcript:
@@ -107,7 +108,9 @@ class _Reader:
 
     def read(self) -> bool:
         """Read the available bytes; return False at the end of the stream."""
-        content = _read(self._descriptor)
+        content = b""
+        with suppress(OSError):  # Linux ends a pseudo-terminal with EIO
+            content = os.read(self._descriptor, _READ_BYTES)
         if self._is_terminal and content:
             sys.stderr.buffer.write(content)
             sys.stderr.flush()
@@ -118,13 +121,6 @@ class _Reader:
             drawing = line.rstrip("\r").rpartition("\r")[2]
             self._transcript.add(_ESCAPES.sub("", drawing), is_shown=self._is_terminal)
         return bool(content)
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, _READ_BYTES)
-    except OSError:  # Linux ends a pseudo-terminal with EIO
-        return b""
 
 
 def _terminal() -> tuple[int, int] | None:
@@ -162,7 +158,8 @@ class StageProcesses:
     def __init__(self, kept_open: Sequence[int] = ()) -> None:
         self._kept_open = tuple(kept_open)  # inherited descriptors keep the run lock until the last process ends
         self._running: set[subprocess.Popen[bytes]] = set()
-        self._is_ending = threading.Event()
+        self.ending = threading.Event()
+        """Set once the run ends."""
 
     def reproduce(
         self,
@@ -190,17 +187,9 @@ class StageProcesses:
         meanwhile = None if kills is None or kills_before is None else kills - kills_before
         return Ended(name, exit_code, transcript.tail, str(log), meanwhile)
 
-    @property
-    def are_ending(self) -> bool:
-        return self._is_ending.is_set()
-
-    def are_ending_within(self, seconds: float) -> bool:
-        """Wait for the end of the run, but no longer; return whether it came."""
-        return self._is_ending.wait(seconds)
-
     def end_all(self) -> None:
         """End every process now, and any later one as soon as it starts."""
-        self._is_ending.set()
+        self.ending.set()
         for process in list(self._running):
             processes.end(process)
 
@@ -222,7 +211,7 @@ class StageProcesses:
             os.close(given)
         self._running.add(process)
         try:
-            if self._is_ending.is_set():
+            if self.ending.is_set():
                 processes.end(process)
             yield process, {output_read: False} | ({errors_read: True} if errors_read != output_read else {})
         finally:
@@ -237,7 +226,7 @@ def is_killed(exit_code: int) -> bool:
 
 
 def failure_of_killed(
-    name: str, exit_code: int, log: str, out_of_memory_kills: int | None, memory_bytes: int | None = None
+    name: str, log: str, out_of_memory_kills: int | None, memory_bytes: int | None = None
 ) -> ClozelineError:
     """Return the error for a stage that was killed.
 
@@ -270,7 +259,7 @@ def failure_of(ended: Ended) -> ClozelineError:
         failure.is_reported = True
         return failure
     if is_killed(ended.exit_code):
-        return failure_of_killed(ended.name, ended.exit_code, ended.log, ended.out_of_memory_kills)
+        return failure_of_killed(ended.name, ended.log, ended.out_of_memory_kills)
     last_line = next((line for line in reversed(ended.text.splitlines()) if line.strip()), "(none)")
     problem = f"stage `{ended.name}` failed with exit code {ended.exit_code}; its last line: {last_line}"
     return _BY_EXIT_CODE.get(ended.exit_code, ClozelineError)(problem, do=f"read {ended.log}")
@@ -303,13 +292,4 @@ def forget_old_runs(logs: Path) -> None:
 
 def run_folders(logs: Path) -> list[Path]:
     """Return the folder of each run in `logs`."""
-    return [folder for folder in logs.glob("*") if folder.is_dir() and _is_of_a_run(folder)]
-
-
-def _is_of_a_run(folder: Path) -> bool:
-    """Whether the name is a UUID, as Prefect's run ids are."""
-    try:
-        UUID(folder.name)
-    except ValueError:
-        return False
-    return True
+    return [folder for folder in logs.glob("*") if folder.is_dir() and _RUN_ID.fullmatch(folder.name)]

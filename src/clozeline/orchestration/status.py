@@ -11,11 +11,11 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
-from pydantic import BaseModel, ConfigDict
 
 from clozeline.orchestration.prefect_adapter import deployments_of, runs_of
 from clozeline.orchestration.servers import answering_server
-from clozeline.registry.decisions import newest_decision_about
+from clozeline.records.record import Record
+from clozeline.registry.decisions import newest_decision
 from clozeline.registry.models import CANDIDATE, CHAMPION, MODEL_PREFIX
 from clozeline.registry.versions import Registry
 from clozeline.system.errors import ClozelineError
@@ -40,11 +40,7 @@ _LATE: Final = "Late"
 T = TypeVar("T")
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class ScheduledRun(_Record):
+class ScheduledRun(Record):
     """The last run of a deployment, and when the next one is due."""
 
     deployment: str
@@ -75,28 +71,26 @@ def _of(client: SyncPrefectClient, deployment: DeploymentResponse) -> ScheduledR
     due_first = FlowRunSort.EXPECTED_START_TIME_ASC
     planned = next(iter(runs_of(client, deployment.id, _PLANNED, due_first, limit=1)), None)
     due = planned.expected_start_time if planned else None
+    state = last.state if last else None
     message, do = "", ""
-    is_waiting = last is not None and last.state is not None and last.state.type not in _ENDED
-    if planned is not None and planned.state_name == _LATE and not is_waiting:
+    if planned is not None and planned.state_name == _LATE and (state is None or state.type in _ENDED):
         message = "a run is late: no worker has started it"
         do = f"`python -m clozeline.flows.worker --pool {deployment.work_pool_name}`"
-    if last is None or last.state is None:
-        return ScheduledRun(deployment=deployment.name, message=message, do=do, next=due)
-    if last.state.type in _UNSUCCESSFUL:
-        message = last.state.message or ""
-        do = _NEXT_STEPS.get(last.state.name or "", "see its message, then `clozeline run`")
+    if state is not None and state.type in _UNSUCCESSFUL:
+        message = state.message or ""
+        do = _NEXT_STEPS.get(state.name or "", "see its message, then `clozeline run`")
     return ScheduledRun(
         deployment=deployment.name,
-        state=last.state.name or last.state.type.value,
-        started=last.start_time,
-        ended=last.end_time,
-        message=message or last.state.message or "",
+        state=(state.name or state.type.value) if state else "",
+        started=last.start_time if last else None,
+        ended=last.end_time if last else None,
+        message=message or (state and state.message) or "",
         do=do,
         next=due,
     )
 
 
-class ModelStatus(_Record):
+class ModelStatus(Record):
     """The champion of one model, and the candidate that has not replaced it."""
 
     name: str
@@ -120,18 +114,18 @@ class ModelStatus(_Record):
         return [f"a fleet serves it from {self.serve_from:%H:%M:%S} UTC on; {back} takes the change back"]
 
 
-class Disk(_Record):
+class Disk(Record):
     free_bytes: int
     total_bytes: int
 
 
-class Remote(_Record):
+class Remote(Record):
     url: str
     num_missing: int
     """Cached objects that it lacks."""
 
 
-class Problem(_Record):
+class Problem(Record):
     """A source that could not be read."""
 
     about: str
@@ -140,7 +134,7 @@ class Problem(_Record):
     do: str
 
 
-class ProjectStatus(_Record):
+class ProjectStatus(Record):
     models: list[ModelStatus] | None
     """None, like the other fields: unknown, because of one of the problems."""
     runs: list[ScheduledRun] | None
@@ -184,7 +178,7 @@ def _models(address: str) -> list[ModelStatus]:
 def _model(registry: Registry, address: str, name: str) -> ModelStatus:
     champion, candidate = registry.at(name, CHAMPION), registry.at(name, CANDIDATE)
     last = next(iter(registry.changes(name)[-1:]), None)
-    decision = newest_decision_about(candidate, address) if candidate else None
+    decision = newest_decision(candidate, registry.run_of(candidate), address) if candidate else None
     serves_from = champion.announcement.serve_from_seconds if champion and champion.announcement else 0.0
     return ModelStatus(
         name=name,

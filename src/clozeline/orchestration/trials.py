@@ -11,6 +11,7 @@ Shapes: T items or texts, L tokens of a window, M targets, V vocabulary.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,6 @@ from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import kind_of, load
 from clozeline.inference.tokenization import TokenizedText, Window
 from clozeline.orchestration.import_items import are_built_in
-from clozeline.params.delivery import ImportParams
 from clozeline.params.pretraining import FROM_CHAMPION
 from clozeline.params.project import Params
 from clozeline.records.evaluation import NATS_PER_UNKNOWN_BYTE
@@ -31,6 +31,7 @@ from clozeline.records.finetune.scored_items import TEST_FILE, HeldOut
 from clozeline.records.finetune.statistics import difference_interval
 from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
 from clozeline.records.package import read_manifest
+from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.records.record import Lock
 from clozeline.registry.models import Registered, fetch
 from clozeline.registry.trained import document_keys_of
@@ -46,8 +47,6 @@ NUM_FOLDS = 7
 """Passes over a text; a pass hides every seventh token, about the share that BERT hides in training."""
 _NUM_SAMPLES = 2_000
 _SEED = 0
-_VALIDATION = ("evaluate", "validation_text")
-"""Stage and argument of its command that name the validation text."""
 _OLD_TEXT: Final = "work/trial/old_validation.parquet"
 """Copy of those validation texts that were in the champion's snapshot too."""
 
@@ -267,6 +266,19 @@ class PackageTrials:
     accept_held: bool = False
     """Whether a person has approved versions that are held."""
 
+    @property
+    def folder(self) -> Path:
+        return self.workspace.root / "dist" / self.package
+
+    @property
+    def metric_paths(self) -> MetricPaths:
+        return MetricPaths.of(self.package, self.params.packages[self.package])
+
+    @cached_property
+    def figures(self) -> PackageMetrics:
+        """What the stages measured of the package."""
+        return PackageMetrics.read(self.workspace.root / "metrics", self.metric_paths)
+
     def against(self, champion: Registered) -> Tried:
         """Measure the package and `champion` on the same items."""
         return self._tried(champion, self._items)
@@ -280,7 +292,7 @@ class PackageTrials:
     def _tried(self, champion: Registered, items: Callable[[], TrialItems]) -> Tried:
         try:
             theirs = fetch(f"models:/{champion.name}/{champion.version}", self.workspace).folder
-            return Tried(try_both(self.workspace.root / "dist" / self.package, theirs, items()))
+            return Tried(try_both(self.folder, theirs, items()))
         except (IncomparableError, ArtifactError) as error:
             return Tried(why_not=error.cause)
 
@@ -302,30 +314,21 @@ class PackageTrials:
     def _test_items(self) -> str:
         if imported := self.params.imports.get(self.package):
             if not kind_of(imported.task).is_language_model:
-                self._check_own(imported)
+                items = HeldOut.lines(self.workspace.root / imported.items)
+                if are_built_in(items, imported.task, reads_pairs=imported.reads_pairs):
+                    raise incomparable(
+                        f"{imported.items} holds the built-in items, which cannot tell the better model;"
+                        " `clozeline import --labelled FILE` takes yours"
+                    )
             return imported.items
         return f"models/{self.params.export.models[self.package]}/{TEST_FILE}"
 
-    def _check_own(self, imported: ImportParams) -> None:
-        """Check that the items of an import are the user's.
-
-        Raises:
-            IncomparableError: they are built in.
-        """
-        items = HeldOut.lines(self.workspace.root / imported.items)
-        if are_built_in(items, imported.task, reads_pairs=imported.reads_pairs):
-            raise incomparable(
-                f"{imported.items} holds the built-in items, which cannot tell the better model;"
-                " `clozeline import --labelled FILE` takes yours"
-            )
-
     def _items(self) -> TrialItems:
         root = self.workspace.root
-        stages = Lock.read(root / "dvc.lock").stages
-        stage, argument = _VALIDATION
+        evaluate = Lock.read(root / "dvc.lock").stages.get("evaluate")
         return TrialItems(
             root=root,
-            validation_text=stages[stage].argument(argument) if stage in stages else "",
+            validation_text=evaluate.argument("validation_text") if evaluate else "",
             test_items=self._test_items(),
             most=self.params.release.max_trial_items,
             longest=self.params.evaluate.max_length,

@@ -60,9 +60,9 @@ class ExportParams(Section):
     ladder: tuple[RungParams, ...]
     """INT8 schemes in the order of trial; the first that passes `gates` is served."""
     static_ratios: tuple[Positive, ...]
-    """Limits of the ratio (`exporting/ranges.py`), tried in this order on the scheme that passed. Activations up to the
-    limit, as they are or smoothed, get a fixed scale if that passes too and loses nothing. Empty: all scales are
-    computed at run time.
+    """Limits of the ratio (`exporting/fixed_scales.py`), tried in this order on the scheme that passed. Activations up
+    to the limit, as they are or smoothed, get a fixed scale if that passes too and loses nothing. Empty: all scales
+    are computed at run time.
     """
     gates: ExportGates
     num_agreement_texts: Count

@@ -3,8 +3,8 @@
 Both are tables, with a row for each need and for each piece of advice.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -36,110 +36,49 @@ class Situation:
     """Memory of the device that will train."""
 
     @property
-    def family(self) -> str:
-        return self.plan.family
-
-    @property
     def seconds(self) -> float:
         """Estimated seconds for the whole budget; 0 if nothing was timed."""
         return self.plan.budget_tokens / self.speed.tokens_per_second if self.speed else 0.0
 
 
-@dataclass(frozen=True)
-class _Advice:
-    holds: Callable[[Situation], bool]
-    text: str
-
-
-def advise(situation: Situation) -> Iterator[str]:
-    """Yield every applicable piece of advice, in the order of the table."""
-    return (advice.text for advice in _ADVICE if advice.holds(situation))
-
-
-def _is_largest_part_vocabulary(situation: Situation) -> bool:
-    count = situation.plan.count
-    return count.embedding > 2 * count.body
-
-
-def _has_few_tokens(situation: Situation) -> bool:
-    params = situation.plan.params
+def advise(situation: Situation) -> list[str]:
+    """Return every applicable piece of advice, in the order of the table."""
+    plan, params, budget = situation.plan, situation.plan.params, situation.plan.budget_tokens
+    family, count = FAMILIES.get(plan.family), plan.count
+    is_wide = plan.shape is not None and plan.shape.hidden_size >= _WIDE
+    is_trained = params.steps != 0
+    adamw_rate = params.optimizer.learning_rate if is_trained and "adamw" in params.optimizer.kind else 0.0
+    is_post_norm = is_trained and family is not None and not family.is_pre_norm
     could_be_smaller = params.start is None and params.model.size != "mini"
-    return could_be_smaller and situation.plan.budget_tokens < _ENOUGH_TOKENS_PER_PARAMETER * situation.plan.count.body
-
-
-def _is_post_norm_on_short_budget(situation: Situation) -> bool:
-    family = FAMILIES.get(situation.family)
-    is_post_norm = family is not None and not family.is_pre_norm and situation.plan.params.steps != 0
-    return is_post_norm and situation.plan.budget_tokens < _SHORT_BUDGET_TOKENS
-
-
-def _has_high_rate(situation: Situation, limit: float) -> bool:
-    optimizer = situation.plan.params.optimizer
-    return "adamw" in optimizer.kind and optimizer.learning_rate > limit and situation.plan.params.steps != 0
-
-
-def _is_wide(situation: Situation) -> bool:
-    shape = situation.plan.shape
-    return shape is not None and shape.hidden_size >= _WIDE
-
-
-def _exports(situation: Situation) -> bool:
-    family = FAMILIES.get(situation.family)
-    return family is not None and family.exports and OBJECTIVES[situation.plan.params.objective].head != "rtd"
-
-
-_ADVICE = (
-    _Advice(
-        lambda situation: situation.plan.memory.total > situation.memory_bytes,
-        TOO_LARGE,
-    ),
-    _Advice(
-        lambda situation: situation.seconds > _DAY_SECONDS,
+    exports = family is not None and family.exports and OBJECTIVES[params.objective].head != "rtd"
+    table = {
+        TOO_LARGE: plan.memory.total > situation.memory_bytes,
         "The training takes more than a day here: choose a smaller size, fewer steps, a GPU, or several GPUs"
-        ' (CLOZELINE_TORCHRUN="--nproc-per-node 8").',
-    ),
-    _Advice(
-        _is_post_norm_on_short_budget,
+        ' (CLOZELINE_TORCHRUN="--nproc-per-node 8").': situation.seconds > _DAY_SECONDS,
         "Families that normalize after each layer leave the unigram plateau late. On such a short budget, modernbert,"
-        " which normalizes before each layer, learns more.",
-    ),
-    _Advice(
-        lambda situation: _has_high_rate(situation, _HIGH_RATE),
+        " which normalizes before each layer, learns more.": is_post_norm and budget < _SHORT_BUDGET_TOKENS,
         "This `learning_rate` is high for every size and objective: at size mini, 8e-3 left a masked model on the"
-        " unigram plateau, and cost a causal one 0.42 nats per token (300 steps; docs/pretraining.md).",
-    ),
-    _Advice(
-        lambda situation: _is_wide(situation) and _has_high_rate(situation, _HIGH_RATE_IF_WIDE),
+        " unigram plateau, and cost a causal one 0.42 nats per token (300 steps; docs/pretraining.md).": (
+            adamw_rate > _HIGH_RATE
+        ),
         "This `learning_rate` suits the sizes mini and tiny. Wider models want less: ModernBERT was trained at 8e-4 in"
-        " size base (Warner et al. 2024).",
-    ),
-    _Advice(
-        _has_few_tokens,
+        " size base (Warner et al. 2024).": is_wide and adamw_rate > _HIGH_RATE_IF_WIDE,
         "The budget has fewer than 20 tokens per parameter of the body (the best ratio for causal models by Hoffmann et"
         " al. 2022): a smaller size may learn as much, and answers faster. Repeating a small corpus helps only for a"
-        " few epochs.",
-    ),
-    _Advice(
-        _is_largest_part_vocabulary,
-        "Most parameters belong to the vocabulary: a smaller `vocab_size` shrinks the model without slower learning.",
-    ),
-    _Advice(
-        lambda situation: situation.plan.compute.attention > situation.plan.compute.body,
-        "At this `max_length`, attention costs more than all weights: check whether most texts are shorter.",
-    ),
-    _Advice(
-        lambda situation: situation.family in _EAGER,
-        "DeBERTa is slow for its size, because transformers has no fused attention for it.",
-    ),
-    _Advice(
-        lambda situation: not _exports(situation),
-        "This encoder has no ONNX export that predicts tokens: leave it out of `models`.",
-    ),
-)
+        " few epochs.": could_be_smaller and budget < _ENOUGH_TOKENS_PER_PARAMETER * count.body,
+        "Most parameters belong to the vocabulary: a smaller `vocab_size` shrinks the model without slower learning.": (
+            count.embedding > 2 * count.body
+        ),
+        "At this `max_length`, attention costs more than all weights: check whether most texts are shorter.": (
+            plan.compute.attention > plan.compute.body
+        ),
+        "DeBERTa is slow for its size, because transformers has no fused attention for it.": plan.family in _EAGER,
+        "This encoder has no ONNX export that predicts tokens: leave it out of `models`.": not exports,
+    }
+    return [advice for advice, applies in table.items() if applies]
 
 
 _OF_START: Final = "that of the start"
-_RECIPE_OF_START: Final = "domain-adaptation"
 _TOKENIZER = {f"tokenize.{key}" for key in ("algorithm", "existing", "vocab_size", "lowercase")} | {
     "pretrain.start",
     "pretrain.recipe",
@@ -162,23 +101,14 @@ class Recommendation:
     """Dotted key of params.yaml → value."""
     family: str = _OF_START
     size: str = _OF_START
-    recipe: str = _RECIPE_OF_START
+    recipe: str = "domain-adaptation"
 
 
 @cache
 def choices() -> Mapping[str, Recommendation]:
     """Return the recommendations by need, the values of `clozeline plan --for`."""
     rows = YAML(typ="safe").load(Path(__file__).with_name("choices.yaml"))
-    return MappingProxyType({need: _recommendation(**row) for need, row in rows.items()})
-
-
-def _recommendation(*, start: str | None = None, **row: Any) -> Recommendation:
-    """Return a row; `start` is an encoder that others pre-trained on text of a domain, to be trained further."""
-    if start is None:
-        return Recommendation(**row)
-    tokenizer = {"tokenize.algorithm": "existing", "tokenize.existing": start}
-    training = {"pretrain.start": start, "pretrain.recipe": _RECIPE_OF_START, "pretrain.objective": "mlm"}
-    return Recommendation(params=tokenizer | training, **row)
+    return MappingProxyType({need: Recommendation(**row) for need, row in rows.items()})
 
 
 @dataclass(frozen=True)
@@ -186,7 +116,7 @@ class Combined:
     """Merged choices for several needs; the need that is named first wins."""
 
     params: Mapping[str, Any]
-    conflicts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    conflicts: Mapping[str, tuple[str, ...]]
     """Need → keys that it would have set differently."""
 
 

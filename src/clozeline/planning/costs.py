@@ -8,8 +8,9 @@ fit into memory gets a warning, because the kernel would kill it without a messa
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -26,7 +27,7 @@ from clozeline.language.models import LanguageModel, head_of, outline
 from clozeline.language.objectives import OBJECTIVES
 from clozeline.params.model import ModelParams
 from clozeline.params.pretraining import PretrainParams
-from clozeline.planning.timing import Speed, measure
+from clozeline.planning.timing import Speed, measure, own_device
 from clozeline.pretraining.job import Pretraining
 from clozeline.pretraining.starting import start_from, token_ids
 from clozeline.system.machine import available_bytes, available_cores
@@ -73,20 +74,18 @@ class ParameterCount:
 
     @classmethod
     def of(cls, model: LanguageModel) -> Self:
-        tables = {id(module.weight): module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
-        inner = {id(parameter): parameter for part in parts_of(model) for parameter in part.base_model.parameters()}
-        every = {id(parameter): parameter for parameter in model.parameters()}
-        of_encoder = {id(parameter) for parameter in parts_of(model)[0].parameters()}
-        matrices = [parameter for parameter in every.values() if parameter.ndim == 2]
-        in_layers = {id(matrix): matrix for matrix in encoder_matrices(model) if id(matrix) not in tables}
+        every: set[Tensor] = {*model.parameters()}  # by identity: a tied weight is in it once
+        tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+        inner: set[Tensor] = {parameter for part in parts_of(model) for parameter in part.base_model.parameters()}
+        matrices = {parameter for parameter in every if parameter.ndim == 2}
         return cls(
             embedding=_size(tables),
-            body=_size({key: parameter for key, parameter in inner.items() if key not in tables}),
-            head=_size({key: parameter for key, parameter in every.items() if key not in inner.keys() | tables.keys()}),
-            matrices=sum(matrix.numel() for matrix in matrices),
-            scales=sum(len(matrix) for matrix in matrices),
-            layer_matrices=_size(in_layers),
-            generator=_size({key: parameter for key, parameter in every.items() if key not in of_encoder}),
+            body=_size(inner - tables),
+            head=_size(every - inner - tables),
+            matrices=_size(matrices),
+            scales=sum(map(len, matrices)),
+            layer_matrices=_size(matrix for matrix in {*encoder_matrices(model)} if matrix not in tables),
+            generator=_size(every - {*parts_of(model)[0].parameters()}),
         )
 
     @property
@@ -107,8 +106,8 @@ class ParameterCount:
         return self.matrices + (self.total - self.matrices + self.scales) * _FP32_BYTES
 
 
-def _size(parameters: Mapping[int, Tensor]) -> int:
-    return sum(parameter.numel() for parameter in parameters.values())
+def _size(parameters: Iterable[Tensor]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
 
 
 @dataclass(frozen=True)
@@ -136,26 +135,23 @@ class Compute:
         `length`: tokens per row. `target_share`: targets / tokens, 0-1; a discriminator predicts at every token.
         """
         if isinstance(model, ReplacedTokenPair):
-            return cls._sum(
-                cls.of(model.discriminator, length=length, target_share=1.0),
-                cls.of(model.generator, length=length, target_share=target_share),
-            )
-        tables = {id(module.weight) for module in model.base_model.modules() if isinstance(module, nn.Embedding)}
-        own = {id(parameter): parameter for parameter in _multiplied(model)}
-        layers = {id(matrix) for matrix in encoder_matrices(model)} & own.keys() - tables
-        inside = sum(own[key].numel() for key in layers)
-        outside = sum(matrix.numel() for key, matrix in own.items() if key not in layers | tables)
+            one = cls.of(model.discriminator, length=length, target_share=1.0)
+            other = cls.of(model.generator, length=length, target_share=target_share)
+            return cls(one.body + other.body, one.attention + other.attention, one.head + other.head)
+        encoder = {*model.base_model.modules()}
+        tables = {module.weight for module in encoder if isinstance(module, nn.Embedding)}
+        own = {matrix for matrix in _multiplied(model) if matrix not in tables}
+        inside = {*encoder_matrices(model)} & own
+        times_used = num_layers(model) / getattr(model.config, "num_hidden_groups", num_layers(model))
+        # The vocabulary's layer is outside the encoder, and counts also if it is tied to the table of tokens.
+        head = [module.weight for module in {*model.modules()} - encoder if isinstance(module, nn.Linear)]
         seen = 0.5 if head_of(model) == "clm" else 1.0
         padded = padded_length(model, length) / length
         return cls(
-            body=2.0 * (inside * _times_used(model) + outside) * padded,
+            body=2.0 * (_size(inside) * times_used + _size(own - inside)) * padded,
             attention=4.0 * num_layers(model) * _num_compared(model, length) * hidden_size(model) * seen * padded,
-            head=2.0 * target_share * _head_weights(model),
+            head=2.0 * target_share * _size(head),
         )
-
-    @classmethod
-    def _sum(cls, *each: Self) -> Self:
-        return cls(*(sum(getattr(one, field.name) for one in each) for field in fields(cls)))
 
     @property
     def forward(self) -> float:
@@ -214,19 +210,6 @@ def num_layers(model: LanguageModel) -> int:
     stated = getattr(model.config, "num_hidden_layers", None)
     lists = (len(module) for module in model.base_model.modules() if isinstance(module, nn.ModuleList))
     return int(stated) if stated is not None else max(lists, default=1)
-
-
-def _times_used(model: LanguageModel) -> float:
-    groups = getattr(model.config, "num_hidden_groups", None)
-    return 1.0 if groups is None else num_layers(model) / groups
-
-
-def _head_weights(model: LanguageModel) -> int:
-    """Return the number of weights in linear layers outside the encoder, including the tied vocabulary layer."""
-    inner = set(model.base_model.modules())
-    return sum(
-        module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear) and module not in inner
-    )
 
 
 def kept_per_token(model: LanguageModel, params: PretrainParams, *, is_on_cpu: bool) -> float:
@@ -315,9 +298,7 @@ def optimizer_numbers(name: str, count: ParameterCount) -> int:
 
 def device_bytes() -> int:
     """Return the memory of the GPU in bytes if there is one; otherwise the main memory that this process may use."""
-    if torch.cuda.is_available():
-        return int(torch.cuda.mem_get_info()[1])
-    return available_bytes()
+    return int(torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else available_bytes()
 
 
 @dataclass(frozen=True)
@@ -343,9 +324,8 @@ class TrainingPlan:
             ArtifactError: `params.start` cannot be loaded.
             ParamsError: the params cannot be satisfied on this machine.
         """
-        model = _started(params, vocab_size) or outline(params.model, OBJECTIVES[params.objective].head, vocab_size)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        precision = Precision.choose(params.precision, device)
+        model = _built(params, vocab_size, "meta")
+        precision = Precision.choose(params.precision, own_device())
         share = target_share(params)
         return cls(
             params=params,
@@ -361,13 +341,7 @@ class TrainingPlan:
     def time(self) -> Speed:
         """Train a few steps on this machine."""
         torch.set_num_threads(self.params.num_threads or available_cores())
-        model = _started(self.params, self.vocab_size) or models.build(
-            self.params.model,
-            OBJECTIVES[self.params.objective].head,
-            TokenIds(self.vocab_size, pad_id=0, cls_id=2, sep_id=3),
-            seed=0,
-        )
-        share = target_share(self.params)
+        model, share = _built(self.params, self.vocab_size, "cpu"), target_share(self.params)
         return measure(model, self.params, target_share=share, flops_per_token=self.compute.training)
 
     @property
@@ -386,24 +360,23 @@ def zoo(params: ModelParams, vocab_size: int) -> dict[tuple[str, str], tuple[Sha
 
     A family that supports replaced-token detection appears a second time, with its generator.
     """
-    return {
-        (name if head == "mlm" else f"{name}, {head}", size): (
-            models.shape_of_encoder(model),
-            ParameterCount.of(model),
-        )
-        for name, family in FAMILIES.items()
-        for head in _IN_ZOO
-        if head in family.forms
-        for size in SIZES
-        for model in [outline(params.model_copy(update={"family": name, "size": size}), head, vocab_size)]
-    }
+    found = {}
+    rows = [(name, head) for name, family in FAMILIES.items() for head in _IN_ZOO if head in family.forms]
+    for (name, head), size in product(rows, SIZES):
+        model = outline(params.model_copy(update={"family": name, "size": size}), head, vocab_size)
+        family = name if head == "mlm" else f"{name}, {head}"
+        found[family, size] = models.shape_of_encoder(model), ParameterCount.of(model)
+    return found
 
 
-def _started(params: PretrainParams, vocab_size: int) -> LanguageModel | None:
-    """Load the model `params.start`, because only its files know its shape; None if it is not set."""
-    if params.start is None:
-        return None
+def _built(params: PretrainParams, vocab_size: int, device: str) -> LanguageModel:
+    """Load the model `params.start`, because only its files know its shape; without one, build that of `params.model`
+    on a device.
+    """
     head = OBJECTIVES[params.objective].head
+    if params.start is None:
+        with torch.device(device):
+            return models.build(params.model, head, TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=0)
     ids = replace(token_ids(params.start, params.start_revision, head), vocab_size=vocab_size)
     return start_from(params, ids, seed=0)
 

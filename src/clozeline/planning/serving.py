@@ -4,7 +4,6 @@ A CPU graph may store its weights in float16, which halves the file. ONNX Runtim
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -21,7 +20,7 @@ from clozeline.encoder.families.layout import TokenIds
 from clozeline.encoder.model import EncoderModel
 from clozeline.encoder.own import OwnModel
 from clozeline.encoder.stock import fresh_stock
-from clozeline.exporting.graph import absorb_graph, remove_graph, size_of, write_graph
+from clozeline.exporting.graph import absorb_graph, remove_graph, write_graph
 from clozeline.exporting.ladder import scheme_of
 from clozeline.exporting.quantization import quantize
 from clozeline.exporting.to_onnx import export_onnx, head_products
@@ -65,14 +64,6 @@ def with_half_weights(model: ModelProto) -> ModelProto:
     return copy
 
 
-@dataclass(frozen=True)
-class GraphCost:
-    """Size of a graph on disk, and its footprint while it answers."""
-
-    file_bytes: int
-    footprint: Footprint
-
-
 def served_families() -> list[str]:
     """Return the families that can be exported to a graph."""
     return [name for name, family in FAMILIES.items() if family.exports and "mlm" in family.forms]
@@ -91,7 +82,7 @@ def check_served(family: str) -> None:
         )
 
 
-def serving_cost(build: Callable[[], LanguageModel], export: ExportParams) -> dict[str, GraphCost]:
+def serving_cost(build: Callable[[], LanguageModel], export: ExportParams) -> dict[str, Footprint]:
     """Return the cost by precision of the untrained masked encoder that `build` returns, exported like the stage.
 
     INT8 uses the ladder's first scheme, with all products outside the head quantized and dynamic activation scales; an
@@ -112,11 +103,11 @@ def _variants(graph: ModelProto, export: ExportParams, head: Sequence[str]) -> I
         yield "INT8", quantize(graph, scheme_of(rung), exact=head).model
 
 
-def _cost(graph: ModelProto, path: Path, feed: GraphFeed) -> GraphCost:
+def _cost(graph: ModelProto, path: Path, feed: GraphFeed) -> Footprint:
     write_graph(graph, path)
-    cost = GraphCost(size_of(path), footprint(path, feed))
+    found = footprint(path, feed)
     remove_graph(path)
-    return cost
+    return found
 
 
 def of_params(params: ModelParams, vocab_size: int) -> LanguageModel:

@@ -12,11 +12,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median_high
+from timeit import timeit
 
 import numpy as np
 import torch
 from torch import nn
 
+from clozeline.exporting.graph import size_of
 from clozeline.inference.open_model import GraphSession, TextBatch
 from clozeline.language.models import LanguageModel, head_of
 from clozeline.language.objectives import DetectionBatch, TargetBatch
@@ -46,12 +49,13 @@ class Speed:
     batch_tokens: int
 
     @property
-    def seconds_per_step(self) -> float:
-        return self.seconds_per_token * self.batch_tokens + self.seconds_per_update
-
-    @property
     def tokens_per_second(self) -> float:
-        return self.batch_tokens / self.seconds_per_step
+        return self.batch_tokens / (self.seconds_per_token * self.batch_tokens + self.seconds_per_update)
+
+
+def own_device() -> torch.device:
+    """Return the device that trains in this process."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def measure(model: LanguageModel, params: PretrainParams, *, target_share: float, flops_per_token: float) -> Speed:
@@ -62,7 +66,7 @@ def measure(model: LanguageModel, params: PretrainParams, *, target_share: float
     Raises:
         ParamsError: this processor does not support the precision, or no compiler is installed.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = own_device()
     precision = Precision.choose(params.precision, device)
     no_flags_V = np.zeros(model.config.vocab_size, dtype=bool)
     if params.gradient_checkpointing:
@@ -119,8 +123,7 @@ def _timed(first: Callable[[], None], second: Callable[[], None], device: torch.
             if device.type == "cuda":
                 torch.cuda.synchronize()
             taken.append(time.perf_counter() - started)
-    medians = [sorted(taken)[len(taken) // 2] for taken in seconds]
-    return medians[0], medians[1]
+    return median_high(seconds[0]), median_high(seconds[1])
 
 
 @dataclass(frozen=True)
@@ -143,8 +146,9 @@ class GraphFeed:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Memory and latency of a graph on one thread."""
+    """Size of a graph on disk, and its memory and latency on one thread."""
 
+    file_bytes: int
     memory_bytes: int | None
     """Resident memory of the whole process after it has answered; None if the system does not report it."""
     text_milliseconds: float
@@ -161,19 +165,16 @@ def footprint(graph: Path, feed: GraphFeed) -> Footprint:
 
 def _footprint(graph: Path, feed: GraphFeed) -> Footprint:
     session = GraphSession(graph, input_names=feed.input_names, num_threads=1)
-    text, batch = (_milliseconds(session, feed, num_texts) for num_texts in (1, BATCH_TEXTS))
-    return Footprint(resident_bytes(), text, batch)
 
-
-def _milliseconds(session: GraphSession, feed: GraphFeed, num_texts: int) -> float:
-    batch = feed.batch(num_texts)
-    session.run(batch, *feed.outputs)
-    seconds: list[float] = []
-    while sum(seconds) < _FOOTPRINT_SECONDS:
-        started = time.perf_counter()
+    def milliseconds(num_texts: int) -> float:
+        batch, seconds = feed.batch(num_texts), [0.0]
         session.run(batch, *feed.outputs)
-        seconds.append(time.perf_counter() - started)
-    return 1000 * min(seconds)
+        while sum(seconds) < _FOOTPRINT_SECONDS:
+            seconds.append(timeit(lambda: session.run(batch, *feed.outputs), number=1))
+        return 1000 * min(seconds[1:])
+
+    text, batch = milliseconds(1), milliseconds(BATCH_TEXTS)
+    return Footprint(size_of(graph), resident_bytes(), text, batch)
 
 
 def resident_bytes() -> int | None:

@@ -7,8 +7,10 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import ConfigDict, Field, computed_field
 from pydantic.dataclasses import dataclass
+
+from clozeline.records.record import Record
 
 MustBe = Literal["at least", "at most", "above", "below"]
 _COMPARISONS: Mapping[MustBe, Callable[[float, float], bool]] = MappingProxyType(
@@ -51,10 +53,8 @@ class Limit:
         return f"{self.name} is {given}{beside}, {self.must_be} {self.limit:g}: {'yes' if self.is_passed else 'NO'}"
 
 
-class PairedFigures(BaseModel):
+class PairedFigures(Record, extra="ignore"):
     """Figures of two packages on the same items."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     metric: str
     candidate: float

@@ -39,14 +39,9 @@ SBOM = "sbom.cdx.json"
 class QuantizationScheme(Record):
     """How `model.int8.onnx` differs from `model.onnx`."""
 
-    activations: Literal["uint8 per token, dynamic", "uint8 per batch, dynamic"]
+    activations: Literal["uint8 per token, dynamic"]
     """How the activations outside `static_activations` are quantized."""
-    weights: Literal[
-        "int8 per column, symmetric",
-        "int8 per matrix, symmetric",
-        "uint8 per column, around 128",
-        "uint8 per matrix, around 128",
-    ]
+    weights: Literal["int8 per column, symmetric", "uint8 per column, around 128"]
     reduce_range: bool
     """`int7` in params.yaml, stored as int8: sums of signed 8-bit products saturate on processors without VNNI."""
     embeddings: Literal["int8 per row, symmetric", "float32"]
@@ -97,8 +92,8 @@ class Measured(Record):
     """Texts that the items come from. The bootstrap resamples texts."""
 
 
-class GraphEvidence(Record):
-    """A graph beside the fp32 graph, with its measurements on the texts of the export."""
+class Rung(Record):
+    """Evidence for the INT8 graph of one scheme of the ladder: measured beside fp32, on the texts of the export."""
 
     size_bytes: int
     """Size of the graph file."""
@@ -123,15 +118,6 @@ class GraphEvidence(Record):
     """Mean cosine between the vectors of a token by fp32 and by the graph, for a model that gives them."""
     token_cosine_min: float | None = None
     checks: tuple[Limit, ...]
-
-    @property
-    def is_passed(self) -> bool:
-        return all(check.is_passed for check in self.checks)
-
-
-class Rung(GraphEvidence):
-    """Evidence for the INT8 graph of one scheme of the ladder."""
-
     scheme: QuantizationScheme
     different_answers: int
     """Number of distinct answers of fp32 over all items."""
@@ -142,6 +128,10 @@ class Rung(GraphEvidence):
     """Smallest cosine between the embeddings of a text run alone and run in a batch."""
     saturation: float
     """Largest difference of a logit from the same graph with 32-bit sums, on the processor of the export."""
+
+    @property
+    def is_passed(self) -> bool:
+        return all(check.is_passed for check in self.checks)
 
 
 def _file_name(name: str) -> str:
@@ -320,7 +310,10 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 class ExportMetrics(MetricFile):
-    """Holds no timing and no machine name, so that the file is reproducible."""
+    """Holds no timing and no machine name, so that the file is reproducible.
+
+    The other figures are those of the scheme that is served; `ladder` has every `Rung` that was tried.
+    """
 
     served: Precision
     """`int8` if a scheme passed every check, else `fp32`."""
@@ -333,27 +326,6 @@ class ExportMetrics(MetricFile):
     """Number of texts, pairs or questions that both graphs answered."""
     int8_agreement: float | None = None
     """Share of items that INT8 answers as fp32 does: `Rung.agreement`."""
-    num_agreement_items: int | None = None
-    fp32_top1: float | None = None
-    """Encoders: share of masked tokens that fp32 predicts; `int8_top1` is the same for INT8."""
-    int8_top1: float | None = None
-    embedding_cosine_mean: float | None = None
-    embedding_cosine_min: float | None = None
-    token_cosine_mean: float | None = None
-    token_cosine_min: float | None = None
-    quantized_matmuls: int | None = None
-    quantized_embeddings: int | None = None
-    quantized_activations: int | None = None
-    """Number of tensors that the quantized products read; `static_activations` of them have a fixed scale."""
-    static_activations: int | None = None
-    smoothed_activations: int | None = None
-    """Number of static activations that are smoothed first."""
-    float_matmuls: int | None = None
-    """Products left in fp32: small layers of the head, those the scheme excludes, and products of two activations
-    outside the fused attention operator.
-    """
-    ladder: tuple[Rung, ...]
-    """Every scheme that was tried. The figures above belong to the scheme that is served."""
 
     @model_validator(mode="after")
     def _int8_has_its_figures(self) -> Self:

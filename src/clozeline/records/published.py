@@ -12,7 +12,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,8 +30,8 @@ _COMMON = ("config.json", "tokenizer_config.json", "tokenizer.json")
 
 _SETTINGS: Final = ("config.json", "tokenizer_config.json")
 _ADAPTER: Final = "adapter_config.json"
-_WEIGHTS: Final = ("model.safetensors", "model.safetensors.index.json")
 _PICKLES: Final = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
+_ATTENTION: Final = ("_attn_implementation", "attn_implementation")
 _REFUSED_KEYS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "auto_map": (
@@ -39,6 +39,7 @@ _REFUSED_KEYS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "save it with a class that transformers itself has, and delete `auto_map`",
         ),
         "configuration_files": ("another file in its place", "rename that file to config.json"),
+        **dict.fromkeys(_ATTENTION, ("a kernel of the hub, which would run here", "delete that line")),
         "_attn_implementation_internal": ("code of the hub to run for attention", "delete that line"),
         "_experts_implementation_internal": ("code of the hub to run for experts", "delete that line"),
         "quantization_config": (
@@ -50,13 +51,13 @@ _REFUSED_KEYS: Mapping[str, tuple[str, str]] = MappingProxyType(
 """Refused keys, at any depth: what each requires, and what to do."""
 _USUAL_CLASS: Final = "AutoModelForMaskedLM"
 """Class with which a model is converted if its config.json names none."""
-_ATTENTION: Final = ("_attn_implementation", "attn_implementation")
 _OWN_ATTENTION: Final = (None, "eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
 """Implementations in transformers itself; any other name is that of a kernel to fetch from the hub."""
 
 WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
 """List of the shards of weights that are not in one file."""
+_WEIGHTS: Final = (WEIGHTS, INDEX)
 TOKENIZER: Final = "tokenizer.json"
 POOLING: Final = "1_Pooling/config.json"
 READ: Final = (
@@ -121,10 +122,9 @@ def pinned(name: str, revision: str | None) -> str | None:
 
 def published_file(name: str, file: str, revision: str | None) -> Path | None:
     """Return a file as `fetched_file` does; None also if the hub does not have the name or does not answer."""
-    try:
+    with suppress(OSError):
         return fetched_file(name, file, revision)
-    except OSError:
-        return None
+    return None
 
 
 def inspected_file(name: str, file: str, revision: str | None) -> Path | None:
@@ -245,14 +245,10 @@ def _entries(facts: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _check_entry(file: str, key: str, value: Any) -> None:
-    is_kernel = key in _ATTENTION and value not in _OWN_ATTENTION
-    if is_kernel:
-        asks_for, do = "a kernel of the hub, which would run here", "delete that line"
-    elif key in _REFUSED_KEYS and value is not None:
+    is_own = value in _OWN_ATTENTION if key in _ATTENTION else value is None
+    if key in _REFUSED_KEYS and not is_own:
         asks_for, do = _REFUSED_KEYS[key]
-    else:
-        return
-    raise ArtifactError(f"{file} requires {asks_for} (`{key}: {json.dumps(value)[:200]}`)", do=do)
+        raise ArtifactError(f"{file} requires {asks_for} (`{key}: {json.dumps(value)[:200]}`)", do=do)
 
 
 def _check_shards(index: Path) -> None:
@@ -411,21 +407,10 @@ def published_folder(name: str, revision: str | None, sha256: Mapping[str, str])
             place = Path(made) / file
             place.parent.mkdir(parents=True, exist_ok=True)
             place.symlink_to(found.resolve())
-        with _naming(name, made):
+        try:
             yield Path(made)
-
-
-@contextmanager
-def _naming(name: str, made: str) -> Iterator[None]:
-    """Let errors name the model where they would name its copy `made`."""
-    try:
-        yield
-    except ClozelineError as error:
-        error.problem, error.expected, error.do = (
-            part.replace(made, name) for part in (error.problem, error.expected, error.do)
-        )
-        error.given = None if error.given is None else str(error.given).replace(made, name)
-        raise
+        except ClozelineError as error:  # it names the folder, which is gone afterwards
+            raise error.with_parts(lambda part: part.replace(made, name)) from error
 
 
 def _unanswered(name: str, error: Any) -> TransientError:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Self
@@ -19,7 +18,7 @@ from typing import Final, Self
 from clozeline.records.package import FILES, Precision, package_sha256, read_manifest, verify
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.workspace import Workspace, tracking_uri
-from clozeline.tracking.addresses import Tables, ask, database_of, local_path, present
+from clozeline.tracking.addresses import database_of, local_path, names_with, present, version_at
 
 MODEL_PREFIX: Final = "clozeline-"
 CANDIDATE: Final = "candidate"
@@ -144,11 +143,12 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPackage:
-    """The package of a registered version, on this machine."""
+    """A package on this machine."""
 
     folder: Path
     """Folder like `dist/<model>/`: the ONNX graphs, the tokenizer, the manifest."""
-    version: Registered
+    version: Registered | None
+    """None for a folder that does not come from the registry."""
 
 
 def model_name(package: str) -> str:
@@ -156,18 +156,13 @@ def model_name(package: str) -> str:
     return f"{MODEL_PREFIX}{package}"
 
 
-def resolve(uri: str) -> Path:
-    """Return the package folder of `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
+def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
+    """Return the package behind `models:/NAME@ALIAS` or `models:/NAME/VERSION`, and its version.
 
     Raises:
         ArtifactError: the model, version or alias is missing, or its files are gone or differ from the registered ones.
         TransientError: the registry does not answer.
     """
-    return fetch(uri).folder
-
-
-def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
-    """Return the package of `uri` and its version; raises the same errors as `resolve`."""
     workspace = workspace or Workspace(Path.cwd())
     _check_there_is_one(uri, tracking_uri(workspace))
     found = package_in_own_database(tracking_uri(workspace), uri)
@@ -175,8 +170,8 @@ def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
         from clozeline.registry.versions import fetch_package
 
         found = fetch_package(uri, workspace)
-    check_registered(found.folder, found.version)
-    return found
+    check_registered(*found)
+    return FetchedPackage(*found)
 
 
 def check_registered(folder: Path, version: Registered) -> None:
@@ -198,7 +193,7 @@ def check_registered(folder: Path, version: Registered) -> None:
 
 
 def live_version(uri: str, workspace: Workspace | None = None) -> Registered:
-    """Return the current version behind `uri` without fetching files; raises the same errors as `resolve`."""
+    """Return the current version behind `uri` without fetching files; raises the same errors as `fetch`."""
     address = tracking_uri(workspace or Workspace(Path.cwd()))
     _check_there_is_one(uri, address)
     found = live_in_own_database(address, uri)
@@ -240,29 +235,23 @@ def _check_there_is_one(uri: str, address: str) -> None:
 
 def names_in_own_database(tracking_uri: str, alias: str) -> list[str] | None:
     """Return the names of our models that have `alias`; None: ask MLflow."""
-    names = ask(tracking_uri, lambda tables: tables.names_with(alias))
+    names = names_with(tracking_uri, alias)
     return None if names is None else [name for name in names if name.startswith(MODEL_PREFIX)]
 
 
 def live_in_own_database(tracking_uri: str, uri: str) -> Registered | None:
     """Return the version behind `uri`; None: ask MLflow, which also reports what is wrong."""
     named = MODEL_URI.fullmatch(uri)
-    return ask(tracking_uri, partial(_live, named)) if named else None
+    found = version_at(tracking_uri, **named.groupdict()) if named else None
+    return Registered.of(named["name"], *found) if named and found else None
 
 
-def _live(named: re.Match[str], tables: Tables) -> Registered | None:
-    name, alias = named["name"], named["alias"]
-    number = tables.number_at(name, alias) if alias else int(named["version"])
-    found = tables.version(name, number) if number is not None else None
-    return Registered.of(name, str(number), found.run_id, found.address, found.tags) if found else None
-
-
-def package_in_own_database(tracking_uri: str, uri: str) -> FetchedPackage | None:
-    """Return the package behind `uri`, without copying it; None: it is not on this machine, or MLflow must be asked."""
+def package_in_own_database(tracking_uri: str, uri: str) -> tuple[Path, Registered] | None:
+    """Return folder and version of the package behind `uri`, in its place; None: it is elsewhere, or ask MLflow."""
     found = live_in_own_database(tracking_uri, uri)
     model = local_path(present(found.address, tracking_uri)) if found else None
     folder = package_in(model) if model else None
-    return FetchedPackage(folder, found) if found and folder else None
+    return (folder, found) if found and folder else None
 
 
 def package_in(model: Path) -> Path | None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from clozeline.reporting import formats
 from clozeline.reporting.run import differences
-from clozeline.tracking.past_runs import ComparedRun
+from clozeline.tracking.past_runs import PastRun
 
 _LOW: Final = "_low"
 _ENDINGS: Final[Mapping[str, str]] = MappingProxyType({"value": "", "low": _LOW, "high": "_high"})
@@ -29,19 +29,19 @@ class Cell:
 class RunComparison:
     """Runs in the order in which they were named."""
 
-    runs: Sequence[ComparedRun]
+    runs: Sequence[PastRun]
 
     @property
     def params(self) -> Mapping[str, tuple[str, ...]]:
         """Value in each run of each differing knob, source and file of code."""
-        locks = [run.facts.lock for run in self.runs]
+        locks = [run.lock for run in self.runs]
         known = [lock for lock in locks if lock is not None]
         return differences(known) if len(known) == len(locks) else {}
 
     @property
     def notes(self) -> Sequence[str]:
         """Parts of the comparison that are missing, in words."""
-        without_lock = [run.name for run in self.runs if run.facts.lock is None]
+        without_lock = [run.name for run in self.runs if run.lock is None]
         return [_NO_PARAMS.format(", ".join(without_lock))] if without_lock else []
 
     @property
@@ -56,8 +56,8 @@ class RunComparison:
                 {
                     "name": run.name,
                     "run_id": run.run_id,
-                    "started": run.facts.started.isoformat(),
-                    "commit": run.facts.commit,
+                    "started": run.started.isoformat(),
+                    "commit": run.commit,
                 }
                 for run in self.runs
             ],
@@ -68,17 +68,17 @@ class RunComparison:
 
     def _measured(self) -> list[str]:
         """Return the keys of the figures with an interval: the encoder's first, then those of tasks."""
-        ends = {key for run in self.runs for key in run.facts.figures if key.endswith(_LOW)}
+        ends = {key for run in self.runs for key in run.figures if key.endswith(_LOW)}
         return sorted((key.removesuffix(_LOW) for key in ends), key=_place)
 
 
-def _numbers(run: ComparedRun, key: str) -> dict[str, float | None]:
-    return {name: run.facts.figures.get(f"{key}{ending}") for name, ending in _ENDINGS.items()}
+def _numbers(run: PastRun, key: str) -> dict[str, float | None]:
+    return {name: run.figures.get(f"{key}{ending}") for name, ending in _ENDINGS.items()}
 
 
-def _cell(run: ComparedRun, key: str) -> Cell:
-    value = run.facts.figures.get(key)
-    return Cell("–") if value is None else Cell(formats.format_of(key)(value), formats.interval(run.facts.figures, key))
+def _cell(run: PastRun, key: str) -> Cell:
+    value = run.figures.get(key)
+    return Cell("–") if value is None else Cell(formats.format_of(key)(value), formats.interval(run.figures, key))
 
 
 def _place(key: str) -> tuple[int, str]:

@@ -17,7 +17,7 @@ from clozeline.registry.decisions import Released
 from clozeline.reporting import encoder, formats, packages, tasks
 from clozeline.reporting.run import Part, ReportedRun, code, differences, folded, html, message, table
 from clozeline.system.errors import ClozelineError
-from clozeline.tracking.past_runs import EarlierRun
+from clozeline.tracking.past_runs import PastRun
 
 _RANGE: Final = "\N{NO-BREAK SPACE}–\N{NO-BREAK SPACE}"
 _NAMED_FIRST = "of the {} tokens are predicted correctly on the first guess"
@@ -132,7 +132,7 @@ def _int8_size(figures: ExportMetrics) -> str:
     return _cell(formats.megabytes(figures.int8_size_bytes), beside)
 
 
-def _then(one: JudgedModel, earlier: EarlierRun | None) -> Markup | None:
+def _then(one: JudgedModel, earlier: PastRun | None) -> Markup | None:
     """Return the figure of the earlier run and the change since then."""
     before = earlier.figures.get(one.tracked_as) if earlier else None
     if before is None:
@@ -162,15 +162,13 @@ def _cell(value: str, *beside: str) -> Markup:
     return html("cell", value=value, beside=beside)
 
 
-def _earlier(run: ReportedRun) -> EarlierRun | None:
-    try:
+def _earlier(run: ReportedRun) -> PastRun | None:
+    with suppress(ClozelineError):  # the lineage chapter reports the failure
         return run.past().earlier
-    except ClozelineError:
-        return None  # the lineage chapter reports the failure
+    return None
 
 
 def _released(run: ReportedRun, package: str) -> Released | None:
-    try:
+    with suppress(ClozelineError):  # the gates chapter reports the failure
         return run.released(package)
-    except ClozelineError:
-        return None  # the gates chapter reports the failure
+    return None

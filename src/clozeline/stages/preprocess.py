@@ -62,10 +62,7 @@ def run(
                 named=named,
             )
     except DataError as error:
-        given = None if error.given is None else named(str(error.given))
-        raise DataError(
-            named(error.problem), given=given, expected=named(error.expected), do=named(error.do)
-        ) from error
+        raise error.with_parts(named) from error
     found.write(metrics)
     _LOG.info("%s", found.summary())
     _warn_of_dropped(found)

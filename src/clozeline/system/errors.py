@@ -16,7 +16,8 @@ Each class has its own exit code, the only thing that the orchestrator sees of a
 """
 
 import copyreg
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
 
 class PortableError(Exception):
@@ -55,6 +56,11 @@ class ClozelineError(PortableError):
     def cause(self) -> str:
         """The problem and what was given, without the remedy."""
         return self.problem if self.given is None else f"{self.problem} ({self.given})"
+
+    def with_parts(self, change: Callable[[str], str]) -> Self:
+        """Return the error with `change` applied to each part that it shows."""
+        given = None if self.given is None else change(str(self.given))
+        return type(self)(change(self.problem), given=given, expected=change(self.expected), do=change(self.do))
 
     def __str__(self) -> str:
         parts = {"given": self.given, "expected": self.expected or None, "do": self.do}

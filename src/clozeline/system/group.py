@@ -148,23 +148,14 @@ def agreed(group: Group, work: Path, fingerprint: str) -> str:
     Raises:
         ArtifactError: the processes found different ones, or do not share `work`; the message names the machines.
     """
-    check_inputs(group, fingerprint)
-    check_shared(group, work)
-    return fingerprint
-
-
-def check_inputs(group: Group, fingerprint: str) -> None:
-    """Check that all processes found the same `fingerprint` of a training. Every process must call it.
-
-    Raises:
-        ArtifactError: they did not; the message names the machines.
-    """
     _check_alike(
         group.of_each((group.name, f"fingerprint {fingerprint}")),
         "machines would train different things together",
         do="give them the same params.yaml, inputs, code and kind of device, by sharing the project's folder; set "
         "`num_threads` if their CPUs have different numbers of cores",
     )
+    check_shared(group, work)
+    return fingerprint
 
 
 def check_shared(group: Group, folder: Path) -> None:

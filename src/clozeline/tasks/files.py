@@ -7,15 +7,14 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 from clozeline.params.tasks import FinetuneParams, HubParams
 from clozeline.records.reading.files import FORMATS, PARQUET_SUFFIXES, Fields, FormatReader, format_of
-from clozeline.records.reading.hub import HubKnobs, HubSplit, commit_of, hub_records
-from clozeline.records.reading.streams import Meter, is_empty
+from clozeline.records.reading.hub import HubSplit, commit_of, hub_records
+from clozeline.records.reading.streams import is_empty
 from clozeline.system.errors import DataError
 
 _MOST_NAMED = 5
@@ -23,10 +22,6 @@ FOLDER = "a folder"
 """Key of the reader of folders, in place of a suffix."""
 Part = Literal["train", "validation", "test"]
 _LOG = logging.getLogger(__name__)
-_KNOBS = HubKnobs(
-    dataset="`hub.dataset` of this task",
-    every="`hub` and `splits` of this task",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +120,7 @@ def _parts_of(path: Path) -> list[Path]:
 
 
 def _read_table(path: Path, fields: Fields, *, rows: FormatReader) -> Iterator[LabelledRecord]:
-    return (LabelledRecord(values, place) for place, values in rows(path, fields, Meter()))
+    return (LabelledRecord(values, place) for place, values in rows(path, fields))
 
 
 TABLES: Mapping[str, Reader] = MappingProxyType(
@@ -149,17 +144,15 @@ def records_of(
     """
     for part, name in given_parts(params).items():
         if params.hub is not None:
-            yield from ((part, record) for record in _hub_records(params.hub, name or "train", fields))
+            rows = hub_records(_split(params.hub, name or "train"), fields)
+            yield from ((part, LabelledRecord(values, place)) for place, values in rows)
         else:
             yield from ((part, record) for record in read_records(_path(data, name), fields, readers))
 
 
-def first_records(
-    params: FinetuneParams, data: Path, fields: Fields, readers: Mapping[str, Reader] | None = None
-) -> list[LabelledRecord]:
-    """Return the first record of each file that the task names; arguments and errors as in `records_of`."""
-    files = [read_records(_path(data, name), fields, readers) for name in given_parts(params).values()]
-    return [record for file in files for record in islice(file, 1)]
+def files_named(params: FinetuneParams, data: Path) -> list[Path]:
+    """Return the files that the task names."""
+    return [_path(data, name) for name in given_parts(params).values()]
 
 
 def hub_commit(params: FinetuneParams) -> str | None:
@@ -205,9 +198,5 @@ def _path(folder: Path, name: str | None) -> Path:
     return folder / name
 
 
-def _hub_records(hub: HubParams, split: str, fields: Fields) -> Iterator[LabelledRecord]:
-    return (LabelledRecord(values, place) for place, values in hub_records(_split(hub, split), fields))
-
-
 def _split(hub: HubParams, split: str) -> HubSplit:
-    return HubSplit(hub.dataset, hub.subset, split, hub.revision, _KNOBS)
+    return HubSplit(hub.dataset, hub.subset, split, hub.revision, "`hub` and `splits` of this task")

@@ -10,11 +10,10 @@ This module loads no torch, because a run checks the data of every task before i
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial, singledispatch
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 from clozeline.params.tasks import (
     FinetuneParams,
@@ -26,7 +25,7 @@ from clozeline.params.tasks import (
 from clozeline.records.reading.files import Fields, check_fields, format_of, nearest
 from clozeline.records.reading.streams import lines_of, parsed
 from clozeline.system.errors import DataError
-from clozeline.tasks.files import FOLDER, TABLES, LabelledRecord, Part, Reader, first_records, records_of
+from clozeline.tasks.files import FOLDER, TABLES, LabelledRecord, Part, Reader, files_named, read_records, records_of
 from clozeline.tasks.tagging.data import is_tag
 
 LabelFiles = Mapping[str, str]
@@ -135,41 +134,20 @@ def _is_hidden(inner: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in inner.relative_to(folder).parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """One record; a missing text is empty."""
-
-    texts: tuple[str, ...]
-    labels: tuple[str, ...] | None
-    """None if the record has no label; empty if no label of a multi-label task applies."""
-    given: Part = "train"
-    place: str = field(default="", compare=False)
-    """Location of the record."""
-
-    @classmethod
-    def of(cls, record: LabelledRecord, given: Part, params: LabelledParams) -> Self:
-        """Return the labelled texts of a record.
-
-        Raises:
-            DataError: a field has the wrong type; names file and line.
-        """
-        fields = [params.text_field, *([params.second_field] if params.second_field else [])]
-        read = _several if params.multi_label else _one
-        return cls(tuple(record.text(field) for field in fields), read(record, params), given, record.place)
+def texts_in(record: LabelledRecord, params: LabelledParams) -> tuple[str, ...]:
+    """Return the text of a record, or both texts; a missing text is empty."""
+    fields = (params.text_field, params.second_field)
+    return tuple(record.text(field) for field in fields if field is not None)
 
 
-def fields_of(params: LabelledParams) -> Fields:
-    named = {"text_field": params.text_field, "label_field": params.label_field}
-    return named if params.second_field is None else {**named, "second_field": params.second_field}
+def labels_in(record: LabelledRecord, params: LabelledParams) -> tuple[str, ...] | None:
+    """Return the labels of a record; None if it has none, empty if no label of a multi-label task applies.
 
-
-def _one(record: LabelledRecord, params: LabelledParams) -> tuple[str, ...] | None:
-    label = record.category(params.label_field).strip()
-    return (label,) if label else None
-
-
-def _several(record: LabelledRecord, params: LabelledParams) -> tuple[str, ...] | None:
-    """Return the labels from a list of strings, or from a string split at `label_separator`."""
+    Several labels are a list of strings, or a string that is split at `label_separator`.
+    """
+    if not params.multi_label:
+        label = record.category(params.label_field).strip()
+        return (label,) if label else None
     value = record.values[params.label_field]
     if value is None:
         return None
@@ -314,20 +292,9 @@ def _record(path: Path, line: int, fields: Fields, words: list[str], tags: list[
     return LabelledRecord({fields["tokens_field"]: words, fields["tags_field"]: tags}, f"{path}, line {line}")
 
 
-@dataclass(frozen=True)
-class RecordFormat:
-    """Fields and file formats that a kind of task reads."""
-
-    fields: Fields
-    """Knob of the task → name of the field; every record must have these fields."""
-    readers: Mapping[str, Reader] = field(default_factory=dict)
-    """Readers of other formats than tables, keyed by file suffix."""
-
-
 def task_records(params: FinetuneParams, data: Path) -> Iterator[tuple[Part, LabelledRecord]]:
     """Yield each record with its split; raises as `records_of`."""
-    form = record_format(params)
-    return records_of(params, data, form.fields, form.readers)
+    return records_of(params, data, *record_format(params))
 
 
 def require_readable(params: FinetuneParams, data: Path) -> None:
@@ -337,36 +304,27 @@ def require_readable(params: FinetuneParams, data: Path) -> None:
         DataError: a file is missing, of an unknown format, or its first record cannot be read.
     """
     if params.hub is None:
-        form = record_format(params)
-        first_records(params, data, form.fields, form.readers)
+        for path in files_named(params, data):
+            next(read_records(path, *record_format(params)), None)
 
 
-@singledispatch
-def record_format(params: FinetuneParams) -> RecordFormat:
-    """Return the format of the task's kind; tables with any fields where the kind registers none."""
-    return RecordFormat({})
+def record_format(params: FinetuneParams) -> tuple[Fields, Mapping[str, Reader]]:
+    """Return the fields and the file formats that a kind of task reads.
 
-
-@record_format.register
-def _of_labels(params: LabelledParams) -> RecordFormat:
-    return RecordFormat(fields_of(params), label_readers(params.label_files))
-
-
-@record_format.register
-def _of_questions(params: QuestionAnsweringParams) -> RecordFormat:
-    fields = {name: getattr(params, name) for name in ("question_field", "context_field", "answers_field")}
-    return RecordFormat(fields, {".json": read_squad})
-
-
-@record_format.register
-def _of_tags(params: TaggingParams) -> RecordFormat:
-    fields = {"tokens_field": params.tokens_field, "tags_field": params.tags_field}
-    return RecordFormat(fields, tag_readers(params.token_column, params.tag_column))
-
-
-@record_format.register
-def _of_pairs(params: SimilarityParams) -> RecordFormat:
-    knobs = ("docstring_field", "title_field") if params.docstring_field else ("first_field", "second_field")
-    named = {knob: getattr(params, knob) for knob in (*knobs, "score_field")}
-    fields = {knob: name for knob, name in named.items() if name is not None}
-    return RecordFormat(fields, pair_readers(params.columns))
+    The fields, by the knob of the task that names them, are those that every record must have; the readers, by file
+    suffix, those of other formats than tables.
+    """
+    knobs: tuple[str, ...] = ()
+    readers: Mapping[str, Reader] = {}
+    match params:
+        case LabelledParams():
+            knobs = ("text_field", "label_field", "second_field")
+            readers = label_readers(params.label_files)
+        case QuestionAnsweringParams():
+            knobs, readers = ("question_field", "context_field", "answers_field"), {".json": read_squad}
+        case TaggingParams():
+            knobs, readers = ("tokens_field", "tags_field"), tag_readers(params.token_column, params.tag_column)
+        case SimilarityParams():
+            of_texts = ("docstring_field", "title_field") if params.docstring_field else ("first_field", "second_field")
+            knobs, readers = (*of_texts, "score_field"), pair_readers(params.columns)
+    return {knob: name for knob in knobs if (name := getattr(params, knob)) is not None}, readers

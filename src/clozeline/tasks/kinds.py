@@ -15,7 +15,7 @@ from typing import Any
 
 from huggingface_hub import ModelCard
 
-from clozeline.params.tasks import ClassificationParams, SimilarityParams, ZeroShotParams
+from clozeline.params.tasks import SimilarityParams
 from clozeline.records.finetune.task_metrics import OverSeeds, TaskMetrics
 from clozeline.tasks import adapters
 from clozeline.tasks.classification.texts import MultiLabel, SingleLabel
@@ -24,7 +24,7 @@ from clozeline.tasks.report import TaskReport
 from clozeline.tasks.similarity.matching import BelongingPairs
 from clozeline.tasks.similarity.scored import ScoredPairs, ScoredTogether
 from clozeline.tasks.tagging.sentences import Tagging
-from clozeline.tasks.task import InputsOf, StartsFitted, Task, TaskInputs
+from clozeline.tasks.task import InputsOf, Task, TaskInputs
 from clozeline.tasks.training import BestRate, TrainingOutcome, files_of, prepare_training
 from clozeline.tasks.zero_shot import Cloze, Entailment
 
@@ -38,7 +38,7 @@ Watched = Callable[[BestRate, int], TrainingOutcome]
 class TaskKind:
     """Constructor of a kind of task, and its description, from which the table in docs/tasks.md is made."""
 
-    prepare: Callable[[InputsOf[Any]], Task]
+    prepare: Callable[[InputsOf[Any]], Task[Any]]
     """Read the data and build the model.
 
     Raises:
@@ -53,23 +53,15 @@ class TaskKind:
     baseline: str  # method, then the trivial answer
 
 
-def _classification(inputs: InputsOf[ClassificationParams]) -> Task:
-    return MultiLabel(inputs) if inputs.params.multi_label else SingleLabel(inputs)
-
-
-def _similarity(inputs: InputsOf[SimilarityParams]) -> Task:
+def _similarity(inputs: InputsOf[SimilarityParams]) -> Task[Any]:
     if inputs.params.read_together:
         return ScoredTogether(inputs)
     return ScoredPairs(inputs) if inputs.params.score_field else BelongingPairs(inputs)
 
 
-def _zero_shot(inputs: InputsOf[ZeroShotParams]) -> Task:
-    return Cloze(inputs) if inputs.params.entailment is None else Entailment(inputs)
-
-
 KINDS: Mapping[str, TaskKind] = {
     "classification": TaskKind(
-        prepare=_classification,
+        prepare=lambda inputs: (MultiLabel if inputs.params.multi_label else SingleLabel)(inputs),
         answers="one label, or any number of them, for each text or pair of texts",
         data="a text or pair and its labels: Parquet, JSON Lines, CSV, TSV; or a file or folder for each label",
         metric="accuracy, macro-F1, Matthews, F1 of one class; multi-label: micro-F1, macro-F1, exact match",
@@ -101,7 +93,7 @@ KINDS: Mapping[str, TaskKind] = {
         baseline="scored pairs: cosine of TF-IDF; the same for all. Other pairs: BM25; a random order",
     ),
     "zero_shot": TaskKind(
-        prepare=_zero_shot,
+        prepare=lambda inputs: (Cloze if inputs.params.entailment is None else Entailment)(inputs),
         answers="one label for each text, by a word filled into a prompt or by entailment, without training",
         data="a text and its label, for evaluation and the baseline; formats as for classification",
         metric="accuracy, macro-F1, Matthews, F1 of one class",
@@ -189,7 +181,7 @@ class Finished:
     """
 
     seed: int
-    task: Task
+    task: Task[Any]
     trained: TrainingOutcome
     report: TaskReport
     forget: Callable[[], None]
@@ -226,7 +218,7 @@ def train_each(inputs: TaskInputs, work: Path, run: Watched) -> Iterator[Finishe
     Raises:
         ArtifactError, DataError, ParamsError, TrainingError: as in `TaskKind.prepare` and `BestValidation.run`.
     """
-    for seed in seeds_of(inputs):
+    for seed in range(inputs.seed, inputs.seed + inputs.params.num_seeds):
         task, training = _prepared(inputs, seed, work)
         trained = run(training, seed)
         if not training.loop.hardware.processes.is_first:
@@ -234,16 +226,12 @@ def train_each(inputs: TaskInputs, work: Path, run: Watched) -> Iterator[Finishe
         adapters.merge(task.model)
         adapters.widen(task.model)
         report = task.test()
-        if trained.learning_rate is not None and trained.best.step == 0 and isinstance(task, StartsFitted):
+        if trained.learning_rate is not None and trained.best.step == 0 and task.fitted is not None:
             report = replace(report, headline=report.headline.model_copy(update={"method": task.fitted}))
         yield Finished(seed, task, trained, report, training.forget)
 
 
-def seeds_of(inputs: TaskInputs) -> range:
-    return range(inputs.seed, inputs.seed + inputs.params.num_seeds)
-
-
-def _prepared(inputs: TaskInputs, seed: int, work: Path) -> tuple[Task, BestRate]:
+def _prepared(inputs: TaskInputs, seed: int, work: Path) -> tuple[Task[Any], BestRate]:
     seeded = replace(inputs, seed=seed)
     task = KINDS[inputs.params.kind].prepare(seeded)
     return task, prepare_training(task, seeded, work)

@@ -5,9 +5,9 @@ Texts are tokenized once, bucketed by length, and padded to the longest row of t
 Shapes: T texts; B rows of a batch, L its longest row; `targets_B` has B rows and further axes that depend on the task.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,17 +15,15 @@ import torch
 from torch import Tensor
 
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
-from clozeline.training.state import Batch
 
 Ids = npt.NDArray[np.int64]
-Inputs = TypeVar("Inputs")
 _POOL_BATCHES = 32
 """Batches in a pool of texts sorted by length: enough to need little padding, few enough to keep the order random."""
 
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """Texts or pairs of texts, as rows padded to one length.
+    """Texts or pairs of texts, as rows padded to one length, with their targets if they are for training.
 
     There is no mask if no row is padded, so that attention takes a faster path. Token types are 0 for the first text of
     a pair, 1 for the second, and None for families without them.
@@ -34,6 +32,10 @@ class EncodedBatch:
     input_ids_BL: Tensor
     attention_mask_BL: Tensor | None
     token_type_ids_BL: Tensor | None = None
+    targets_B: Any = None
+    """A tensor with a class, a class for each token, a pair of positions, … for each row."""
+    counts: bool = True
+    """Whether the targets count: a process without rows of its own takes part with one that does not."""
 
     @property
     def num_rows(self) -> int:
@@ -58,38 +60,15 @@ class EncodedBatch:
         """Return rows `first` … `last - 1`."""
         return self._each(lambda tensor: tensor[first:last])
 
+    def silent(self) -> Self:
+        return replace(self, counts=False)
+
     def to(self, device: torch.device) -> Self:
         return self._each(lambda tensor: tensor.to(device))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        mask_BL, types_BL = self.attention_mask_BL, self.token_type_ids_BL
-        return type(self)(
-            change(self.input_ids_BL),
-            None if mask_BL is None else change(mask_BL),
-            None if types_BL is None else change(types_BL),
-        )
-
-
-@dataclass(frozen=True)
-class TargetedBatch:
-    """Rows with their targets: a class, a class for each token, a pair of positions, …"""
-
-    encoded: EncodedBatch
-    targets_B: Tensor
-
-    @property
-    def num_rows(self) -> int:
-        return self.encoded.num_rows
-
-    @property
-    def num_slots(self) -> int:
-        return self.encoded.num_slots
-
-    def rows(self, first: int, last: int) -> Self:
-        return type(self)(self.encoded.rows(first, last), self.targets_B[first:last])
-
-    def to(self, device: torch.device) -> Self:
-        return type(self)(self.encoded.to(device), self.targets_B.to(device))
+        changed: dict[str, Any] = {name: change(it) for name, it in vars(self).items() if isinstance(it, Tensor)}
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)
@@ -143,7 +122,7 @@ class TextRows:
             cut.append(np.concatenate([ids[:1], ids[start : start + min(length, len(ids)) - 2], ids[-1:]]))
         return replace(self, ids_T=tuple(cut), types_T=None)
 
-    def encoded(self, rows_B: Ids, *, with_types: bool = False) -> EncodedBatch:
+    def encoded(self, rows_B: Ids, *, with_types: bool = False, targets_B: Tensor | None = None) -> EncodedBatch:
         """Return these rows, padded to the longest; `with_types` adds token types, for families that have them."""
         ids_B = [self.ids_T[row] for row in rows_B.tolist()]
         input_ids_BL = padded(ids_B, self.pad_id)
@@ -155,6 +134,7 @@ class TextRows:
             input_ids_BL=torch.from_numpy(input_ids_BL),
             attention_mask_BL=None if is_token_BL.all() else torch.from_numpy(is_token_BL.astype(np.int64)),
             token_type_ids_BL=types_BL,
+            targets_B=targets_B,
         )
 
 
@@ -223,28 +203,6 @@ def sorted_batches(length_T: Ids, batch_size: int, most_slots: int | None = None
         batches.append(some_T[: max(int(fits_T.sum()), 1)])
         start += len(batches[-1])
     return batches
-
-
-def training_batches(
-    length_T: Ids,
-    batch_size: int,
-    seed: int,
-    start: tuple[int, int],
-    made: Callable[[Ids, int], Inputs],
-    num_targets: Callable[[Ids], int] = len,
-) -> Iterator[Batch[Inputs]]:
-    """Yield training batches without end, from batch `start[1]` of epoch `start[0]` on.
-
-    Args:
-        made: rows of a batch and their epoch → inputs of the model.
-        num_targets: rows of a batch → number of their targets, of which the loss is the mean.
-    """
-    epoch, first = start
-    while True:
-        batches = shuffled_batches(length_T, batch_size, seed, epoch)
-        for place, rows_B in enumerate(batches[first:], start=first):
-            yield Batch(epoch, place, made(rows_B, epoch), int(length_T[rows_B].sum()), num_targets(rows_B))
-        epoch, first = epoch + 1, 0
 
 
 def _cut(order_T: Ids, batch_size: int) -> list[Ids]:

@@ -1,4 +1,4 @@
-"""Interface of every kind of task to training and to the stage, and what the kinds that train an encoder share.
+"""Interface of every kind of task to training and to the stage, and what the kinds share.
 
 They open the tokenizer, check that it fits, batch rows, run the model over all rows, and save it with held-out items.
 The table of kinds is in kinds.py.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from clozeline.system.errors import TrainingError
 from clozeline.tasks import heads
 from clozeline.tasks.heads import TaskModel
 from clozeline.tasks.report import TaskReport
-from clozeline.tasks.rows import EncodedBatch, Ids, TextRows, sorted_batches, training_batches
+from clozeline.tasks.rows import EncodedBatch, Ids, TextRows, shuffled_batches, sorted_batches
 from clozeline.tasks.selection import Item, Splits
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 from clozeline.training.micro_batches import noting_shortage
@@ -63,37 +63,14 @@ TaskInputs = InputsOf[FinetuneParams]
 """Inputs of a task of any kind."""
 
 
-class Task(Protocol):
-    """A task with its data and model, ready to be trained, validated, tested and saved."""
-
-    model: TaskModel
-    batches_per_epoch: int
-
-    @property
-    def trained_on(self) -> Sequence[TextRows]:
-        """All rows that `batches_from` draws from."""
-
-    def batches_from(self, epoch: int, index: int) -> Iterator[Batch[Any]]:
-        """Yield training batches without end, from batch `index` of epoch `epoch` on."""
-
-    def loss_sum(self, inputs: Any) -> Tensor:
-        """Return the loss summed over the targets of a batch; `Batch.num_targets` is their number."""
-
-    def validation_score(self) -> float:
-        """Return the score of the model on the validation split; higher is better."""
-
-    def test(self) -> TaskReport:
-        """Return figures of the model and its baselines on the test split, which no choice was based on."""
-
-    def save(self, out: Path) -> None:
-        """Write the model into the folder as transformers' Auto classes load it."""
-
-
-class TrainedTask(ABC, Generic[Item]):
-    """What the kinds that train an encoder on rows of texts share.
+class Task(ABC, Generic[Item]):
+    """A task with its data and its model, an encoder on rows of texts: ready to be trained, validated, tested, saved.
 
     A kind calls `feed` with its training rows, whose batches `batch` makes.
     """
+
+    fitted: str | None = None
+    """Name of the method that the head is once `fit_head` fitted it; None for kinds that do not fit theirs."""
 
     def __init__(
         self,
@@ -130,6 +107,10 @@ class TrainedTask(ABC, Generic[Item]):
                 100 * share,
             )
 
+    def fit_head(self) -> None:
+        """Fit the head on the frozen encoder, so that the model answers before the first step of training."""
+        raise NotImplementedError(type(self).__name__)
+
     @abstractmethod
     def batch(self, rows_B: Ids, epoch: int) -> Any:
         """Return these training rows with their targets."""
@@ -138,9 +119,28 @@ class TrainedTask(ABC, Generic[Item]):
         return len(rows_B)
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[Any]]:
-        """Yield training batches bucketed by length. Seed and epoch decide which rows share a batch."""
-        size, seed = self.params.batch_size, self.inputs.seed
-        return training_batches(self.length_T, size, seed, (epoch, index), self.batch, self.num_targets)
+        """Yield training batches without end, from batch `index` of epoch `epoch` on, bucketed by length.
+
+        Seed and epoch decide which rows share a batch.
+        """
+        while True:
+            batches = shuffled_batches(self.length_T, self.params.batch_size, self.inputs.seed, epoch)
+            for place, rows_B in enumerate(batches[index:], start=index):
+                num_tokens, num_targets = int(self.length_T[rows_B].sum()), self.num_targets(rows_B)
+                yield Batch(epoch, place, self.batch(rows_B, epoch), num_tokens, num_targets)
+            epoch, index = epoch + 1, 0
+
+    @abstractmethod
+    def loss_sum(self, inputs: Any) -> Tensor:
+        """Return the loss summed over the targets of a batch; `Batch.num_targets` is their number."""
+
+    @abstractmethod
+    def validation_score(self) -> float:
+        """Return the score of the model on the validation split; higher is better."""
+
+    @abstractmethod
+    def test(self) -> TaskReport:
+        """Return figures of the model and its baselines on the test split, which no choice was based on."""
 
     def outputs(
         self,
@@ -177,17 +177,6 @@ class TrainedTask(ABC, Generic[Item]):
         heads.save(self.model, self.inputs.encoder, self.params.max_length, out, with_types=self.with_types)
         scored_items.write_held_out(out, self.held_out(self.splits.validation, scored_items.MAX_ITEMS))
         scored_items.write_test_items(out, self.held_out(self.splits.test, scored_items.MAX_TEST_ITEMS))
-
-
-@runtime_checkable
-class StartsFitted(Protocol):
-    """A task whose head can be fitted on the frozen encoder before the first step."""
-
-    fitted: str
-    """Name of the method that the fitted head is, without further training."""
-
-    def fit_head(self) -> None:
-        """Fit the head, so that the model answers before the first step of training."""
 
 
 def measuring_batches(length_T: Ids, inputs: TaskInputs) -> list[Ids]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from clozeline.system.files import remove_folder
 from clozeline.system.group import Group, agreed
 from clozeline.system.progress import ProgressBar
 from clozeline.tasks import adapters
-from clozeline.tasks.task import StartsFitted, Task, TaskInputs
+from clozeline.tasks.task import Task, TaskInputs
 from clozeline.training.checkpoints import Checkpoints
 from clozeline.training.curves import CurvePoint
 from clozeline.training.distribution import Processes
@@ -140,23 +140,19 @@ class BestValidation:
             if stop in validation_steps:
                 validations.append(ValidationScore(stop, stop / self.plan.steps_per_epoch, self.validation_score()))
                 on_validation(validations[-1])
-                best_weights = self._weights_of_best(best_weights, validations)
+                if best_weights is None or best_of(validations) is validations[-1]:
+                    best_weights = _copy_of_weights(self.loop.model)
             records = [asdict(validation) for validation in validations]
             self.loop.save(state, validations=records, validation_best=best_weights)
         assert best_weights is not None
         self.loop.model.load_state_dict(best_weights)
         return TrainingOutcome(validations, state.curve, self.learning_rate, self.score_at_rate)
 
-    def _weights_of_best(self, before: Weights | None, validations: Sequence[ValidationScore]) -> Weights:
-        """Return the weights of the best pass: those from before, or those of now if the last pass is the best."""
-        if before is None or best_of(validations) is validations[-1]:
-            return _copy_of_weights(self.loop.model)
-        return before
-
     def _has_lost_patience(self, validations: Sequence[ValidationScore]) -> bool:
         if self.plan.patience is None or not validations:
             return False
-        return len(validations) - 1 - validations.index(_first_highest(validations)) >= self.plan.patience
+        ranks = [_rank(it.validation_score) for it in validations]
+        return len(ranks) - 1 - ranks.index(max(ranks)) >= self.plan.patience
 
     def _resume(self) -> tuple[State, list[ValidationScore], Weights | None]:
         saved = self.loop.newest()
@@ -175,32 +171,18 @@ def best_of(validations: Sequence[ValidationScore]) -> ValidationScore:
     """Return the first validation pass with the highest score; NaN loses to any number. If the first passes
     have equal scores, only the last of them counts, because it trained longest.
     """
-    num_alike = next(
-        (place for place, it in enumerate(validations) if not _is_alike(it, validations[0])), len(validations)
-    )
-    return _first_highest(validations[num_alike - 1 :])
+    ranks = [_rank(it.validation_score) for it in validations]
+    num_alike = next((place for place, rank in enumerate(ranks) if rank != ranks[0]), len(ranks))
+    return validations[ranks.index(max(ranks), num_alike - 1)]
 
 
 def are_alike(validations: Sequence[ValidationScore]) -> bool:
     """Return whether there are several validation passes, all with the same score."""
-    return len(validations) > 1 and all(_is_alike(validation, validations[0]) for validation in validations)
+    return len(validations) > 1 and len({_rank(it.validation_score) for it in validations}) == 1
 
 
-def _is_alike(one: ValidationScore, other: ValidationScore) -> bool:
-    return not _is_better(one, other) and not _is_better(other, one)
-
-
-def _first_highest(validations: Sequence[ValidationScore]) -> ValidationScore:
-    best = validations[0]
-    for validation in validations[1:]:
-        best = validation if _is_better(validation, best) else best
-    return best
-
-
-def _is_better(validation: ValidationScore, best: ValidationScore) -> bool:
-    return validation.validation_score > best.validation_score or (
-        math.isnan(best.validation_score) and not math.isnan(validation.validation_score)
-    )
+def _rank(score: float) -> float:
+    return -math.inf if math.isnan(score) else score
 
 
 @dataclass(frozen=True)
@@ -273,51 +255,20 @@ class _Shown(Callback):
         self._bar.advance(point.step - self._bar.done, note=f"loss {point.loss:.3f}")
 
 
-def _rank(score: float) -> float:
-    return -math.inf if math.isnan(score) else score
-
-
-@dataclass(frozen=True)
-class Share:
-    """Rows of a batch; `counts` tells whether they have targets."""
-
-    inputs: Any
-    counts: bool = True
-
-    @property
-    def num_rows(self) -> int:
-        num_rows: int = self.inputs.num_rows
-        return num_rows
-
-    @property
-    def num_slots(self) -> int:
-        num_slots: int = self.inputs.num_slots
-        return num_slots
-
-    def rows(self, first: int, last: int) -> Self:
-        return replace(self, inputs=self.inputs.rows(first, last))
-
-    def silent(self) -> Self:
-        return replace(self, counts=False)
-
-    def to(self, device: torch.device) -> Self:
-        return replace(self, inputs=self.inputs.to(device))
-
-
 class LossOfShare(nn.Module):
     """Loss of a task, summed over the targets of a share, as a module that sums its gradients over all processes."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task[Any]) -> None:
         super().__init__()
         self.model = task.model
         self._task = task
 
-    def forward(self, share: Share) -> Tensor:
-        return self._task.loss_sum(share.inputs) * float(share.counts)
+    def forward(self, share: Any) -> Tensor:
+        return self._task.loss_sum(share) * float(share.counts)
 
 
 def shared(
-    task: Task, processes: Processes
+    task: Task[Any], processes: Processes
 ) -> tuple[Callable[[int, int], Iterator[Batch[Any]]], Callable[[Any], Tensor]]:
     """Return `batches_from` and `loss_sum` for one of `processes`: the task's own if it is alone."""
     if processes.world_size == 1:
@@ -325,11 +276,11 @@ def shared(
 
     def batches_from(epoch: int, index: int) -> Iterator[Batch[Any]]:
         for batch in task.batches_from(epoch, index):
-            own, rows_short = share_of(Share(batch.inputs), processes.rank, processes.world_size)
+            own, rows_short = share_of(batch.inputs, processes.rank, processes.world_size)
             yield replace(batch, inputs=own, rows_short=rows_short)
 
-    def smallest() -> Share:
-        return Share(next(task.batches_from(0, 0)).inputs.rows(0, 1))
+    def smallest() -> Any:
+        return next(task.batches_from(0, 0)).inputs.rows(0, 1)
 
     return batches_from, processes.wrap(LossOfShare(task), smallest)
 
@@ -339,7 +290,7 @@ def use_threads(num_threads: int | None) -> None:
     torch.set_num_threads(num_threads or Group.join().num_threads)
 
 
-def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestRate:
+def prepare_training(task: Task[Any], inputs: TaskInputs, work: Path) -> BestRate:
     """Return the training of a task at each learning rate: warm-up and linear decay to zero (Devlin et al. 2018,
     appendix A.2), with a checkpoint at each validation pass.
 
@@ -359,9 +310,9 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestRate:
     hardware: Hardware[Any] = Hardware(processes, precision, MicroBatches.of(params, processes.device))
     _select_trained_weights(task, inputs)
     task.model.to(precision.device)
-    fitted = task if plan.total_steps and isinstance(task, StartsFitted) else None
-    if fitted is not None:
-        fitted.fit_head()
+    is_fitted = plan.total_steps > 0 and task.fitted is not None
+    if is_fitted:
+        task.fit_head()
     name = agreed(processes, work, _fingerprint(inputs, precision, sources_of(task.model)))
     batches_from, loss_sum = shared(task, processes if plan.total_steps else Processes.alone())
     rate_of = None if params.layer_decay == 1 else adapters.rate_by_depth(task.model, params.layer_decay)
@@ -387,12 +338,12 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestRate:
             hardware=hardware,
             seed=inputs.seed,
         )
-        return BestValidation(loop, plan, validation_score, optimizer.learning_rate, validates_start=fitted is not None)
+        return BestValidation(loop, plan, validation_score, optimizer.learning_rate, validates_start=is_fitted)
 
     return BestRate([at(factor) for factor in params.rate_factors], work / name / of_seed)
 
 
-def _select_trained_weights(task: Task, inputs: TaskInputs) -> None:
+def _select_trained_weights(task: Task[Any], inputs: TaskInputs) -> None:
     """Freeze layers or add adapters, and narrow the embedding, which `adapters.widen` restores."""
     model: Any = task.model
     if inputs.params.lora is not None:

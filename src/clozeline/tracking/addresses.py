@@ -7,29 +7,25 @@ only read. The rest of what the project knows of MLflow's internals is in mlflow
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 from urllib.request import url2pathname
 
 SQLITE: Final = "sqlite:///"
 _FILES: Final = "artifacts"
 
-Answer = TypeVar("Answer")
-
 SCHEMA: Final = "dc11669786a5"
 """MLflow's name (Alembic revision) of the schema that is read here."""
 _SECONDS_LOCKED = 10
 
 _NAMES_QUERY = "SELECT name FROM registered_model_aliases WHERE workspace = 'default' AND alias = :alias"
-_NUMBER_QUERY = """
-    SELECT version FROM registered_model_aliases WHERE workspace = 'default' AND name = :name AND alias = :alias
-"""
 _VERSION_QUERY = """
-    SELECT run_id, coalesce(storage_location, source) FROM model_versions
-    WHERE workspace = 'default' AND name = :name AND version = :version AND current_stage != 'Deleted_Internal'
+    SELECT version, run_id, coalesce(storage_location, source) FROM model_versions
+    WHERE workspace = 'default' AND name = :name AND current_stage != 'Deleted_Internal'
+        AND version = coalesce(:version, (
+            SELECT version FROM registered_model_aliases WHERE workspace = 'default' AND name = :name AND alias = :alias
+        ))
 """
 _TAGS_QUERY = """
     SELECT key, value FROM model_version_tags WHERE workspace = 'default' AND name = :name AND version = :version
@@ -69,48 +65,32 @@ def present(address: str, tracking_uri: str) -> str:
     return address if found == written else found.as_uri()
 
 
-@dataclass(frozen=True)
-class VersionRow:
-    """What the tables say of one version of a registered model."""
-
-    run_id: str
-    address: str
-    """Where the files are."""
-    tags: dict[str, str]
+def names_with(tracking_uri: str, alias: str) -> list[str] | None:
+    """Return the names of the registered models that have `alias`; None: ask MLflow."""
+    found = _rows(tracking_uri, _NAMES_QUERY, alias=alias)
+    return None if found is None else [str(name) for (name,) in found]
 
 
-class Tables:
-    """The registry's tables, as the database has them now."""
+def version_at(
+    tracking_uri: str, name: str, alias: str | None, version: str | None
+) -> tuple[str, str, str, dict[str, str]] | None:
+    """Return number, id of the run, address of the files, and tags of the version with that number or alias.
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def names_with(self, alias: str) -> list[str]:
-        """Return the names of the models that have `alias`."""
-        return [str(name) for (name,) in self._connection.execute(_NAMES_QUERY, {"alias": alias})]
-
-    def number_at(self, name: str, alias: str) -> int | None:
-        """Return the number of the version that has `alias`; None if there is none."""
-        found = self._connection.execute(_NUMBER_QUERY, {"name": name, "alias": alias}).fetchone()
-        return None if found is None or found[0] is None else int(found[0])
-
-    def version(self, name: str, number: int) -> VersionRow | None:
-        """Return a version; None if it is missing or was deleted."""
-        given = {"name": name, "version": number}
-        found = self._connection.execute(_VERSION_QUERY, given).fetchone()
-        if found is None:
-            return None
-        run_id, address = found
-        return VersionRow(run_id or "", address or "", dict(self._connection.execute(_TAGS_QUERY, given)))
-
-    def has_known_schema(self) -> bool:
-        found = self._connection.execute("SELECT version_num FROM alembic_version").fetchone()
-        return found is not None and found[0] == SCHEMA
+    None: ask MLflow; also if it is missing or was deleted, which MLflow reports.
+    """
+    found = _rows(tracking_uri, _VERSION_QUERY, name=name, alias=alias, version=version)
+    if not found:
+        return None
+    number, run_id, address = found[0]
+    tags = _rows(tracking_uri, _TAGS_QUERY, name=name, version=number)
+    return None if tags is None else (str(number), run_id or "", address or "", dict(tags))
 
 
-def ask(tracking_uri: str, question: Callable[[Tables], Answer | None]) -> Answer | None:
-    """Return the answer to `question`; None also if there is no SQLite database, or it is unreadable or has another
-    schema: MLflow then reports the fault, or upgrades the schema.
+def _rows(tracking_uri: str, query: str, **given: object) -> list[Any] | None:
+    """Return what a query of the registry's tables finds now.
+
+    None if there is no SQLite database, or it is unreadable or has another schema: MLflow then reports the fault, or
+    upgrades the schema.
     """
     file = database_of(tracking_uri)
     has_workspaces = any(name in os.environ for name in ("MLFLOW_WORKSPACE", "MLFLOW_ENABLE_WORKSPACES"))
@@ -119,7 +99,7 @@ def ask(tracking_uri: str, question: Callable[[Tables], Answer | None]) -> Answe
     address = f"file:{quote(str(file.resolve()))}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(address, uri=True, timeout=_SECONDS_LOCKED)) as connection:
-            tables = Tables(connection)
-            return question(tables) if tables.has_known_schema() else None
+            schema = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+            return connection.execute(query, given).fetchall() if schema == (SCHEMA,) else None
     except sqlite3.Error:
         return None

@@ -4,23 +4,25 @@ Each step can be repeated, as after a kill, without loss or doubles. `synced.jso
 MLflow has; a delivery that was killed before it was written asks MLflow.
 """
 
+import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag, ViewType
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from clozeline.records.record import Record
-from clozeline.system.files import alone, replacing_file
+from clozeline.records.record import LockedPath, Record
+from clozeline.system.files import alone
 from clozeline.tracking.mlflow import PARENT_RUN, experiment_id, prepare
 from clozeline.tracking.outbox import Outbox, TrackedRun
-from clozeline.tracking.stage_log import PREFIX
+from clozeline.tracking.run_logger import PREFIX
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,7 +31,8 @@ WORKSPACE: Final = "clozeline.workspace"
 OUTBOX_RUN: Final = "clozeline.outbox_run"
 """Tag with the name of a run in the outbox: by it a run is found again whose creation was not noted."""
 _PARAMS_PER_CALL: Final = 100  # MLflow refuses a batch of more
-POINTS_PER_CALL: Final = 1000  # likewise
+_POINTS_PER_CALL: Final = 1000  # likewise
+_DIGEST_CHARACTERS: Final = 36  # likewise; `<md5>.dir` has just as many
 
 _NEVER_TAKEN: Final = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE"}
 _MOST_ATTEMPTS: Final = 5
@@ -43,9 +46,16 @@ class MlflowRuns:
     """The runs of this project in the MLflow at one address. Its methods raise MLflow's errors."""
 
     def __init__(self, tracking_uri: str) -> None:
-        self._client = prepare(tracking_uri)
-        self._experiment = experiment_id(self._client, tracking_uri)
+        self.tracking_uri = tracking_uri
         self._last_steps: dict[tuple[str, str], int] = {}  # of each curve
+
+    @cached_property
+    def _client(self) -> MlflowClient:
+        return prepare(self.tracking_uri)
+
+    @cached_property
+    def _experiment(self) -> str:
+        return experiment_id(self._client, self.tracking_uri)
 
     def answers(self) -> bool:
         """Whether the server answers at all: then a failure is of one call, not of the server."""
@@ -66,7 +76,12 @@ class MlflowRuns:
             parent_id = self._id_of(record.parent)
             tags |= {PARENT_RUN: parent_id} if parent_id else {}
             tags |= {"dvc.stage": record.name, "dvc.fingerprint": record.fingerprint}
-            if run_id := self._id_of_cut_off(record):
+            # The interrupted run of the same stage, whose curves are continued.
+            cut_off = (
+                f"tags.`dvc.fingerprint` = '{record.fingerprint}' AND attributes.status != 'FINISHED'"
+                f" AND tags.`{WORKSPACE}` = '{record.tags[WORKSPACE]}'"
+            )
+            if run_id := self._id_with(cut_off):
                 self._client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
                 self._client.update_run(run_id, status="RUNNING")
                 return run_id
@@ -81,15 +96,10 @@ class MlflowRuns:
         for start in range(0, len(new), _PARAMS_PER_CALL):
             self._client.log_batch(run_id, params=new[start : start + _PARAMS_PER_CALL])
         if record.datasets:
-            context = [InputTag("mlflow.data.context", "input")]
-            datasets = [
-                DatasetInput(Dataset(given.name, given.digest, "dvc", given.source, profile=given.profile), context)
-                for given in record.datasets
-            ]
-            self._client.log_inputs(run_id, datasets=datasets)
+            self._client.log_inputs(run_id, datasets=list(map(_input, record.datasets)))
 
     def add_metrics(self, run_id: str, metrics: Sequence[Metric]) -> None:
-        """Add at most `POINTS_PER_CALL` values; MLflow keeps one of equal ones."""
+        """Add at most 1,000 values; MLflow keeps one of equal ones."""
         self._client.log_batch(run_id, metrics=metrics)
 
     def add_points(self, run_id: str, points: Sequence[Metric]) -> None:
@@ -120,17 +130,19 @@ class MlflowRuns:
 
     def _id_of(self, run: str) -> str:
         """Return the id of a run that this process created, or one that was killed; "" if there is none."""
-        found = self._client.search_runs([self._experiment], f"tags.`{OUTBOX_RUN}` = '{run}'", max_results=1)
+        return self._id_with(f"tags.`{OUTBOX_RUN}` = '{run}'")
+
+    def _id_with(self, condition: str) -> str:
+        found = self._client.search_runs([self._experiment], condition, max_results=1)
         return str(found[0].info.run_id) if found else ""
 
-    def _id_of_cut_off(self, record: TrackedRun) -> str:
-        """Return the id of the interrupted run of the same stage, whose curves are continued; "" if there is none."""
-        condition = (
-            f"tags.`dvc.fingerprint` = '{record.fingerprint}' AND attributes.status != 'FINISHED'"
-            f" AND tags.`{WORKSPACE}` = '{record.tags[WORKSPACE]}'"
-        )
-        found = self._client.search_runs([self._experiment], condition, ViewType.ACTIVE_ONLY, max_results=1)
-        return str(found[0].info.run_id) if found else ""
+
+def _input(path: LockedPath) -> DatasetInput:
+    """Return an input of a stage with DVC's hash, so that a run and the cache identify it by the same hash."""
+    source = json.dumps({"uri": f"dvc://{path.path}", "md5": path.md5})
+    profile = json.dumps({"size_bytes": path.size})
+    dataset = Dataset(path.path, str(path.md5)[:_DIGEST_CHARACTERS], "dvc", source, profile=profile)
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", "input")])
 
 
 def close_killed(client: MlflowClient, experiment: str, workspace: str) -> None:
@@ -156,8 +168,7 @@ class Delivery:
 
     def __init__(self, outbox: Outbox, tracking_uri: str) -> None:
         self._outbox = outbox
-        self._tracking_uri = tracking_uri
-        self._mlflow: MlflowRuns | None = None
+        self._mlflow = MlflowRuns(tracking_uri)
         self._failures: Counter[str] = Counter()  # of each run, at its present step
         self._reason = ""
         self.num_lost = 0
@@ -181,14 +192,13 @@ class Delivery:
             if not self._outbox.runs():
                 return "done"
             with alone(self._outbox.folder / "delivery.lock"):  # an earlier flow of this workspace may still be sending
-                self._mlflow = self._mlflow or MlflowRuns(self._tracking_uri)
-                return self._deliver_all(self._mlflow)
+                return self._deliver_all()
         except Exception as error:  # noqa: BLE001  # no fault of tracking may stop a run
             self._reason = _in_words(error)
             _LOG.debug("the outbox waits: %s", error)
             return "no answer"
 
-    def _deliver_all(self, mlflow: MlflowRuns) -> Progress:
+    def _deliver_all(self) -> Progress:
         """Deliver one run after another, because a stage may continue an earlier one; remove those that MLflow has."""
         self._reason = ""
         records = self._outbox.records()
@@ -196,9 +206,9 @@ class Delivery:
         progress: Progress = "done"
         for run, record in records.items():
             try:
-                has_all = self._deliver_run(mlflow, run, record)
+                has_all = self._deliver_run(run, record)
             except Exception as error:
-                if not mlflow.answers():
+                if not self._mlflow.answers():
                     raise
                 self._reason = _in_words(error)
                 self._failures[run] += 1
@@ -214,31 +224,32 @@ class Delivery:
             self._outbox.remove(run)
         return progress
 
-    def _deliver_run(self, mlflow: MlflowRuns, run: str, record: TrackedRun) -> bool:
+    def _deliver_run(self, run: str, record: TrackedRun) -> bool:
         """Return whether MLflow has all of the run that there is."""
         if record.status == "DROPPED":
-            self._step(mlflow, run, partial(mlflow.delete, run))
+            with self._step(run):
+                self._mlflow.delete(run)
             return True
         synced = self._synced(run)
         if not synced.run_id:
-            synced = self._note(run, synced, run_id=mlflow.open(run, record))
-        run_id = synced.run_id
+            synced = self._note(run, synced, run_id=self._mlflow.open(run, record))
         if synced.told != record:
-            self._step(mlflow, run, partial(mlflow.set_facts, run_id, record))
+            with self._step(run):
+                self._mlflow.set_facts(synced.run_id, record)
             figures = [Metric(key, value, 0, 0) for key, value in record.figures.items()]
-            self._send(mlflow, run, figures, partial(mlflow.add_metrics, run_id))
+            self._send(run, figures, partial(self._mlflow.add_metrics, synced.run_id))
             synced = self._note(run, synced, told=record)
-        synced = self._deliver_points(mlflow, run, record, synced)
-        has_all = self._deliver_files(mlflow, run, run_id)
-        status = record.status
-        if status not in ("RUNNING", synced.status):
-            self._step(mlflow, run, partial(mlflow.end, run_id, status, record.ended_ms))
-            self._note(run, synced, status=status)
+        synced = self._deliver_points(run, record, synced)
+        has_all = self._deliver_files(run, synced.run_id)
+        if record.status not in ("RUNNING", synced.status):
+            with self._step(run):
+                self._mlflow.end(synced.run_id, record.status, record.ended_ms)
+            self._note(run, synced, status=record.status)
         return has_all
 
-    def _deliver_points(self, mlflow: MlflowRuns, run: str, record: TrackedRun, synced: Synced) -> Synced:
-        has_ended, run_id = record.status != "RUNNING", synced.run_id
+    def _deliver_points(self, run: str, record: TrackedRun, synced: Synced) -> Synced:
         while True:
+            has_ended = record.status != "RUNNING"
             points, offset, num_cut = self._outbox.points(run, synced.num_bytes, has_ended=has_ended)
             if offset == synced.num_bytes:
                 return synced
@@ -247,19 +258,19 @@ class Delivery:
                 for each in points
                 for key, value in each.values.items()
             ]
-            self._send(mlflow, run, metrics, partial(mlflow.add_points, run_id))
+            self._send(run, metrics, partial(self._mlflow.add_points, synced.run_id))
             if num_cut:
                 self._lose(f"{num_cut} lines of points were cut when they were written", num_cut)
             synced = self._note(run, synced, num_bytes=offset)
 
-    def _deliver_files(self, mlflow: MlflowRuns, run: str, run_id: str) -> bool:
+    def _deliver_files(self, run: str, run_id: str) -> bool:
         """Return whether MLflow has all files. Each goes from the outbox once it is stored; a store may be away."""
         has_all = True
         for file, folder in self._outbox.files(run):
             try:
-                mlflow.add_file(run_id, file, folder)
+                self._mlflow.add_file(run_id, file, folder)
             except Exception as error:
-                if not mlflow.answers():
+                if not self._mlflow.answers():
                     raise
                 if not _is_final(error):
                     self._reason, has_all = _in_words(error), False
@@ -268,35 +279,35 @@ class Delivery:
             file.unlink()
         return has_all
 
-    def _send(
-        self, mlflow: MlflowRuns, run: str, metrics: Sequence[Metric], send: Callable[[Sequence[Metric]], None]
-    ) -> None:
+    def _send(self, run: str, metrics: Sequence[Metric], send: Callable[[Sequence[Metric]], None]) -> None:
         """Send metrics in as many calls as it takes. Of those that MLflow refuses, halves are sent, down to one."""
-        for start in range(0, len(metrics), POINTS_PER_CALL):
-            chosen = metrics[start : start + POINTS_PER_CALL]
+        for start in range(0, len(metrics), _POINTS_PER_CALL):
+            chosen = metrics[start : start + _POINTS_PER_CALL]
             try:
                 send(chosen)
             except Exception as error:
-                if not self._is_refused(mlflow, run, error):
+                if not self._is_refused(run, error):
                     raise
                 if len(chosen) > 1:
                     middle = len(chosen) // 2
-                    self._send(mlflow, run, chosen[:middle], send)
-                    self._send(mlflow, run, chosen[middle:], send)
+                    self._send(run, chosen[:middle], send)
+                    self._send(run, chosen[middle:], send)
                 else:
                     self._lose(_in_words(error), 0 if chosen[0].key.startswith(PREFIX) else 1)
 
-    def _step(self, mlflow: MlflowRuns, run: str, call: Callable[[], None]) -> None:
+    @contextmanager
+    def _step(self, run: str) -> Iterator[None]:
+        """Go on after an error of the block by which MLflow refuses it."""
         try:
-            call()
+            yield
         except Exception as error:
-            if not self._is_refused(mlflow, run, error):
+            if not self._is_refused(run, error):
                 raise
             self._lose(_in_words(error))
 
-    def _is_refused(self, mlflow: MlflowRuns, run: str, error: Exception) -> bool:
+    def _is_refused(self, run: str, error: Exception) -> bool:
         """Whether MLflow would refuse the same call again, or has failed often enough while it answers."""
-        return _is_final(error) or (self._failures[run] >= _MOST_ATTEMPTS - 1 and mlflow.answers())
+        return _is_final(error) or (self._failures[run] >= _MOST_ATTEMPTS - 1 and self._mlflow.answers())
 
     def _lose(self, reason: str, count: int = 1) -> None:
         self.num_lost += count
@@ -305,15 +316,13 @@ class Delivery:
 
     def _synced(self, run: str) -> Synced:
         """Return what MLflow has of the run; nothing if another MLflow had it."""
-        file = self._outbox.folder / run / _SYNCED
-        synced = Synced.model_validate_json(file.read_bytes()) if file.exists() else None
-        is_known = synced is not None and synced.tracking_uri == self._tracking_uri
-        return synced if synced and is_known else Synced(tracking_uri=self._tracking_uri)
+        nothing = Synced(tracking_uri=self._mlflow.tracking_uri)
+        synced = Synced.read(self._outbox.folder / run / _SYNCED, absent=nothing)
+        return synced if synced.tracking_uri == nothing.tracking_uri else nothing
 
     def _note(self, run: str, synced: Synced, **changes: object) -> Synced:
         synced = synced.model_copy(update=changes)
-        with replacing_file(self._outbox.folder / run / _SYNCED) as beside:
-            beside.write_text(synced.model_dump_json(), encoding="utf-8")
+        synced.write(self._outbox.folder / run / _SYNCED)
         self._failures.pop(run, None)
         return synced
 
@@ -321,10 +330,11 @@ class Delivery:
 class DeliveryThread:
     """Delivers twice a second until it is closed; every `retry_seconds` while the server does not answer."""
 
-    def __init__(self, delivery: Delivery, *, retry_seconds: float = 5.0, close_seconds: float = 20.0) -> None:
+    retry_seconds: ClassVar[float] = 5.0
+    close_seconds: ClassVar[float] = 20.0
+
+    def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
-        self._retry_seconds = retry_seconds
-        self._close_seconds = close_seconds
         self._closing = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mlflow-delivery", daemon=True)
@@ -333,18 +343,18 @@ class DeliveryThread:
     def close(self) -> bool:
         """Wait at most `close_seconds` for the rest; return whether MLflow has everything."""
         self._closing.set()
-        self._thread.join(self._close_seconds)
+        self._thread.join(self.close_seconds)
         self._ended.set()
         return not self._thread.is_alive() and not self._delivery.is_waiting
 
     def _run(self) -> None:
         pause_seconds = _LOOK_SECONDS
         while not self._closing.wait(pause_seconds):
-            pause_seconds = _LOOK_SECONDS if self._delivery.deliver() == "done" else self._retry_seconds
+            pause_seconds = _LOOK_SECONDS if self._delivery.deliver() == "done" else self.retry_seconds
         num_later = 0
         while (progress := self._delivery.deliver()) != "done":
             num_later += progress == "later"
-            if num_later > _MOST_ATTEMPTS or self._ended.wait(min(self._retry_seconds, 1.0)):
+            if num_later > _MOST_ATTEMPTS or self._ended.wait(min(self.retry_seconds, 1.0)):
                 return
 
 

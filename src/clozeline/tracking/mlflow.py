@@ -22,7 +22,7 @@ from mlflow.store.entities import PagedList
 from mlflow.tracking import MlflowClient
 from ruamel.yaml import YAML
 
-from clozeline.system.errors import ArtifactError, TransientError
+from clozeline.system.errors import ArtifactError, ClozelineError, TransientError
 from clozeline.system.files import alone
 from clozeline.tracking.addresses import database_of, files_beside
 
@@ -36,21 +36,23 @@ _MISSING: Final = "RESOURCE_DOES_NOT_EXIST"
 _NO_ALIAS: Final = "INVALID_PARAMETER_VALUE"
 """Error code for a missing alias, and for a version that is not a number."""
 _REFUSALS: Final = MappingProxyType({"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403})
+"""MLflow's code of a refused caller → status of HTTP."""
 _ENDPOINT: Final = re.compile(r"endpoint (/\S+) ")
 _WRITTEN_TWICE: Final = ("duplicate key value", "UNIQUE constraint failed", "Duplicate entry")
 """What PostgreSQL, SQLite and MySQL say of a row that another request has just inserted; MLflow answers 400 with it."""
 _CLIENTS_OF_STORES: Final = frozenset({"azure", "boto3", "botocore", "google"})
+_PACKAGES_OF_STORES: Final = MappingProxyType({"google": "google-cloud-storage", "azure": "azure-storage-blob"})
+"""Package to install for a module that MLflow imports to reach a store, where the two names differ."""
 
 EXPERIMENT: Final = "clozeline"
 _PAGE: Final = 1000  # MLflow's largest
 _ONE_ATTEMPT: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
 
-_REFUSED_STATUS: Final = {401: "401 Unauthorized", 403: "403 Forbidden"}
 _WHO_MAY: Final = {
-    401: "a user and a password that the server knows",
-    403: "a user with the permission EDIT on it to release, promote or roll back, READ to serve; or an administrator",
+    401: "401 Unauthorized; it takes a user and a password that the server knows",
+    403: "403 Forbidden; it takes an administrator, or a user with the permission EDIT on it to release, promote or"
+    " roll back, READ to serve",
 }
-_LOG_IN: Final = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
 
 
 def monitors() -> Sequence[Any]:
@@ -90,27 +92,6 @@ def loaded_as(model: Path) -> tuple[str, str] | None:
 def is_absent(error: MlflowException) -> bool:
     """Whether MLflow answered that the model, version, alias or run is missing."""
     return error.error_code in {_MISSING, _NO_ALIAS}
-
-
-def is_of_a_server(error: Exception) -> bool:
-    """Whether MLflow's server answered with an error; what it says about files is an error of requests."""
-    return isinstance(error, MlflowException) or getattr(error, "response", None) is not None
-
-
-def refusal_in(error: Exception) -> tuple[int, str]:
-    """Return the HTTP status with which MLflow's server refused the caller, and the path that it refused.
-
-    MLflow has no error class for it, and names the path only in its message.
-
-    Returns:
-        401 or 403 with the path; (0, "") if the server did not refuse.
-    """
-    if not isinstance(error, MlflowException):
-        answer = getattr(error, "response", None)
-        return (0, "") if answer is None else (answer.status_code, urlsplit(answer.url).path)
-    status = _REFUSALS.get(error.error_code, 0)
-    path = _ENDPOINT.search(str(error)) if status else None
-    return status, path[1] if path else ""
 
 
 def is_busy(error: MlflowException) -> bool:
@@ -154,22 +135,6 @@ def _store_at(address: str, tracking_uri: str) -> Any:
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     return get_artifact_repository(address, tracking_uri=tracking_uri, registry_uri=tracking_uri)
-
-
-def error_of_store(error: BaseException) -> BaseException | None:
-    """Return the error that the client of a store of files (S3, …) raised; None if MLflow itself failed.
-
-    MLflow passes such an error on, or raises its own while it handles it.
-    """
-    chain = (error, error.__context__)
-    return next((one for one in chain if type(one).__module__.partition(".")[0] in _CLIENTS_OF_STORES), None)
-
-
-def refuses_key(error: BaseException) -> bool:
-    """Whether the error of a store's client means that the key is missing or may not do that."""
-    response = getattr(error, "response", None)
-    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
-    return status in {401, 403} or "Credentials" in type(error).__name__
 
 
 def client_of_database(tracking_uri: str) -> MlflowClient:
@@ -288,40 +253,95 @@ def _asking_once() -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def check_allowed(error: Exception, tracking_uri: str) -> None:
-    """Raise ArtifactError if MLflow's server refused the caller: retrying would not help.
-
-    Raises:
-        ArtifactError: the server answered 401 or 403.
-    """
-    status, path = refusal_in(error)
-    if status in _REFUSED_STATUS:
-        user = os.environ.get("MLFLOW_TRACKING_USERNAME")
-        caller = f"user {user}" if user else "nobody: no user is set"
-        raise ArtifactError(
-            f"MLflow's server refuses the request {tracking_uri}{path} of {caller}: {_REFUSED_STATUS[status]}; it takes"
-            f" {_WHO_MAY[status]}",
-            do=_LOG_IN
-            if status == 401 or not user
-            else f"ask its administrator for it, or {_LOG_IN} of someone who may",
-        ) from error
-
-
 @contextmanager
-def answering(tracking_uri: str) -> Iterator[None]:
-    """Translate MLflow's exceptions.
+def answering(tracking_uri: str, about: str = "", *, files: str = "") -> Iterator[None]:
+    """Translate MLflow's exceptions, and those of the store that it keeps files in, which it passes on.
+
+    Args:
+        about: part of the registry that the block asks for.
+        files: stored files that it reads.
 
     Raises:
-        ArtifactError: the server refuses the caller.
-        TransientError: the server or the database does not answer.
+        ArtifactError: the registry has no `about`, or the `files` are gone; the server refuses the caller, or the store
+            its key; or reaching the store needs a package that is not installed.
+        TransientError: the server, the database or the store does not answer.
     """
     try:
         yield
-    except (MlflowException, OSError) as error:
-        if not is_of_a_server(error):
-            raise
-        check_allowed(error, tracking_uri)
-        raise TransientError(
-            f"MLflow at {tracking_uri} does not answer",
-            do="start it, or unset MLFLOW_TRACKING_URI to use the project's own database",
-        ) from error
+    except ClozelineError:
+        raise
+    except Exception as error:
+        if translated := _translated(error, tracking_uri, about, files):
+            raise translated from error
+        raise
+
+
+def _translated(error: Exception, tracking_uri: str, about: str, files: str) -> ClozelineError | None:
+    """Return the error as one of ours; None: it is not of MLflow or its store."""
+    if isinstance(error, ModuleNotFoundError):
+        module = (error.name or "").partition(".")[0]
+        asked = about or files or "MLflow"
+        problem = f"{asked} cannot be reached at {tracking_uri}: a package is not installed: {error}"
+        return ArtifactError(problem, do=f"install it: `pip install {_PACKAGES_OF_STORES.get(module, module)}`")
+    # MLflow passes the error of a store's client on, or raises its own while it handles it.
+    for one in (error, error.__context__):
+        if one and type(one).__module__.partition(".")[0] in _CLIENTS_OF_STORES:
+            return _of_store(one, tracking_uri)
+    if isinstance(error, MlflowException):
+        if files and files_are_gone(error):
+            return ArtifactError(
+                f"the {files} are gone from the store beside MLflow's database: {tracking_uri}: {error}",
+                do="restore them, or delete that version (`clozeline ui`) and release the model again",
+            )
+        if (about or files) and is_absent(error):
+            return ArtifactError(
+                f"the registry at {tracking_uri} has no {about or files}",
+                do="run `clozeline release` first, or name one that `clozeline ui` shows",
+            )
+    elif getattr(error, "response", None) is None:  # what MLflow's server says about files is an error of requests
+        return None
+    return _refusal(error, tracking_uri) or TransientError(
+        f"MLflow at {tracking_uri} does not answer: {_on_one_line(error)}",
+        do="start it, or unset MLFLOW_TRACKING_URI to use the project's own database",
+    )
+
+
+def _of_store(error: BaseException, tracking_uri: str) -> ClozelineError:
+    response = getattr(error, "response", None)
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
+    told = f"{type(error).__name__}: {_on_one_line(error)}"
+    if status in _WHO_MAY or "Credentials" in type(error).__name__:
+        return ArtifactError(
+            f"the store of MLflow's files ({tracking_uri}) refuses the key: {told}",
+            do="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in as the store's own tool does",
+        )
+    return TransientError(
+        f"the store of MLflow's files ({tracking_uri}) does not answer: {told}",
+        do="start it, or correct its address (MLFLOW_S3_ENDPOINT_URL)",
+    )
+
+
+def _refusal(error: Any, tracking_uri: str) -> ArtifactError | None:
+    """Return an error if MLflow's server refused the caller: retrying would not help.
+
+    MLflow has no error class for it, and names the path that it refused only in its message.
+    """
+    if isinstance(error, MlflowException):
+        status, named = _REFUSALS.get(error.error_code), _ENDPOINT.search(str(error))
+        path = named[1] if named else ""
+    else:
+        status, path = error.response.status_code, urlsplit(error.response.url).path
+    if status not in _WHO_MAY:
+        return None
+    user = os.environ.get("MLFLOW_TRACKING_USERNAME")
+    caller = f"user {user}" if user else "nobody: no user is set"
+    log_in = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+    is_known = status == 403 and user
+    return ArtifactError(
+        f"MLflow's server refuses the request {tracking_uri}{path} of {caller}: {_WHO_MAY[status]}",
+        do=f"ask its administrator for it, or {log_in} of someone who may" if is_known else log_in,
+    )
+
+
+def _on_one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

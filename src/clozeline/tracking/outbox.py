@@ -11,14 +11,15 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
-from clozeline.records.record import Record
+from clozeline.records.record import LockedPath, Record
+from clozeline.system.errors import ArtifactError
 from clozeline.system.files import remove_folder, replacing_file, replacing_folder
 
 _LOG = logging.getLogger(__name__)
@@ -30,17 +31,6 @@ Status = Literal["FINISHED", "FAILED", "KILLED"]
 _RECORD: Final = "record.json"
 _FILES: Final = "files"
 _BYTES_PER_READ: Final = 1 << 20
-
-Result = TypeVar("Result")
-
-
-class StageDataset(Record):
-    """An input of a stage, with DVC's hash."""
-
-    name: str
-    digest: str
-    source: str
-    profile: str
 
 
 class TrackedRun(Record):
@@ -55,7 +45,8 @@ class TrackedRun(Record):
     """Of what a stage computes: it continues the interrupted run of its workspace that has the same one."""
     params: Mapping[str, str] = {}
     figures: Mapping[str, float] = {}
-    datasets: tuple[StageDataset, ...] = ()
+    datasets: tuple[LockedPath, ...] = ()
+    """Inputs of a stage, with DVC's hashes."""
     status: Status | Literal["RUNNING", "DROPPED"] = "RUNNING"
     """DROPPED: a stage that had nothing to do; MLflow does not keep its run."""
     ended_ms: int | None = None
@@ -81,19 +72,19 @@ class Outbox:
 
     def open(self, run: str, record: TrackedRun) -> None:
         """Add a run. If it is there, an attempt to make it was killed, and this one continues it."""
-        with self._losing(f"the run {record.name}"):
+        with self.losing(f"the run {record.name}"):
             if (self.folder / run).exists():
-                self._write(run, record)
+                record.write(self.folder / run / _RECORD)
                 return
             with replacing_folder(self.folder / run) as beside:
-                (beside / _RECORD).write_text(record.model_dump_json(), encoding="utf-8")
+                record.write(beside / _RECORD)
 
     def change(self, run: str, *, tags: Mapping[str, str] | None = None, **changes: object) -> None:
         """Add `tags` to a run's record, and replace other fields of it; MLflow gets them even if this process ends."""
-        with self._losing(f"a record ({', '.join(['tags', *changes])})"):
-            record = self._read(run)
+        with self.losing(f"a record ({', '.join(['tags', *changes])})"):
+            record = TrackedRun.read(self.folder / run / _RECORD)
             changed = {**dict(record), **changes, "tags": {**record.tags, **(tags or {})}}
-            self._write(run, TrackedRun.model_validate(changed))
+            TrackedRun.model_validate(changed).write(self.folder / run / _RECORD)
 
     def end(self, run: str, status: Status | Literal["DROPPED"], **changes: Any) -> None:
         """End a run, with the changes of `change`. Nothing may be added to it afterwards."""
@@ -107,13 +98,13 @@ class Outbox:
 
     def add_points(self, run: str, values: Mapping[str, float], step: int) -> None:
         """Append points of curves."""
-        with self._losing("a point"):
+        with self.losing("a point"):
             line = Points(values=values, step=step, timestamp_ms=now_ms()).model_dump_json() + "\n"
             _append(self.folder / run / "points.jsonl", line.encode())
 
     def add_file(self, run: str, file: Path, folder: str = "") -> None:
         """Add a copy of `file` as it is now; `folder`: its place among the artifacts of the run."""
-        with self._losing(file.name):
+        with self.losing(file.name):
             if not (self.folder / run / _RECORD).exists():
                 raise FileNotFoundError(f"the outbox has no run {run}: it has ended")
             copy = self.folder / run / _FILES / folder / file.name
@@ -133,9 +124,9 @@ class Outbox:
         found = {}
         for run in self.runs():
             try:
-                found[run] = self._read(run)
-            except (OSError, ValidationError) as error:
-                self.reason = f"{self.folder / run / _RECORD}: {error}"
+                found[run] = TrackedRun.read(self.folder / run / _RECORD)
+            except (OSError, ArtifactError) as error:
+                self.reason = " ".join(str(error).split())
         return dict(sorted(found.items(), key=lambda item: (item[1].started_ms, item[1].parent is not None)))
 
     def points(self, run: str, offset: int, *, has_ended: bool) -> tuple[list[Points], int, int]:
@@ -152,7 +143,10 @@ class Outbox:
         is_rest = has_ended and len(content) < _BYTES_PER_READ
         whole = content if is_rest else content[: content.rfind(b"\n") + 1]
         lines = [line for line in whole.splitlines() if line.strip()]
-        read = [points for line in lines if (points := _points_of(line)) is not None]
+        read = []
+        for line in lines:
+            with suppress(ValidationError):  # it was cut
+                read.append(Points.model_validate_json(line))
         return read, offset + len(whole), len(lines) - len(read)
 
     def files(self, run: str) -> list[tuple[Path, str]]:
@@ -165,15 +159,9 @@ class Outbox:
     def remove(self, run: str) -> None:
         remove_folder(self.folder / run)
 
-    def _read(self, run: str) -> TrackedRun:
-        return TrackedRun.model_validate_json((self.folder / run / _RECORD).read_bytes())
-
-    def _write(self, run: str, record: TrackedRun) -> None:
-        with replacing_file(self.folder / run / _RECORD) as beside:
-            beside.write_text(record.model_dump_json(), encoding="utf-8")
-
     @contextmanager
-    def _losing(self, what: str) -> Iterator[None]:
+    def losing(self, what: str) -> Iterator[None]:
+        """Log and count an error of the block: then `what` is not recorded."""
         try:
             yield
         except Exception as error:  # noqa: BLE001  # a full disk is a StorageError, a file that vanished an OSError
@@ -197,23 +185,3 @@ def _append(file: Path, line: bytes) -> None:
             raise OSError("the disk is full")
     finally:
         os.close(descriptor)
-
-
-def _points_of(line: bytes) -> Points | None:
-    """Return the points of a line; None if it was cut."""
-    try:
-        return Points.model_validate_json(line)
-    except ValidationError:
-        return None
-
-
-def forgiving(call: Callable[[], Result]) -> Result | None:
-    """Return the result of `call`; log any exception and return None.
-
-    MLflow's own errors are not enough: an artifact store raises those of its package (boto3's are no `OSError`).
-    """
-    try:
-        return call()
-    except Exception as error:  # noqa: BLE001  # no error of MLflow may stop a training
-        _LOG.warning("MLflow did not record a part of this run: %s", " ".join(str(error).split())[:300])
-        return None

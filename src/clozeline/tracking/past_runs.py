@@ -5,6 +5,7 @@ dvc.lock, and the address of MLflow's own page that compares them.
 """
 
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,9 +24,9 @@ from clozeline.system.content import md5_of
 from clozeline.system.errors import ArtifactError, ClozelineError
 from clozeline.tracking.addresses import present
 from clozeline.tracking.mlflow import answering, prepare, runs_of
-from clozeline.tracking.outbox import forgiving
 from clozeline.tracking.stored_files import lock_of
 
+_LOG = logging.getLogger(__name__)
 _MOST_EXECUTED: Final = 1000
 MOST: Final = 4
 """Number of runs whose columns a terminal has room for."""
@@ -46,15 +47,20 @@ class StageRun:
 
 
 @dataclass(frozen=True)
-class EarlierRun:
-    """A finished flow run with another dvc.lock."""
+class PastRun:
+    """A flow run that ended with a dvc.lock."""
 
+    run_id: str
+    name: str
+    experiment_id: str
     started: datetime
     commit: str | None
     figures: Mapping[str, float]
     """Numbers of all metric files: `evaluate.top1` is `top1` of metrics/evaluate.json."""
     lock: Lock | None
     """Its dvc.lock; None if MLflow no longer has a copy."""
+    training_id: str | None = None
+    """Id of the run of its pre-training, which has the curves; None if that was executed elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ class PastRuns:
     """Whether tracked files differed from the commit."""
     stages: Mapping[str, StageRun] = field(default_factory=dict)
     """Runs by name of the stage; stages that executed elsewhere are missing."""
-    earlier: EarlierRun | None = None
+    earlier: PastRun | None = None
     """Newest finished flow run before this one with another dvc.lock; None if MLflow has none, as in a fresh clone."""
 
 
@@ -87,16 +93,16 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
         before = f" AND attributes.start_time < {flow_run.info.start_time}" if flow_run else ""
         condition = f"tags.`dvc.lock_md5` != '{md5}' AND attributes.status = 'FINISHED'{before}"
         other = next(runs_of(client, condition, page=1), None)
-        by_hash = executed_by_hash(client)
+        executed = executed_by_hash(client)
     tags = flow_run.data.tags if flow_run else {}
     return PastRuns(
         run_id=flow_run.info.run_id if flow_run else None,
         commit=tags.get("mlflow.source.git.commit"),
         is_dirty=tags.get("git.is_dirty") == "true",
         stages={
-            name: _stage_run(by_hash[stage.sha256]) for name, stage in lock.stages.items() if stage.sha256 in by_hash
+            name: _stage_run(executed[stage.sha256]) for name, stage in lock.stages.items() if stage.sha256 in executed
         },
-        earlier=earlier_run(other, tracking_uri) if other else None,
+        earlier=_past_run(other, tracking_uri, executed) if other else None,
     )
 
 
@@ -109,27 +115,34 @@ def executed_by_hash(client: MlflowClient) -> dict[str | None, Run]:
 def attach(tracking_uri: str, run_id: str, file: Path) -> bool:
     """Store `file` with an ended run; False if MLflow refused, or if the project moved since that run."""
 
-    def store() -> bool:
+    try:
         client = prepare(tracking_uri)
         address = client.get_run(run_id).info.artifact_uri
         if present(address, tracking_uri) != address:
             return False
         client.log_artifact(run_id, str(file))
-        return True
+    except Exception as error:  # noqa: BLE001  # a store raises the errors of its package: boto3's are no `OSError`
+        _LOG.warning("MLflow did not store %s: %s", file, " ".join(str(error).split())[:300])
+        return False
+    return True
 
-    return forgiving(store) or False
 
-
-def earlier_run(run: Run, tracking_uri: str) -> EarlierRun:
-    """Return what MLflow knows of a flow run, with its dvc.lock."""
+def _past_run(run: Run, tracking_uri: str, executed: Mapping[str | None, Run]) -> PastRun:
+    """Return what MLflow knows of a flow run; `executed`: the runs of stages by `LockedStage.sha256`."""
     lock: Lock | None = None
     with suppress(ClozelineError):  # the artifact may be deleted; figures are still comparable
         lock = lock_of(run, tracking_uri)
-    return EarlierRun(
+    stage = lock.stages.get("pretrain") if lock else None
+    training = executed.get(stage.sha256) if stage else None
+    return PastRun(
+        run_id=run.info.run_id,
+        name=run.info.run_name,
+        experiment_id=str(run.info.experiment_id),
         started=datetime.fromtimestamp(run.info.start_time / 1000, UTC),
         commit=run.data.tags.get("mlflow.source.git.commit"),
         figures=run.data.metrics,
         lock=lock,
+        training_id=training.info.run_id if training else None,
     )
 
 
@@ -138,19 +151,7 @@ def _stage_run(run: Run) -> StageRun:
     return StageRun(run.info.run_id, datetime.fromtimestamp(ended / 1000, UTC), (ended - started) / 1000)
 
 
-@dataclass(frozen=True)
-class ComparedRun:
-    """A flow run beside others."""
-
-    run_id: str
-    name: str
-    experiment_id: str
-    facts: EarlierRun
-    training_id: str | None
-    """Id of the run of its pre-training, which has the curves; None if that was executed elsewhere."""
-
-
-def compared_runs(tracking_uri: str, wanted: Sequence[str]) -> list[ComparedRun]:
+def compared_runs(tracking_uri: str, wanted: Sequence[str]) -> list[PastRun]:
     """Find flow runs by their name, or by the beginning of their id; without any, the last two with other results.
 
     Raises:
@@ -173,7 +174,7 @@ def compared_runs(tracking_uri: str, wanted: Sequence[str]) -> list[ComparedRun]
                 do=f"name 2 to {MOST} of: {newest}",
             )
         executed = executed_by_hash(client)
-    return [_compared(run, executed, tracking_uri) for run in found]
+    return [_past_run(run, tracking_uri, executed) for run in found]
 
 
 def _named(client: MlflowClient, text: str) -> Run:
@@ -209,14 +210,6 @@ def _newest(client: MlflowClient) -> list[Run]:
 def _search(client: MlflowClient, condition: str = "") -> Iterator[Run]:
     """Yield the flow runs that have a dvc.lock, the newest first."""
     return runs_of(client, f"tags.`dvc.lock_md5` != ''{condition}", page=_PAGE)
-
-
-def _compared(run: Run, executed: Mapping[str | None, Run], tracking_uri: str) -> ComparedRun:
-    facts = earlier_run(run, tracking_uri)
-    stage = facts.lock.stages.get("pretrain") if facts.lock else None
-    training = executed.get(stage.sha256) if stage else None
-    training_id = training.info.run_id if training else None
-    return ComparedRun(run.info.run_id, run.info.run_name, str(run.info.experiment_id), facts, training_id)
 
 
 def comparison_address(tracking_uri: str, run_ids: Sequence[str], experiment_ids: Sequence[str]) -> str:

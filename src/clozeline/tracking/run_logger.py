@@ -2,11 +2,17 @@
 
 The flow passes a run on through two environment variables, `CLOZELINE_OUTBOX` and `CLOZELINE_RUN`. Without them
 (`dvc repro` alone) MLflow gets nothing. With `CLOZELINE_TENSORBOARD` the same points are written for TensorBoard.
+
+System metrics of the machine come from MLflow's own monitors; its page shows them under "System metrics". MLflow's own
+thread for them gives up after the first call that the server does not answer. Here they join the queue of all points,
+which waits for the server.
 """
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
@@ -19,6 +25,8 @@ from clozeline.tracking.outbox import OUTBOX, RUN, Outbox
 _LOG = logging.getLogger(__name__)
 TENSORBOARD: Final = "CLOZELINE_TENSORBOARD"
 """Environment variable with the folder of the events."""
+PREFIX: Final = "system/"
+_MACHINE_SECONDS: Final = 10.0
 _ON_HELD_OUT_TEXT: Final = "validation_"
 
 
@@ -29,7 +37,7 @@ class RunLogger(Protocol):
         """Log metric values; steps at or below the last one logged before a resume are dropped."""
 
     def close(self) -> None:
-        """Log the last figures of the machine."""
+        """Stop watching the machine."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +69,75 @@ def _loggers(name: str) -> Iterator[RunLogger]:
         yield TensorBoardRunLogger(Path(events), name)
     folder, run = os.environ.get(OUTBOX), os.environ.get(RUN)
     if folder and run:
-        from clozeline.tracking.stage_log import OutboxRunLogger
-
         yield OutboxRunLogger(Outbox(Path(folder)), run)
+
+
+class OutboxRunLogger:
+    """Appends points of the stage as they come, and figures of the machine from a thread of its own."""
+
+    def __init__(self, outbox: Outbox, run: str) -> None:
+        self._outbox = outbox
+        self._run = run
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._watch_machine, name="machine-metrics", daemon=True)
+        self._thread.start()
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None:
+        points = {}
+        for key, value in values.items():
+            try:
+                points[key] = float(value)
+            except (TypeError, ValueError, OverflowError):
+                _LOG.warning("%s is not tracked: %r is no number", key, value)
+        if points:
+            self._outbox.add_points(self._run, points, step)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join(10)
+
+    def _watch_machine(self) -> None:
+        try:
+            from clozeline.tracking.mlflow import monitors
+
+            machine = MachineMetrics(monitors())
+        except Exception as error:  # noqa: BLE001  # MLflow's monitors may be missing, or a driver's library fail
+            _LOG.debug("the machine is not watched: %s", error)
+            return
+        while True:
+            # The steps are counted from the epoch, so that they keep rising after a resume.
+            self.metrics(machine.values(), int(time.time() / _MACHINE_SECONDS))
+            if self._closing.wait(_MACHINE_SECONDS):
+                return
+
+
+class MachineMetrics:
+    """Load of CPU, memory, disk and network, and of GPUs if NVIDIA's management library (NVML) sees any.
+
+    Metrics that are unavailable, such as the network in some containers, are left out.
+    """
+
+    def __init__(self, kinds: Iterable[Any]) -> None:
+        """`kinds`: classes of MLflow's monitors."""
+        self._monitors = []
+        for kind in kinds:
+            try:
+                self._monitors.append(kind())
+            except Exception as error:  # noqa: BLE001  # a driver's library may raise anything
+                _LOG.debug("%s does not work here: %s", kind, error)
+
+    def values(self) -> dict[str, float]:
+        """Return the present values."""
+        values: dict[str, float] = {}
+        for monitor in self._monitors.copy():
+            try:
+                monitor.collect_metrics()
+                values |= {PREFIX + key: float(value) for key, value in monitor.aggregate_metrics().items()}
+                monitor.clear_metrics()
+            except Exception as error:  # noqa: BLE001  # a driver's library may raise anything
+                _LOG.debug("%s no longer works: %s", monitor, error)
+                self._monitors.remove(monitor)
+        return values
 
 
 def require_tensorboard() -> None:

@@ -3,71 +3,44 @@
 All records go through the outbox of the workspace, so neither a flow nor a stage ever waits for MLflow.
 """
 
-import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 from uuid import uuid4
 
 from clozeline.records.record import LockedStage, numbers_of
 from clozeline.system.errors import TransientError
 from clozeline.tracking.delivery import Delivery, DeliveryThread
 from clozeline.tracking.mlflow import require_answer
-from clozeline.tracking.outbox import OUTBOX, RUN, Outbox, StageDataset, Status, TrackedRun, forgiving, now_ms
+from clozeline.tracking.outbox import OUTBOX, RUN, Outbox, Status, TrackedRun, now_ms
 
 _LOG = logging.getLogger(__name__)
-_DIGEST_CHARACTERS: Final = 36  # MLflow's limit; `<md5>.dir` has just as many
 _NOT_IN_A_NAME: Final = re.compile(r"[^\w.:/ -]")
-
-
-@dataclass(frozen=True)
-class StageRecord:
-    """Logged facts of a stage that executed."""
-
-    outcome: str
-    locked: LockedStage
-    metrics: Sequence[Path]
-    shown: Sequence[Path]
-    """Paths of plots, reports and the log."""
 
 
 class FlowRun:
     """The parent run. What MLflow does not take now stays in the outbox for the next flow run of the workspace."""
 
-    def __init__(self, outbox: Outbox, tracking_uri: str, *, retry_seconds: float, close_seconds: float) -> None:
-        self._outbox = outbox
-        self.tracking_uri = tracking_uri
-        self.run = uuid4().hex
-        """Name of the parent run within the outbox."""
-        self._delivery = Delivery(outbox, tracking_uri)
-        self._thread = DeliveryThread(self._delivery, retry_seconds=retry_seconds, close_seconds=close_seconds)
-
-    @classmethod
-    def open(
-        cls,
-        folder: Path,
-        tracking_uri: str,
-        name: str,
-        tags: Mapping[str, str],
-        *,
-        retry_seconds: float = 5.0,
-        close_seconds: float = 20.0,
-    ) -> Self:
+    def __init__(self, folder: Path, tracking_uri: str, name: str, tags: Mapping[str, str]) -> None:
         """Start the parent run; open runs of this workspace are closed. `folder` is that of the outbox.
 
         Raises:
             ArtifactError: the local database is damaged, or the server refuses the caller; nothing has been done yet.
         """
-        _require_allowed(tracking_uri)
-        outbox = Outbox(folder)
-        outbox.end_killed()
-        run = cls(outbox, tracking_uri, retry_seconds=retry_seconds, close_seconds=close_seconds)
-        outbox.open(run.run, TrackedRun(name=name, tags=tags, started_ms=now_ms()))
-        return run
+        try:
+            require_answer(tracking_uri)
+        except TransientError as error:
+            _LOG.warning("%s: the run goes on, and reports when it answers", error.problem)
+        self.tracking_uri = tracking_uri
+        self.run = uuid4().hex
+        """Name of the parent run within the outbox."""
+        self._outbox = Outbox(folder)
+        self._outbox.end_killed()
+        self._delivery = Delivery(self._outbox, tracking_uri)
+        self._thread = DeliveryThread(self._delivery)
+        self._outbox.open(self.run, TrackedRun(name=name, tags=tags, started_ms=now_ms()))
 
     def start_stage(self, stage: str, fingerprint: str, tags: Mapping[str, str]) -> str:
         """Return the name, within the outbox, of the run that a stage process logs to.
@@ -84,9 +57,14 @@ class FlowRun:
         """Return the environment variables by which a stage process logs to its run."""
         return {OUTBOX: str(self._outbox.folder.resolve()), RUN: run}
 
-    def end_stage(self, run: str, record: StageRecord) -> None:
-        """Log the params, metrics, inputs and files of a stage that executed, and close its run."""
-        for path in [*record.metrics, *record.shown]:
+    def end_stage(
+        self, run: str, outcome: str, locked: LockedStage, *, metrics: Sequence[Path], shown: Sequence[Path]
+    ) -> None:
+        """Log the params, metrics, inputs and files of a stage that executed, and close its run.
+
+        `shown`: paths of plots, reports and the log.
+        """
+        for path in [*metrics, *shown]:
             for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
                 if file.is_file():
                     folder = path.name / file.parent.relative_to(path) if path.is_dir() else ""
@@ -94,10 +72,10 @@ class FlowRun:
         self._outbox.end(
             run,
             "FINISHED",
-            tags={"dvc.outcome": record.outcome, "dvc.stage_sha256": record.locked.sha256},
-            figures=_figures(dict.fromkeys(record.metrics, "")),
-            params=record.locked.flat_params(),
-            datasets=tuple(_datasets(record.locked)),
+            tags={"dvc.outcome": outcome, "dvc.stage_sha256": locked.sha256},
+            figures=self._figures(dict.fromkeys(metrics, "")),
+            params=locked.flat_params(),
+            datasets=tuple(path for path in locked.data if path.md5),
         )
 
     def drop_stage(self, run: str) -> None:
@@ -116,7 +94,7 @@ class FlowRun:
         `metrics` maps a prefix for the names of the figures to their metric file.
         """
         given = {_allowed_name(key): value for key, value in tags.items()}
-        figures = _figures({path: f"{name}." for name, path in metrics.items()})
+        figures = self._figures({path: f"{name}." for name, path in metrics.items()})
         for file in files:
             self._outbox.add_file(self.run, file)
         self._outbox.end(self.run, status, tags=given, figures=figures)
@@ -131,6 +109,14 @@ class FlowRun:
         if num_lost := self._delivery.num_lost + self._outbox.num_lost:
             reason = self._delivery.refusal or self._outbox.reason
             _LOG.warning("%d records or metric values of this run are missing in MLflow: %s", num_lost, reason)
+
+    def _figures(self, paths: Mapping[Path, str]) -> dict[str, float]:
+        """Return the numbers of metric files, with the prefix that `paths` has for their names."""
+        found: dict[str, float] = {}
+        for path, prefix in paths.items():
+            with self._outbox.losing(path.name):
+                found |= {_allowed_name(f"{prefix}{key}"): value for key, value in numbers_of(path).items()}
+        return found
 
 
 def deliver_waiting(folder: Path, tracking_uri: str) -> str:
@@ -151,38 +137,6 @@ def deliver_waiting(folder: Path, tracking_uri: str) -> str:
             do="start it; the next run delivers the records",
         )
     return delivery.reason if delivery.is_waiting else ""
-
-
-def _require_allowed(tracking_uri: str) -> None:
-    """Raise at once if the server refuses the caller; a server that is away may come back, and the run need not
-    wait."""
-    try:
-        require_answer(tracking_uri)
-    except TransientError as error:
-        _LOG.warning("%s: the run goes on, and reports when it answers", error.problem)
-
-
-def _figures(paths: Mapping[Path, str]) -> dict[str, float]:
-    """Return the numbers of metric files, with the prefix that `paths` has for their names."""
-    found: dict[str, float] = {}
-    for path, prefix in paths.items():
-        numbers = forgiving(partial(numbers_of, path)) or {}
-        found |= {_allowed_name(f"{prefix}{key}"): value for key, value in numbers.items()}
-    return found
-
-
-def _datasets(locked: LockedStage) -> list[StageDataset]:
-    """Return the stage's inputs with DVC's hashes, so that a run and the cache identify them by the same hashes."""
-    return [
-        StageDataset(
-            name=path.path,
-            digest=path.md5[:_DIGEST_CHARACTERS],
-            source=json.dumps({"uri": f"dvc://{path.path}", "md5": path.md5}),
-            profile=json.dumps({"size_bytes": path.size}),
-        )
-        for path in locked.data
-        if path.md5
-    ]
 
 
 def _allowed_name(name: str) -> str:

@@ -6,7 +6,7 @@ The last nights are the flow runs whose data and files are kept; the stored file
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -17,10 +17,9 @@ from mlflow.artifacts import download_artifacts
 from mlflow.entities import Run, ViewType
 
 from clozeline.records.record import Lock
-from clozeline.system.errors import ArtifactError, TransientError
+from clozeline.system.errors import ArtifactError
 from clozeline.system.files import Removal, SweptStore
 from clozeline.system.progress import track
-from clozeline.tracking import mlflow
 from clozeline.tracking.addresses import database_of, files_beside, local_path, present
 from clozeline.tracking.delivery import OUTBOX_RUN, WORKSPACE
 from clozeline.tracking.mlflow import answering, prepare, remove_stored_files, runs_of, stored_files
@@ -41,58 +40,35 @@ def address_of(run: Run, tracking_uri: str) -> str:
     return present(run.info.artifact_uri, tracking_uri)
 
 
-def num_bytes_of(run: Run, tracking_uri: str) -> int:
-    """Return the size of the files of a run. Raises the errors of `store_errors` and `answering`."""
-    with answering(tracking_uri), store_errors(tracking_uri):
-        return sum(size for _, size in stored_files(address_of(run, tracking_uri), tracking_uri))
+def files_of(run: Run, tracking_uri: str) -> dict[str, int]:
+    """Return the size in bytes of each file of a run. Raises the errors of `answering`."""
+    with answering(tracking_uri):
+        return dict(stored_files(address_of(run, tracking_uri), tracking_uri))
 
 
 def remove_files_of(run: Run, tracking_uri: str, path: str | None = None) -> None:
-    """Remove the file `path` of a run; without it all. Raises the errors of `store_errors` and `answering`."""
-    with answering(tracking_uri), store_errors(tracking_uri):
+    """Remove the file `path` of a run; without it all. Raises the errors of `answering`."""
+    with answering(tracking_uri):
         remove_stored_files(address_of(run, tracking_uri), tracking_uri, path)
 
 
-def lock_of(run: Run, tracking_uri: str) -> Lock | None:
-    """Return the dvc.lock stored with a flow run; None if it is gone or damaged.
-
-    Raises the errors of `store_errors` and `answering`.
-    """
-    address = address_of(run, tracking_uri)
-    with answering(tracking_uri), store_errors(tracking_uri), tempfile.TemporaryDirectory() as folder:
-        if _LOCK not in (name for name, _ in stored_files(address, tracking_uri)):
-            return None
-        file = download_artifacts(artifact_uri=f"{address}/{_LOCK}", dst_path=folder, tracking_uri=tracking_uri)
-        try:
-            return Lock.read(Path(file))
-        except ArtifactError:
-            return None
-
-
 @contextmanager
-def store_errors(tracking_uri: str) -> Iterator[None]:
-    """Translate the errors of the store that MLflow keeps files in, which MLflow passes on.
+def _copy_of(run: Run, path: str, tracking_uri: str) -> Iterator[Path]:
+    """Yield a temporary copy of the file `path` of a run. Raises the errors of `answering`."""
+    address = f"{address_of(run, tracking_uri)}/{path}"
+    with tempfile.TemporaryDirectory() as folder:
+        with answering(tracking_uri):
+            copy = download_artifacts(artifact_uri=address, dst_path=folder, tracking_uri=tracking_uri)
+        yield Path(copy)
 
-    Raises:
-        ArtifactError: it refuses the key.
-        TransientError: it does not answer.
-    """
-    try:
-        yield
-    except Exception as raised:
-        error = mlflow.error_of_store(raised)
-        if error is None:
-            raise
-        told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        if mlflow.refuses_key(error):
-            raise ArtifactError(
-                f"the store of MLflow's files ({tracking_uri}) refuses the key: {told}",
-                do="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in as the store's own tool does",
-            ) from raised
-        raise TransientError(
-            f"the store of MLflow's files ({tracking_uri}) does not answer: {told}",
-            do="start it, or correct its address (MLFLOW_S3_ENDPOINT_URL)",
-        ) from raised
+
+def lock_of(run: Run, tracking_uri: str) -> Lock | None:
+    """Return the dvc.lock stored with a flow run; None if it is gone or damaged. Raises the errors of `answering`."""
+    if _LOCK not in files_of(run, tracking_uri):
+        return None
+    with _copy_of(run, _LOCK, tracking_uri) as copy, suppress(ArtifactError):
+        return Lock.read(copy)
+    return None
 
 
 @dataclass(frozen=True)
@@ -157,7 +133,8 @@ class Nights:
         own = [run for run in self.runs if self._is_ours(run) and run.data.tags.get(_FILES) != _REMOVED]
         ended = [run for run in own if _time(run.info.end_time or run.info.start_time) < before]
         old = [run for run in ended if run.data.tags.get("dvc.stage_sha256") not in made]
-        removals = tuple(Removal(num_bytes_of(run, self.tracking_uri), partial(self._remove, run)) for run in old)
+        sizes = [sum(files_of(run, self.tracking_uri).values()) for run in old]
+        removals = tuple(Removal(size, partial(self._remove, run)) for size, run in zip(sizes, old, strict=True))
         return SweptStore("MLflow: files of runs", len(own) - len(old), removals)
 
     def _is_ours(self, run: Run) -> bool:
@@ -210,17 +187,15 @@ def _time(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-@dataclass(frozen=True)
-class SearchedFiles:
-    """Files of runs that quote a text."""
+def search_files(
+    tracking_uri: str, quotes: Callable[[Path], bool], of_versions: Collection[str]
+) -> tuple[SweptStore, tuple[str, ...]]:
+    """Search the files of all runs of this project, also of deleted ones, for those that quote a text.
 
-    removable: SweptStore
-    of_versions: tuple[str, ...]
-    """Those of the runs of registered versions, which are part of the version."""
+    `of_versions`: ids of the runs of versions, whose files are part of the version.
 
-
-def search_files(tracking_uri: str, quotes: Callable[[Path], bool], of_versions: Collection[str]) -> SearchedFiles:
-    """Search the files of all runs of this project, also of deleted ones; `of_versions`: ids of the runs of versions.
+    Returns:
+        The files that can be removed, and the names of those that are kept.
 
     Raises:
         ArtifactError: the store of files refuses the key.
@@ -229,22 +204,15 @@ def search_files(tracking_uri: str, quotes: Callable[[Path], bool], of_versions:
     with answering(tracking_uri):
         runs = list(runs_of(prepare(tracking_uri), view=ViewType.ALL))
     num_files, removals, kept = 0, [], []
-    with answering(tracking_uri), store_errors(tracking_uri):
-        for run in track(runs, "Searching files of runs", len(runs)):
-            for path, size in stored_files(address_of(run, tracking_uri), tracking_uri):
-                if PurePosixPath(path).suffix not in _QUOTING:
-                    continue
-                num_files += 1
-                if not _is_quoting(run, path, tracking_uri, quotes):
-                    continue
-                if run.info.run_id in of_versions:
-                    kept.append(f"{run.info.run_name}: {path}")
-                else:
-                    removals.append(Removal(size, partial(remove_files_of, run, tracking_uri, path)))
-    return SearchedFiles(SweptStore("MLflow: files of runs", num_files - len(removals), tuple(removals)), tuple(kept))
-
-
-def _is_quoting(run: Run, path: str, tracking_uri: str, quotes: Callable[[Path], bool]) -> bool:
-    address = f"{address_of(run, tracking_uri)}/{path}"
-    with tempfile.TemporaryDirectory() as folder:
-        return quotes(Path(download_artifacts(artifact_uri=address, dst_path=folder, tracking_uri=tracking_uri)))
+    for run in track(runs, "Searching files of runs", len(runs)):
+        for path, size in files_of(run, tracking_uri).items():
+            if PurePosixPath(path).suffix not in _QUOTING:
+                continue
+            num_files += 1
+            with _copy_of(run, path, tracking_uri) as copy:
+                is_quoting = quotes(copy)
+            if is_quoting and run.info.run_id in of_versions:
+                kept.append(f"{run.info.run_name}: {path}")
+            elif is_quoting:
+                removals.append(Removal(size, partial(remove_files_of, run, tracking_uri, path)))
+    return SweptStore("MLflow: files of runs", num_files - len(removals), tuple(removals)), tuple(kept)

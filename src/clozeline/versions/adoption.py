@@ -6,10 +6,8 @@ have to be those in dvc.lock, which then gets the hashes of the new code. All ot
 """
 
 import ast
-import hashlib
 import io
 import json
-import subprocess
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -20,7 +18,8 @@ from typing import Any, Final, Self
 from ruamel.yaml import YAML
 
 from clozeline.records.record import CODE_FOLDER, Lock
-from clozeline.versions.project import open_project
+from clozeline.system.content import md5_of
+from clozeline.versions.project import git, open_project
 
 PIN: Final = "requirements.lock"
 """Code of every stage in a project that has no checkout: it names the wheel by its hash."""
@@ -49,15 +48,15 @@ class StageCode:
     @classmethod
     def of_lock(cls, root: Path) -> Self | None:
         """Return the code in the commit that wrote the dvc.lock of a checkout; None outside git."""
-        commit = _git(root, "log", "-1", "--format=%H", "--", "dvc.lock").decode().strip()
-        archive = commit and _git(root, "archive", "--format=zip", commit, "dvc.yaml", CODE_FOLDER)
+        commit = (git(root, "log", "-1", "--format=%H", "--", "dvc.lock") or b"").decode().strip()
+        archive = commit and git(root, "archive", "--format=zip", commit, "dvc.yaml", CODE_FOLDER)
         files = dict(_files_in(archive)) if archive else {}
         return cls(files, _yaml(files["dvc.yaml"])) if files else None
 
     @classmethod
     def of_checkout(cls, root: Path) -> Self:
         """Return the code in the working tree of a checkout."""
-        known = _git(root, "ls-files", CODE_FOLDER).decode().splitlines()
+        known = (git(root, "ls-files", CODE_FOLDER) or b"").decode().splitlines()
         files = {path: (root / path).read_bytes() for path in known if (root / path).is_file()}
         return cls(files, _yaml((root / "dvc.yaml").read_bytes()))
 
@@ -90,7 +89,7 @@ class StageCode:
         """Return whether dvc.lock says that this code made the outputs of a stage."""
         locked = {dep.path: dep.md5 for dep in lock.stages[stage].deps}
         if self.pin is not None:
-            return locked.get(PIN) == _md5(self.pin)
+            return locked.get(PIN) == md5_of(self.pin)
         return {path: md5 for path, md5 in locked.items() if path.startswith(CODE_FOLDER)} == {
             dep: _md5_of(files) for dep, files in self.read_by(stage).items()
         }
@@ -151,11 +150,10 @@ def _libraries_of(module: ast.Module) -> set[str]:
 class _Meaning(ast.NodeTransformer):
     """Leaves out imports and strings that stand alone, such as docstrings."""
 
-    def visit_Import(self, node: ast.Import) -> None:
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
         return None
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        return None
+    visit_ImportFrom = visit_Import
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
@@ -167,22 +165,13 @@ def _files_in(archive: bytes) -> Iterator[tuple[str, bytes]]:
         yield from ((name, files.read(name)) for name in files.namelist() if not name.endswith("/"))
 
 
-def _git(root: Path, *arguments: str) -> bytes:
-    """Return what git prints; nothing if it fails."""
-    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=False).stdout
-
-
 def _yaml(content: bytes) -> Any:
     return YAML(typ="safe").load(content)
-
-
-def _md5(content: bytes) -> str:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def _md5_of(files: Mapping[str, bytes]) -> str:
     """Return DVC's hash of a file, or of the list of a folder's files."""
     if set(files) == {""}:
-        return _md5(files[""])
-    listed = [{"md5": _md5(content), "relpath": path} for path, content in sorted(files.items())]
-    return f"{_md5(json.dumps(listed).encode())}.dir"
+        return md5_of(files[""])
+    listed = [{"md5": md5_of(content), "relpath": path} for path, content in sorted(files.items())]
+    return f"{md5_of(json.dumps(listed).encode())}.dir"

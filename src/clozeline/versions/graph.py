@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Final
@@ -71,8 +71,10 @@ def read_stage_graph(root: Path, again: Collection[str] = (), only: str | None =
         for name in ordered:
             if not changed.isdisjoint({*parents[name]} - {_PARAMS}):
                 changed.add(name)
-        nodes = (_node(stages[name], tuple(parents[name]), name in changed) for name in ordered)
-        return tuple(replace(node, runs_again=node.name in again) for node in nodes)
+        return tuple(
+            _node(stages[name], tuple(parents[name]), is_changed=name in changed, runs_again=name in again)
+            for name in ordered
+        )
 
 
 def fingerprint(root: Path, name: str) -> str:
@@ -97,19 +99,18 @@ def _open_repo(root: Path) -> Iterator[Repo]:
         ) from error
 
 
-def _node(stage: PipelineStage, parents: tuple[str, ...], is_changed: bool) -> StageNode:
-    metrics = [_from_root(out.fs_path, stage) for out in stage.outs if out.metric]
-    plots = [_from_root(out.fs_path, stage) for out in stage.outs if out.plot]
-    reports = [path for out in stage.outs if (path := _from_root(out.fs_path, stage)).startswith("reports/")]
+def _node(stage: PipelineStage, parents: tuple[str, ...], *, is_changed: bool, runs_again: bool) -> StageNode:
+    outs = [(out, _from_root(out.fs_path, stage)) for out in stage.outs]
     return StageNode(
         name=_name(stage),
         parents=parents,
         description=stage.desc or "",
         deps=tuple(_from_root(dep.fs_path, stage) for dep in stage.deps if dep.protocol == "local"),
-        outs=tuple(_from_root(out.fs_path, stage) for out in stage.outs if out.protocol == "local"),
-        metrics=tuple(metrics),
-        shown=(*plots, *reports),
+        outs=tuple(path for out, path in outs if out.protocol == "local"),
+        metrics=tuple(path for out, path in outs if out.metric),
+        shown=tuple(path for out, path in outs if out.plot or path.startswith("reports/")),
         is_changed=is_changed,
+        runs_again=runs_again,
     )
 
 

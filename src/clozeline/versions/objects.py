@@ -6,12 +6,11 @@ version needs, ignores the run cache and knows no age. An object that holds a te
 it.
 """
 
-import hashlib
+import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
@@ -27,11 +26,13 @@ from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.files import Removal, SweptStore, held_beside
 from clozeline.system.progress import track
 from clozeline.versions import remote
-from clozeline.versions.project import Repo, open_project
-from clozeline.versions.remote import content_hash, is_folder, listed_files, remote_errors
+from clozeline.versions.project import Repo, git, open_project
+from clozeline.versions.remote import FOLDER, is_folder, listed_files, remote_errors
 
 _PER_CALL: Final = 500
 """Files that are removed from a remote at once."""
+
+_COMMIT: Final = re.compile("[0-9a-f]{7,64}")
 
 _MODELS: Final = ("models/", "dist/")
 """Outputs that are learnt from a text and do not quote it."""
@@ -55,7 +56,11 @@ class Objects:
     def fault_of(self, path: str, md5: str, commit: str | None) -> str | None:
         """Return a description of what is missing or damaged in `path` at `md5`; None if every byte is available."""
         fault = self._fault_in_cache(md5)
-        if fault is None or self.md5_of(self._root / path) == md5 or self._md5_in_git(path, commit) == md5:
+        if fault is None or self.md5_of(self._root / path) == md5:
+            return None
+        # The commit comes from a tag of MLflow: git would take one that begins with `-` as an option.
+        in_git = git(self._root, "show", f"{commit}:{path}") if commit and _COMMIT.fullmatch(commit) else None
+        if in_git is not None and md5_of(in_git) == md5:
             return None
         if remote.has_remote(self._repo):
             self._fetch(md5)
@@ -106,17 +111,14 @@ class Objects:
     def keep(self, path: Path) -> None:
         """Store a file in DVC's cache, so that it is found there when the workspace has another content."""
         from dvc.fs import localfs
-        from dvc_data.hashfile.build import build
-        from dvc_data.hashfile.transfer import transfer
 
-        staging, _, built = build(self._repo.cache.local, str(path), localfs, "md5")
-        transfer(staging, self._repo.cache.local, {built.hash_info}, shallow=False)
+        self._repo.cache.local.add(str(path), localfs, md5_of(path))
 
     def _fault_in_cache(self, md5: str) -> str | None:
         file = self._cached(md5)
         if not file.is_file():
             return f"{md5} is neither in the cache, nor in the workspace, nor in git"
-        if md5_of(file) != content_hash(md5):
+        if md5_of(file) != md5.removesuffix(FOLDER):
             return f"{file} is damaged: its content does not match its name"
         if not is_folder(md5):
             return None
@@ -125,12 +127,6 @@ class Objects:
             if fault:
                 return f"{name}: {fault}"
         return None
-
-    def _md5_in_git(self, path: str, commit: str | None) -> str | None:
-        if commit is None:
-            return None
-        shown = subprocess.run(["git", "show", f"{commit}:{path}"], cwd=self._root, capture_output=True, check=False)
-        return hashlib.md5(shown.stdout, usedforsecurity=False).hexdigest() if shown.returncode == 0 else None
 
 
 @dataclass(frozen=True)
@@ -174,6 +170,17 @@ class Place:
         with self.database.fs.open(path, "rb") as file:
             content: bytes = file.read()
         return content
+
+    def holds(self, oid: str, holds: Callable[[Path], bool]) -> bool:
+        """Return whether `holds` is true for the file of an object."""
+        path = self.objects[oid]
+        if not self.remote_of:
+            return holds(Path(path))
+        with tempfile.NamedTemporaryFile() as copy:
+            with remote_errors(self.remote_of), self.database.fs.open(path, "rb") as file:
+                shutil.copyfileobj(file, copy)
+            copy.flush()
+            return holds(Path(copy.name))
 
     def young(self, before: datetime) -> set[str]:
         """Return the objects, and the outputs of the runs, that were written since `before`."""
@@ -256,7 +263,7 @@ def files_in(oid: str, places: Iterable[Place]) -> dict[str, str]:
     copies = [(place, place.objects[oid]) for place in places if oid in place.objects and is_folder(oid)]
     for place, path in copies:
         content = place.read(path)
-        if hashlib.md5(content, usedforsecurity=False).hexdigest() == content_hash(oid):
+        if md5_of(content) == oid.removesuffix(FOLDER):
             return listed_files(content)
     if not copies:
         return {}
@@ -264,52 +271,6 @@ def files_in(oid: str, places: Iterable[Place]) -> dict[str, str]:
         f"{copies[-1][1]} does not match its name: the list of files of a folder that is still needed is damaged",
         do="remove that file, and restore it (`dvc fetch`) or run its stage again; nothing was removed",
     )
-
-
-def places_of(repo: Repo, *, with_cache: bool, with_remote: bool) -> list[Place]:
-    """Return the project's cache, and its remote if it has one.
-
-    Raises:
-        ArtifactError, TransientError: the remote cannot be used; see `remote.add`.
-    """
-    runs = Path(repo.stage_cache.cache_dir)
-    places = [Place("DVC cache", repo.cache.local, repo.cache.legacy, runs)] if with_cache else []
-    if with_remote and remote.has_remote(repo):
-        remote.check(repo)
-        with remote_errors(repo):
-            store = repo.cloud.get_remote()
-            places.append(Place("DVC remote", store.odb, store.legacy_odb, runs, remote_of=repo))
-    return places
-
-
-@contextmanager
-def dvc_stores(
-    root: Path, locks: Iterable[Lock], before: datetime, *, shared: bool
-) -> Iterator[tuple[SweptStore, ...]]:
-    """Yield the stores of the project in `root`, while DVC's lock is held: its cache and, with `shared`, its remote.
-
-    Kept are: every hash in `locks`, in the working tree, and in all branches, tags, stashes and experiments of git;
-    everything that was written since `before`, with the outputs of such runs; and the files in each folder that is
-    kept. A cache outside the project counts as shared.
-
-    Raises:
-        ParamsError: a branch or tag has stages or data that DVC cannot read.
-        ArtifactError: the list of files of a folder that is kept is damaged; or see `remote.add`.
-        TransientError: the remote does not answer.
-    """
-    from dvc.repo import lock_repo
-
-    with open_project(root, waits_for_lock=True) as repo, lock_repo(repo):
-        needed = {path.md5 for lock in locks for stage in lock.stages.values() for path in (*stage.deps, *stage.outs)}
-        needed |= _recorded_in_git(repo)
-        is_own = Path(repo.cache.local.path).resolve().is_relative_to(Path(repo.root_dir).resolve())
-        places = places_of(repo, with_cache=shared or is_own, with_remote=shared)
-        with remote_errors(repo) if shared and remote.has_remote(repo) else nullcontext():
-            # An object that is recent in one place is kept in all.
-            roots = {oid for oid in needed if oid}.union(*(place.young(before) for place in places))
-            kept = roots.union(*(files_in(oid, places).values() for oid in roots))
-            stores = tuple(store for place in places for store in place.stores(kept, before))
-        yield stores
 
 
 def _recorded_in_git(repo: Repo) -> set[str]:
@@ -346,14 +307,24 @@ def _recorded_in_git(repo: Repo) -> set[str]:
 class Stored:
     """All that DVC stores of a project, in its cache and its remote, while its lock is held."""
 
-    def __init__(self, repo: Repo) -> None:
+    def __init__(self, repo: Repo, *, shared: bool) -> None:
         self._repo = repo
-        self.places: list[Place] = places_of(repo, with_cache=True, with_remote=True)
+        runs = Path(repo.stage_cache.cache_dir)
+        is_own = Path(repo.cache.local.path).resolve().is_relative_to(Path(repo.root_dir).resolve())
+        self.places = [Place("DVC cache", repo.cache.local, repo.cache.legacy, runs)] if shared or is_own else []
+        self._has_remote = shared and remote.has_remote(repo)
+        if self._has_remote:
+            remote.check(repo)
+            with remote_errors(repo):
+                store = repo.cloud.get_remote()
+                self.places.append(Place("DVC remote", store.odb, store.legacy_odb, runs, remote_of=repo))
 
     @classmethod
     @contextmanager
-    def open(cls, root: Path) -> Iterator[Self]:
-        """Open the stores of the project in `root`.
+    def open(cls, root: Path, *, shared: bool = True) -> Iterator[Self]:
+        """Open the stores of the project in `root`: its cache and, if `shared`, its remote.
+
+        A cache outside the project counts as shared.
 
         Raises:
             ArtifactError, TransientError: the remote cannot be used; see `remote.add`.
@@ -361,28 +332,40 @@ class Stored:
         from dvc.repo import lock_repo
 
         with open_project(root, waits_for_lock=True) as repo, lock_repo(repo):
-            stored = cls(repo)
-            with remote_errors(repo):
+            stored = cls(repo, shared=shared)
+            with stored._errors_named():
                 for place in stored.places:
                     _ = (place.objects, place.records)
             yield stored
+
+    def _errors_named(self) -> AbstractContextManager[None]:
+        return remote_errors(self._repo) if self._has_remote else nullcontext()
+
+    def without_old(self, locks: Iterable[Lock], before: datetime) -> tuple[SweptStore, ...]:
+        """Return the stores of all places without what is no longer needed.
+
+        Kept are: every hash in `locks`, in the working tree, and in all branches, tags, stashes and experiments of git;
+        everything that was written since `before`, with the outputs of such runs; and the files in each folder that is
+        kept.
+
+        Raises:
+            ParamsError: a branch or tag has stages or data that DVC cannot read.
+            ArtifactError: the list of files of a folder that is kept is damaged.
+            TransientError: the remote does not answer.
+        """
+        needed = {path.md5 for lock in locks for stage in lock.stages.values() for path in (*stage.deps, *stage.outs)}
+        needed |= _recorded_in_git(self._repo)
+        with self._errors_named():
+            # An object that is recent in one place is kept in all.
+            roots = {oid for oid in needed if oid}.union(*(place.young(before) for place in self.places))
+            kept = roots.union(*(files_in(oid, self.places).values() for oid in roots))
+            return tuple(store for place in self.places for store in place.stores(kept, before))
 
     def holding(self, holds: Callable[[Path], bool]) -> frozenset[str]:
         """Return the hashes of the files for which `holds` is true; each is looked at once, wherever it is stored."""
         where = {oid: place for place in reversed(self.places) for oid in place.objects}
         files = [oid for oid in sorted(where) if not is_folder(oid)]
-        return frozenset(oid for oid in track(files, "Searching objects", len(files)) if self._holds(where, oid, holds))
-
-    def _holds(self, where: Mapping[str, Place], oid: str, holds: Callable[[Path], bool]) -> bool:
-        place = where[oid]
-        path = place.objects[oid]
-        if not place.remote_of:
-            return holds(Path(path))
-        with tempfile.NamedTemporaryFile() as copy:
-            with remote_errors(self._repo), place.database.fs.open(path, "rb") as file:
-                shutil.copyfileobj(file, copy)
-            copy.flush()
-            return holds(Path(copy.name))
+        return frozenset(oid for oid in track(files, "Searching objects", len(files)) if where[oid].holds(oid, holds))
 
     def files_in(self, oid: str) -> dict[str, str]:
         """Return name → hash of the files in the folder with this hash; empty if it is a file, or its list is gone."""

@@ -7,6 +7,7 @@ what a stage itself goes on from is in DVC's cache meanwhile.
 import contextlib
 import json
 import logging
+import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,10 +21,17 @@ from clozeline.system.workspace import Workspace
 
 Repo = Any
 """dvc.repo.Repo, whose import takes a second."""
-_LOCK: Final = "dvc.lock"
 _LOG: Final = logging.getLogger(__name__)
 _CLOCK_SECONDS: Final = 60.0
 """By how much the clocks of processes and files may differ."""
+
+
+def git(root: Path, *arguments: str) -> bytes | None:
+    """Return what git prints in the folder `root`; None if it fails, or is not installed."""
+    try:
+        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=True).stdout
+    except (subprocess.CalledProcessError, FileNotFoundError):
+        return None
 
 
 def open_project(
@@ -141,6 +149,16 @@ def refuse_own_outputs(named: Mapping[str, str | None], outs: Iterable[str | Pat
             )
 
 
+def own_lock(root: Path) -> Lock:
+    """Return the dvc.lock of the working tree, which may have stages that dvc.yaml no longer has; empty before a run.
+
+    Raises:
+        ArtifactError: it is damaged.
+    """
+    file = root / "dvc.lock"
+    return Lock.read(file) if file.is_file() else Lock(stages={})
+
+
 def last_output(root: Path, folder: Path) -> dict[str, Path]:
     """Return name → file of the output `folder` as its stage last made it, also while DVC runs that stage again.
 
@@ -153,9 +171,7 @@ def last_output(root: Path, folder: Path) -> dict[str, Path]:
     """
     if folder.is_dir():
         return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    if not (root / _LOCK).is_file():
-        return {}
-    locked = [out for stage in Lock.read(root / _LOCK).stages.values() for out in stage.outs]
+    locked = [out for stage in own_lock(root).stages.values() for out in stage.outs]
     md5 = next((out.md5 for out in locked if out.path == folder.as_posix()), None)
     if md5 is None:
         return {}

@@ -10,14 +10,14 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, Self
+from typing import Any, Final
 from uuid import uuid4
 
-from pydantic import BaseModel, RootModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from clozeline.system.errors import ArtifactError, ParamsError, TransientError
 from clozeline.versions.project import Repo, open_project
@@ -25,7 +25,8 @@ from clozeline.versions.project import Repo, open_project
 _LOG = logging.getLogger(__name__)
 
 
-_FOLDER: Final = ".dir"
+FOLDER: Final = ".dir"
+"""End of the name of an object that is the list of a folder's files; before it is the md5 of the list."""
 _TIMES: Final = ("mtime", "LastModified", "last_modified", "updated")
 """Keys under which the file systems of fsspec give the time at which a file was written."""
 
@@ -42,18 +43,14 @@ class _Listed(BaseModel):
     md5: str
 
 
-class _FolderList(RootModel[list[_Listed]]):
-    """Content of the object that DVC keeps for a folder."""
+_FOLDER_LIST: Final = TypeAdapter(list[_Listed])
+"""Content of the object that DVC keeps for a folder."""
+_TIME: Final = TypeAdapter(datetime)
 
 
 def is_folder(oid: str) -> bool:
     """Whether an object is the list of a folder's files. Its name tells; metrics, for example, are JSON files, too."""
-    return oid.endswith(_FOLDER)
-
-
-def content_hash(oid: str) -> str:
-    """Return the md5 of an object's content."""
-    return oid.removesuffix(_FOLDER)
+    return oid.endswith(FOLDER)
 
 
 def listed_files(content: bytes) -> dict[str, str]:
@@ -62,7 +59,7 @@ def listed_files(content: bytes) -> dict[str, str]:
     Raises:
         ValueError: it is not a list of files.
     """
-    return {file.relpath: file.md5 for file in _FolderList.model_validate_json(content).root}
+    return {file.relpath: file.md5 for file in _FOLDER_LIST.validate_json(content)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +70,6 @@ class StoredFile:
     num_bytes: int
     written: datetime | None
     """None if the file system does not say."""
-
-    @classmethod
-    def of(cls, path: str, info: Mapping[str, Any]) -> Self:
-        return cls(path, int(info.get("size") or 0), _written(info))
 
     def is_older_than(self, before: datetime) -> bool:
         """Whether the file was written before `before`; False if that is not known."""
@@ -93,30 +86,16 @@ def stored_files(database: Any, folder: str) -> list[StoredFile]:
         infos = found if isinstance(found, dict) else {path: fs.info(path) for path in found}
     except FileNotFoundError:
         return []
-    return [StoredFile.of(path, info) for path, info in infos.items()]
+    return [StoredFile(path, int(info.get("size") or 0), _written(info)) for path, info in infos.items()]
 
 
 def _written(info: Mapping[str, Any]) -> datetime | None:
-    written = next((info[key] for key in _TIMES if key in info), None)
-    match written:
-        case int() | float():
-            return datetime.fromtimestamp(written, UTC)
-        case str():
-            with suppress(ValueError):
-                written = datetime.fromisoformat(written)
-    if not isinstance(written, datetime):
+    """Return the time, which a file system gives as a number, a text or a datetime; None if it gives none."""
+    try:
+        written = _TIME.validate_python(next((info[key] for key in _TIMES if key in info), None))
+    except ValidationError:
         return None
     return written if written.tzinfo else written.replace(tzinfo=UTC)
-
-
-def push_records(repo: Repo) -> None:
-    """Send the records that the remote lacks. Objects go before them, so that no record names a missing output."""
-    _copy_missing(repo.cache.legacy, _remote_of(repo))
-
-
-def fetch_records(repo: Repo) -> None:
-    """Fetch the records that the project lacks, with the times at which they were pushed."""
-    _copy_missing(_remote_of(repo), repo.cache.legacy, keeps_times=True)
 
 
 def fetch_no_records(repo: Repo) -> None:
@@ -124,27 +103,28 @@ def fetch_no_records(repo: Repo) -> None:
     repo.stage_cache.pull = lambda remote: []
 
 
-def _remote_of(repo: Repo) -> Any:
-    return repo.cloud.get_remote_odb(hash_name="md5-dos2unix")
-
-
-def _copy_missing(source: Any, target: Any, *, keeps_times: bool = False) -> None:
+def _copy_records(repo: Repo, *, to_remote: bool) -> None:
+    """Send the records that the remote lacks; or fetch those that the project lacks, with the times of their push."""
     from dvc.fs import generic
 
+    source, target = repo.cache.legacy, repo.cloud.get_remote_odb(hash_name="md5-dos2unix")
+    if not to_remote:
+        source, target = target, source
     present = {_name(file): file.num_bytes for file in _records(target)}
     # A record of another size was cut off by a kill.
     missing = [file for file in _newest(_records(source)) if present.get(_name(file)) != file.num_bytes]
     if not missing:
         return
     places = [target.fs.join(_folder(target), *_name(file).split("/")) for file in missing]
-    if not keeps_times:
+    if to_remote:
         for folder in {target.fs.parent(place) for place in places}:
             target.fs.makedirs(folder, exist_ok=True)
     generic.copy(source.fs, [file.path for file in missing], target.fs, places)
-    if keeps_times:
-        for file, place in zip(missing, places, strict=True):
-            if file.written is not None:
-                os.utime(place, (file.written.timestamp(),) * 2)
+    if to_remote:
+        return
+    for file, place in zip(missing, places, strict=True):
+        if file.written is not None:
+            os.utime(place, (file.written.timestamp(),) * 2)
 
 
 def _records(database: Any) -> list[StoredFile]:
@@ -180,14 +160,22 @@ def add(root: Path, url: str, endpoint: str | None = None) -> None:
         ArtifactError: the store refuses the key, or has no such bucket or folder; nothing was changed.
         TransientError: the store does not answer; nothing was changed.
     """
+    from dvc.config import ConfigError
+
     settings: dict[str, str | int] = {"url": url}
     if endpoint:
         settings["endpointurl"] = endpoint
     if url.startswith("s3:"):
         settings["connect_timeout"] = _CONNECT_SECONDS
     laid_over: Mapping[str, Mapping[str, object]] = {"remote": {NAME: settings}, "core": {"remote": NAME}}
-    with _checked_settings(url), open_project(root, settings=laid_over) as repo:
-        check(repo)
+    try:
+        with open_project(root, settings=laid_over) as repo:
+            check(repo)
+    except ConfigError as error:
+        raise ParamsError(
+            f"DVC knows no such remote: {url}: {error}",
+            do="name s3://BUCKET/FOLDER, gs://…, azure://…, ssh://…, or a folder that all machines see",
+        ) from error
     with open_project(root) as repo, repo.config.edit("repo") as written:
         written.setdefault("remote", {})[NAME] = settings
         written.setdefault("core", {})["remote"] = NAME
@@ -224,7 +212,7 @@ def push(root: Path) -> int:
                 do="push again (`clozeline remote push`): only what is missing is sent",
             )
         with remote_errors(repo):
-            push_records(repo)
+            _copy_records(repo, to_remote=True)  # after the objects, so that no record names a missing output
         return len(sent.transferred)
 
 
@@ -239,7 +227,7 @@ def fetch_runs(root: Path) -> bool:
         try:
             check(repo)
             with remote_errors(repo):
-                fetch_records(repo)
+                _copy_records(repo, to_remote=False)
         except (ArtifactError, TransientError) as error:
             _LOG.warning("nothing is restored from the remote: %s", error)
             return False
@@ -299,19 +287,6 @@ def remote_errors(repo: Repo) -> Iterator[None]:
         raise TransientError(
             f"the remote does not answer: {told}",
             do="try again later, or correct the address: `clozeline remote add URL [--endpoint URL]`",
-        ) from error
-
-
-@contextmanager
-def _checked_settings(url: str) -> Iterator[None]:
-    from dvc.config import ConfigError
-
-    try:
-        yield
-    except ConfigError as error:
-        raise ParamsError(
-            f"DVC knows no such remote: {url}: {error}",
-            do="name s3://BUCKET/FOLDER, gs://…, azure://…, ssh://…, or a folder that all machines see",
         ) from error
 
 

@@ -22,7 +22,7 @@ from comparison import ours
 from comparison.finetuning import params_of, run_stage
 from comparison.labelled import Parts, Sizes, cut, labelled, tagged_items, write_lines, written
 from comparison.sentences import weights
-from comparison.stages import KEPT
+from comparison.stages import KEPT, paths_of
 from comparison.texts import Corpus, Source, prepared
 
 ARTICLES, GENERAL = "plos", "wikinews-en"
@@ -256,19 +256,10 @@ def _adapted(budget: Budget, name: str, shares: Mapping[str, float], *, with_rep
 
 def _pretrained(budget: Budget, out: Path, corpus: Corpus, section: Mapping[str, Any]) -> Made:
     started = process_time()
-    pretrain.run(
-        ours.params_of({**section, "num_threads": budget.num_threads}),
-        seed=budget.seed,
-        tokens=corpus.tokens,
-        tokenizer=corpus.tokenizer,
-        out=out / "encoder",
-        metrics=out / "metrics.json",
-        curve=out / "training.csv",
-        validation=out / "validation.csv",
-        timing=out / "timing.csv",
-        work=out / "work",
-    )
-    figures = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
+    paths = paths_of("pretrain", out, out) | {"tokens": corpus.tokens, "tokenizer": corpus.tokenizer}
+    params = ours.params_of({**section, "num_threads": budget.num_threads})
+    pretrain.run(params, seed=budget.seed, **paths)
+    figures = json.loads((out / "pretrain.json").read_text(encoding="utf-8"))
     _LOG.info("%s tokens, last loss %.3f", f"{figures['tokens']:,}", figures["last_training_loss_nats_per_token"])
     return Made(out / "encoder", process_time() - started)
 

@@ -4,13 +4,12 @@ Each call is pickled: the function, whose module must import nothing of the proj
 """
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -22,46 +21,26 @@ Answer = TypeVar("Answer")
 Ask = Callable[[Sequence[str]], Any]
 
 
-class Elsewhere:
-    """A Python that finds the packages of a folder before those of the project's environment."""
+def elsewhere(packages: Path) -> Executor:
+    """Return a process that finds the packages of a folder before those of the project's environment."""
+    spawn = get_context("spawn")
+    return ProcessPoolExecutor(1, spawn, initializer=_find_first, initargs=(str(packages), str(BENCHMARKS)))
 
-    def __init__(self, packages: Path) -> None:
-        self._connection, there = Pipe()
-        command = [sys.executable, "-m", __name__, str(there.fileno())]
-        settings = {"PYTHONPATH": os.pathsep.join([str(packages), str(BENCHMARKS)])}
-        self._process = subprocess.Popen(
-            command, env={**os.environ, **settings}, pass_fds=(there.fileno(),), stdout=sys.stderr
-        )
-        there.close()
 
-    def call(self, function: Callable[..., Answer], *arguments: Any, **named: Any) -> Answer:
-        """Return the result of `function` in the other process.
-
-        Raises:
-            RuntimeError: the process ended; the cause is on stderr.
-        """
-        try:
-            self._connection.send((function, arguments, named))
-            answer: Answer = self._connection.recv()
-        except (EOFError, ConnectionError) as error:
-            raise RuntimeError(f"the process of the other side ended with {self._process.wait()}: see above") from error
-        return answer
-
-    def close(self) -> None:
-        """Wait until the process has ended."""
-        self._connection.close()
-        self._process.wait()
+def _find_first(*folders: str) -> None:
+    sys.path[:0] = folders
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # stdout is for the line
 
 
 @dataclass(frozen=True)
 class There:
     """An object that the other process opens on first use."""
 
-    process: Elsewhere
+    process: Executor
     ask: Ask
 
     def __call__(self, texts: Sequence[str]) -> Any:
-        return self.process.call(self.ask, texts)
+        return self.process.submit(self.ask, texts).result()
 
 
 def measured(
@@ -72,21 +51,8 @@ def measured(
 ) -> Answer:
     """Return `clock`'s measurement of `side`, taken in its own process, without the transfer."""
     if isinstance(side, There):
-        return side.process.call(clock, side.ask, *arguments, **named)
+        return side.process.submit(clock, side.ask, *arguments, **named).result()
     return clock(side, *arguments, **named)
-
-
-def _answer(connection: Connection) -> None:
-    while True:
-        try:
-            function, arguments, named = connection.recv()
-        except EOFError:
-            return
-        connection.send(function(*arguments, **named))
-
-
-if __name__ == "__main__":
-    _answer(Connection(int(sys.argv[1])))
 
 
 def texts_per_second(ask: Ask, texts: Sequence[str], *, in_a_call: int) -> float:

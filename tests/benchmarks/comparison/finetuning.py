@@ -23,7 +23,7 @@ import torch
 from clozeline.params.pretraining import laid_over
 from clozeline.params.tasks import SECTIONS, FinetuneParams, whole_task
 from clozeline.stages import finetune
-from comparison.frame import alternate, available_cores, compared, finish, options
+from comparison.frame import alternate, available_cores, options, report
 from comparison.labelled import Item, Parts, Sizes
 from comparison.sentences import weights
 from comparison.stages import params_tree
@@ -69,22 +69,14 @@ def compare(setup: Setup, description: str | None) -> None:
     encoder, parts = weights(), setup.parts(setup.sizes)
     sides = Sides(setup, parts, encoder, chosen.threads)
     rounds = alternate(sides.ours, sides.theirs, chosen.seeds, "s")
-    finish(
-        compared(
-            setup.name,
-            rounds,
-            chosen.threads,
-            {
-                "data": parts.data,
-                "sizes": {part: len(parts.read(part)) for part in PARTS},
-                "epochs": setup.recipe.epochs,
-                "batch_size": setup.recipe.batch_size,
-                "learning_rate": setup.recipe.learning_rate,
-                **sides.quality(),
-                **sides.beside,
-            },
-        )
-    )
+    facts = {
+        "data": parts.data,
+        "sizes": {part: len(parts.read(part)) for part in PARTS},
+        "epochs": setup.recipe.epochs,
+        "batch_size": setup.recipe.batch_size,
+        "learning_rate": setup.recipe.learning_rate,
+    }
+    report(setup.name, rounds, chosen.threads, facts | sides.quality() | sides.beside)
 
 
 def changed(setup: Setup, chosen: argparse.Namespace) -> Setup:
@@ -187,6 +179,7 @@ def params_of(task: Mapping[str, Any]) -> FinetuneParams:
 def run_stage(name: str, params: FinetuneParams, seed: int, encoder: Path, data: Path, out: Path) -> dict[str, Any]:
     """Run the stage with all outputs in `out`; return the content of metrics/finetune/<task>.json."""
     write_clean(out / "clean", {"train": ["Nothing of this task."]})
+    tables = {name: out / f"{name}.csv" for name in ("curve", "validation", "confusion", "classes")}
     finetune.run(
         params,
         seed=seed,
@@ -196,12 +189,9 @@ def run_stage(name: str, params: FinetuneParams, seed: int, encoder: Path, data:
         pretraining_text=out / "clean" / "train.parquet",
         out=out / "model",
         metrics=out / "metrics.json",
-        curve=out / "training.csv",
-        validation=out / "validation.csv",
-        confusion=out / "confusion.csv",
-        classes=out / "classes.csv",
         examples=out / "examples",
         work=out / "work",
+        **tables,
     )
     figures: dict[str, Any] = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
     return figures

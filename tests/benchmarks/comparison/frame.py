@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -63,41 +63,6 @@ class BestOf:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """One benchmark's result."""
-
-    name: str
-    unit: str
-    rounds: Rounds
-    higher_is_better: bool
-    goal: float | None
-    """The ratio that the project aims at."""
-    num_threads: int
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """Further JSON fields: sizes, settings, figures of single rounds."""
-
-    @property
-    def ratio(self) -> float | None:
-        return self.rounds.ratio(higher_is_better=self.higher_is_better)
-
-    def json_line(self) -> str:
-        """Return the last line of a benchmark's output."""
-        figures = {
-            "name": self.name,
-            "ratio": _short(self.ratio),
-            "goal": self.goal,
-            "ours": _short(median(self.rounds.ours)) if self.rounds.ours else None,
-            "theirs": _short(median(self.rounds.theirs)) if self.rounds.theirs else None,
-            "unit": self.unit,
-            "rounds": len(self.rounds.ours),
-            "ours_rounds": [_short(value) for value in self.rounds.ours],
-            "theirs_rounds": [_short(value) for value in self.rounds.theirs],
-            "machine": describe_machine(self.num_threads),
-        }
-        return json.dumps(figures | dict(self.facts), allow_nan=False)
-
-
-@dataclass(frozen=True)
 class Benchmark:
     """What a benchmark measures, and the ratio that the project aims at."""
 
@@ -132,12 +97,33 @@ BENCHMARKS: Mapping[str, Benchmark] = {
 }
 
 
-def compared(
-    name: str, rounds: Rounds, num_threads: int, facts: Mapping[str, Any] | None = None, *, unit: str = ""
-) -> Comparison:
-    """Return the result of a benchmark; `unit`, if it depends on what was measured."""
+def line_of(name: str, rounds: Rounds, num_threads: int, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the last line of a benchmark's output; `facts` are further fields, or replace one of these."""
     of = BENCHMARKS[name]
-    return Comparison(name, unit or of.unit, rounds, of.higher_is_better, of.goal, num_threads, facts or {})
+    return {
+        "name": name,
+        "ratio": _short(rounds.ratio(higher_is_better=of.higher_is_better)),
+        "goal": of.goal,
+        "ours": _short(median(rounds.ours)) if rounds.ours else None,
+        "theirs": _short(median(rounds.theirs)) if rounds.theirs else None,
+        "unit": of.unit,
+        "rounds": len(rounds.ours),
+        "ours_rounds": [_short(value) for value in rounds.ours],
+        "theirs_rounds": [_short(value) for value in rounds.theirs],
+        "machine": describe_machine(num_threads),
+        **facts,
+    }
+
+
+def report(name: str, rounds: Rounds, num_threads: int, facts: Mapping[str, Any]) -> None:
+    """Write the line of a benchmark."""
+    finish(line_of(name, rounds, num_threads, facts))
+
+
+def finish(line: Mapping[str, Any]) -> None:
+    """Write the last line of the output."""
+    sys.stdout.write(json.dumps(line, allow_nan=False) + "\n")
+    sys.stdout.flush()
 
 
 def alternate(ours: Measure, theirs: Measure, num_rounds: int, unit: str) -> Rounds:
@@ -165,12 +151,6 @@ def report_progress() -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     for noisy in ("httpx", "filelock", "fsspec", "datasets"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-
-
-def finish(comparison: Comparison) -> None:
-    """Write the line."""
-    sys.stdout.write(comparison.json_line() + "\n")
-    sys.stdout.flush()
 
 
 def _short(value: float | None) -> float | None:

@@ -14,10 +14,8 @@ from typing import Any
 
 from clozeline.records.reading.files import Fields
 from clozeline.records.reading.streams import identity_of
-from clozeline.tasks import formats as label_files
-from clozeline.tasks import formats as tables
+from clozeline.tasks import formats
 from clozeline.tasks.files import Reader, read_records
-from clozeline.tasks.formats import read_squad, tag_readers
 from comparison.stages import KEPT, PROJECT
 
 DATA_VARIABLE = "CLOZELINE_BENCHMARK_LABELLED"
@@ -60,17 +58,9 @@ def labelled() -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def polarity(folder: Path) -> list[Item]:
-    """Pang & Lee's sentences: two files whose names are the labels, a sentence in a line."""
-    formats = label_files.label_readers({"negative": "rt-polarity.neg", "positive": "rt-polarity.pos"})
-    return _items(folder / "sentence-polarity", LABELLED, formats)
-
-
 def polarity_parts(sizes: Sizes) -> Parts:
-    folder = labelled()
-    items = polarity(folder) if folder else generated_polarity(2 * sum(sizes.values()), seed=0)
-    name = "sentence-polarity" if folder else "generated"
-    return written("polarity", name, cut(items, sizes, lambda it: it["text"]))
+    """Pang & Lee's sentences, or generated ones."""
+    return few_label_parts("sentence-polarity", sizes, 0)
 
 
 def few_label_sets() -> list[str]:
@@ -82,12 +72,12 @@ def few_label_parts(name: str, sizes: Sizes, draw: int) -> Parts:
     """Return parts of a set; each draw gives others."""
     folder = labelled()
     if folder is None:
-        items: Iterable[Item] = generated_polarity(2 * sum(sizes.values()), seed=draw)
+        name, items = "generated", list(generated_polarity(2 * sum(sizes.values()), seed=draw))
     else:
         label_field, files = _ONE_LABEL[name]
         inner = _FILES.get(name, "")
         fields = {**LABELLED, "label_field": label_field}
-        read = _items(folder / name / inner, fields, label_files.label_readers(files or None))
+        read = _items(folder / name / inner, fields, formats.label_readers(files or None))
         items = [{"text": item["text"], "label": item[label_field]} for item in read]
     return written(f"few-{draw}", name, cut(items, sizes, lambda it: it["text"], draw=draw))
 
@@ -109,7 +99,7 @@ def entity_parts(sizes: Sizes, draw: int = 0) -> Parts:
 
 def tagged_items(file: Path) -> list[Item]:
     """Return sentences with tags in columns, as NCBI disease has them."""
-    return _items(file, TAGGED, tag_readers(0, -1))
+    return _items(file, TAGGED, formats.tag_readers(0, -1))
 
 
 def question_parts(sizes: Sizes) -> Parts:
@@ -118,7 +108,7 @@ def question_parts(sizes: Sizes) -> Parts:
     if folder is None:
         items: Iterable[Item] = generated_questions(2 * sum(sizes.values()), seed=0)
     else:
-        items = _items(folder / "squad2-subset" / "dev-12-articles.json", ASKED, {".json": read_squad})
+        items = _items(folder / "squad2-subset" / "dev-12-articles.json", ASKED, {".json": formats.read_squad})
     name = "squad2-subset" if folder else "generated"
     answerable = [item for item in items if item["answers"]["text"]]
     return written("questions", name, cut(answerable, sizes, lambda it: it["context"], lambda it: it["question"]))
@@ -130,7 +120,7 @@ def scored_pairs() -> list[Item]:
     if folder is None:
         return []
     pairs = read_records(
-        folder / "sts2016" / "postediting.test.tsv", SCORED, tables.pair_readers(list(SCORED.values()))
+        folder / "sts2016" / "postediting.test.tsv", SCORED, formats.pair_readers(list(SCORED.values()))
     )
     scored = [(pair.number("score"), pair) for pair in pairs]
     return [dict(pair.values) | {"score": score} for score, pair in scored if score is not None]
@@ -178,39 +168,28 @@ def written(task: str, data: str, parts: Mapping[str, list[Item]]) -> Parts:
     return Parts(data, folder)
 
 
-def _items(path: Path, fields: Fields, formats: Mapping[str, Reader]) -> list[Item]:
-    return [dict(record.values) for record in read_records(path, fields, formats)]
+def _items(path: Path, fields: Fields, readers: Mapping[str, Reader]) -> list[Item]:
+    return [dict(record.values) for record in read_records(path, fields, readers)]
 
 
 def _words(item: Item) -> str:
     return " ".join(item["tokens"])
 
 
-_FILLER = [
-    "the",
-    "a",
-    "of",
-    "and",
-    "in",
-    "to",
-    "it",
-    "was",
-    "as",
-    "with",
-    "for",
-    "on",
-    "that",
-    "by",
-    "this",
-    "from",
-    "at",
-]
+_FILLER = ["the", "a", "of", "and", "in", "to", "it", "was", "as", "with", "for", "on", "that", "by", "this", "from"]
 _GOOD = ["fine", "warm", "clever", "bright", "moving", "funny", "rich", "honest", "graceful", "tender"]
 _BAD = ["dull", "flat", "tired", "clumsy", "empty", "loud", "shallow", "stale", "lazy", "hollow"]
 _FIRST = ["anna", "boris", "clara", "david", "elena", "frank", "greta", "henry", "irene", "jakob", "karla", "louis"]
 _LAST = ["smith", "miller", "weaver", "fisher", "baker", "carter", "turner", "cooper", "mason", "hunter"]
 _PLACES = ["paris", "berlin", "madrid", "london", "oslo", "dublin", "lisbon", "vienna", "prague", "athens"]
 _CRAFTS = ["bread", "shoes", "violins", "clocks", "boats", "lamps", "chairs", "kites", "maps", "hats"]
+_NAMED = (
+    ((_FIRST, "B-person"), (_LAST, "I-person")),
+    ((["mister"], "O"), (_LAST, "B-person")),
+    ((_PLACES, "B-place"),),
+    ((_LAST, "O"),),
+)
+"""Words and tag of each place of a name; the last one is a trade."""
 _WRONG_SHARE = 0.1
 
 
@@ -235,7 +214,7 @@ def generated_entities(num_items: int, seed: int) -> Iterator[dict[str, Any]]:
             at = draw.randrange(len(words) + 1)
             while at < len(words) and words[at][1].startswith("I-"):
                 at += 1
-            words[at:at] = draw.choice((_person, _mister, _place, _trade))(draw)
+            words[at:at] = [(draw.choice(names), tag) for names, tag in draw.choice(_NAMED)]
         yield {"tokens": [word for word, _ in words], "ner_tags": [tag for _, tag in words]}
 
 
@@ -263,24 +242,8 @@ def _filler(draw: random.Random) -> list[str]:
     return draw.choices(_FILLER, k=min(4 + int(draw.expovariate(1 / 16)), 80))
 
 
-def _person(draw: random.Random) -> list[tuple[str, str]]:
-    return [(draw.choice(_FIRST), "B-person"), (draw.choice(_LAST), "I-person")]
-
-
-def _mister(draw: random.Random) -> list[tuple[str, str]]:
-    return [("mister", "O"), (draw.choice(_LAST), "B-person")]
-
-
-def _place(draw: random.Random) -> list[tuple[str, str]]:
-    return [(draw.choice(_PLACES), "B-place")]
-
-
-def _trade(draw: random.Random) -> list[tuple[str, str]]:
-    return [(draw.choice(_LAST), "O")]
-
-
 def _asked(question: str, context: str, answer: str | None, who: str) -> dict[str, Any]:
-    if answer is None:
-        return {"question": question, "context": context, "answers": {"text": [], "answer_start": []}}
-    start = context.index(answer, context.index(f"{who} "))
-    return {"question": question, "context": context, "answers": {"text": [answer], "answer_start": [start]}}
+    """Return a question as SQuAD has it; the answer is the first one behind the name."""
+    found = [answer] if answer else []
+    starts = [context.index(text, context.index(f"{who} ")) for text in found]
+    return {"question": question, "context": context, "answers": {"text": found, "answer_start": starts}}

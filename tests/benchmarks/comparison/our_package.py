@@ -1,11 +1,12 @@
-"""Our side of the serving benchmarks in process: the scheduler of the server and its workers, without HTTP.
+"""The serving benchmarks in process. Our side: the scheduler of the server and its workers, without HTTP.
 
 Beside it, which graph of ours is timed, and whether the gates of params.yaml allow it to be served.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,17 @@ from clozeline.exporting.proof import checks
 from clozeline.inference.language import Embedder, OpenEncoder
 from clozeline.inference.open_model import AnyQuestion
 from clozeline.inference.package import load
-from clozeline.params.delivery import ExportGates, ExportParams
-from clozeline.records.package import Manifest, Precision, QuantizationScheme, Rung, read_manifest
+from clozeline.params.delivery import ExportParams
+from clozeline.records.package import Manifest, QuantizationScheme, Rung, read_manifest
 from clozeline.serving.admission import Admission
 from clozeline.serving.queue import Lane, Ticket
 from clozeline.serving.scheduler import BatchWorkers, Scheduler
+from comparison.elsewhere import Ask, at_its_best, measured
+from comparison.frame import BENCHMARKS, BestOf, Rounds, alternate
 from comparison.sentences import Embeddings
 from comparison.stages import params_tree
 
+_LOG = logging.getLogger(__name__)
 REQUEST_TEXTS = 32
 
 
@@ -64,9 +68,6 @@ class Ours:
         self._settled.release(len(tickets))
 
 
-_LOG = logging.getLogger(__name__)
-
-
 def verdict(package: Path) -> dict[str, Any]:
     """Return the JSON fields of our side: the served graph, its scheme, and every check with its limit.
 
@@ -75,14 +76,15 @@ def verdict(package: Path) -> dict[str, Any]:
     """
     manifest = read_manifest(package)
     rung = judged(manifest)
-    told = checks(rung, gates_of_params())
-    passes = all(check.is_passed for check in told)
-    failed = [str(check) for check in told if not check.is_passed]
-    _tell(package, manifest.served, failed)
+    told = checks(rung, ExportParams.model_validate(params_tree({})["export"]).gates)
+    is_int8 = manifest.served == "int8"
+    if failed := [str(check) for check in told if not check.is_passed]:
+        what = "INT8 IS TIMED THAT WOULD NOT BE SERVED" if is_int8 else "FP32 IS TIMED, NO INT8 SCHEME PASSED"
+        _LOG.warning("%s: %s: %s", package, what, "; ".join(failed))
     return {
         "ours_precision": manifest.served,
-        "ours_scheme": _short(rung.scheme) if manifest.served == "int8" else None,
-        "ours_int8_passes": passes,
+        "ours_scheme": _short(rung.scheme) if is_int8 else None,
+        "ours_int8_passes": not failed,
         "ours_int8_checks": [str(check) for check in told],
     }
 
@@ -93,28 +95,32 @@ def judged(manifest: Manifest) -> Rung:
     return (served or manifest.ladder)[-1]
 
 
-def gates_of_params() -> ExportGates:
-    """Return the project's export gates, unchanged."""
-    return ExportParams.model_validate(params_tree({})["export"]).gates
-
-
-def _tell(package: Path, served: Precision, failed: Sequence[str]) -> None:
-    if not failed:
-        return
-    what = "INT8 IS TIMED THAT WOULD NOT BE SERVED" if served == "int8" else "FP32 IS TIMED, NO INT8 SCHEME PASSED"
-    _LOG.warning("%s: %s: %s", package, what, "; ".join(failed))
-
-
 def _short(scheme: QuantizationScheme) -> dict[str, Any]:
     """Return the scheme with numbers of nodes instead of their names."""
-    return {
-        "weights": scheme.weights,
-        "reduce_range": scheme.reduce_range,
-        "embeddings": scheme.embeddings,
-        "activations": scheme.activations,
-        "quantized_matmuls": scheme.quantized_matmuls,
-        "exact_matmuls": len(scheme.exact_matmuls),
-        "quantized_activations": scheme.quantized_activations,
-        "static_activations": len(scheme.static_activations),
-        "smoothed_activations": len(scheme.smoothed_activations),
-    }
+    return {name: len(value) if isinstance(value, tuple) else value for name, value in scheme}
+
+
+def at_their_best(setups: Mapping[str, Ask], texts: Sequence[str]) -> tuple[dict[str, Ask], dict[str, Any]]:
+    """Return each set-up with the faster tokenizer setting for `texts`, and the JSON fields that say which it is."""
+    best = {name: at_its_best(ask, texts) for name, ask in setups.items()}
+    facts = {f"theirs_{name}_tokenizes_in_parallel": in_parallel for name, (_, in_parallel) in best.items()}
+    return {name: ask for name, (ask, _) in best.items()}, facts
+
+
+def in_turn(
+    name: str,
+    ours: Ask,
+    theirs: Mapping[str, Ask],
+    draws: Sequence[Sequence[str]],
+    clock: Callable[..., float],
+    **how: int,
+) -> tuple[Rounds, BestOf]:
+    """Measure ours and each set-up of theirs by `clock`, with other texts in each round; return rounds and set-ups."""
+    benchmark = BENCHMARKS[name]
+
+    def figure(side: Ask, number: int) -> float:
+        return measured(clock, side, draws[number], **how)
+
+    setups = {name: partial(figure, side) for name, side in theirs.items()}
+    best = BestOf(setups, higher_is_better=benchmark.higher_is_better)
+    return alternate(partial(figure, ours), best, len(draws), benchmark.unit), best

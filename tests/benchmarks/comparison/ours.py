@@ -32,6 +32,8 @@ from comparison.stages import params_tree
 
 _NEVER = 10**9
 _NUM_FOLDS = 7
+MASK_RATE = 0.15
+""" `--mlm_probability` of run_mlm."""
 _MASK_SEED = 0
 """Seed of the masks of validation: the same for every model, side and training seed."""
 
@@ -58,6 +60,26 @@ def params_of(changes: Mapping[str, Any]) -> PretrainParams:
     for layer in (tree["recipes"][recipe], quiet, changes):
         tree["pretrain"] = laid_over(tree["pretrain"], layer)
     return Params.model_validate({**tree, "recipes": {recipe: {}}}).pretrain
+
+
+def as_run_mlm(
+    model: Mapping[str, Any], steps: int, learning_rate: float, changes: Mapping[str, Any]
+) -> PretrainParams:
+    """Return params with the masks, optimizer and constant learning rate that run_mlm has, in our terms."""
+    recipe = {
+        "objective": "mlm",
+        "model": model,
+        "masking": {"unit": "token", "mask_rate": MASK_RATE, "final_mask_rate": None},
+        "optimizer": {"kind": "adamw", "matrix_learning_rate": None, "learning_rate": learning_rate},
+        "schedule": {"warmup_fraction": 0.0},
+        **for_steps(steps),
+    }
+    return params_of({**recipe, **changes})
+
+
+def for_steps(steps: int) -> dict[str, int | None]:
+    """Return changes that set the length of a training."""
+    return {"steps": steps, "tokens": None, "epochs": None}
 
 
 def with_changes(params: PretrainParams, changes: Mapping[str, Any]) -> PretrainParams:

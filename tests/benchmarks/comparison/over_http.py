@@ -3,17 +3,21 @@
 The load is first a closed loop, then an open loop at a rate that both servers can answer, so that only latency differs.
 """
 
+import json
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from types import MappingProxyType
 from typing import Any
 
-from comparison.frame import Comparison, alternate, compared
+import pandas as pd
+
+from comparison.frame import alternate, available_cores, report
 from comparison.load import Load, OpenLoad, arrivals, load, open_load
+from comparison.sentences import mixed_texts
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,33 +26,31 @@ OPEN_SHARE = 0.7
 """Open-loop rate as a share of the slower side's closed-loop rate: low enough that no queue grows without limit."""
 _WARM_UP_REQUESTS = 32
 _PERCENTILES = (50, 95, 99)
+_NONE: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Requests that every server gets."""
+class Requests:
+    """Requests that every server gets, each with a text of mixed length. Draw 0 warms up; each round has its own."""
 
     path: str
-    bodies: Callable[[int], Sequence[bytes]]
-    """Number of a draw → bodies of its requests: draw 0 is the warm-up; each round has its own draw."""
+    number: int
+    num_rounds: int
 
-
-_NONE: Mapping[str, int] = MappingProxyType({})
-_NO_FACTS: Mapping[str, Any] = MappingProxyType({})
+    def bodies(self, draw: int) -> list[bytes]:
+        return [json.dumps({"inputs": [text]}).encode() for text in mixed_texts(self.number, draw)]
 
 
 def compare(
     name: str,
-    asked: Asked,
+    asked: Requests,
     ours: int,
     theirs: Mapping[str, int],
     *,
+    facts: Mapping[str, Any],
     beside: Mapping[str, int] = _NONE,
-    facts: Mapping[str, Any] = _NO_FACTS,
-    num_rounds: int,
-    num_threads: int,
-) -> Comparison:
-    """Load the servers at the ports `ours` and `theirs`; in each round, the best of theirs counts.
+) -> None:
+    """Load the servers at the ports `ours` and `theirs`, and write the line; in each round, the best of theirs counts.
 
     The servers of `beside` are loaded as often, but only reported. In as many further rounds, our server and the best
     of theirs get requests at fixed moments, the same for both.
@@ -64,30 +66,30 @@ def compare(
             measured(side, port, number)
         return max(measured(side, port, number) for side, port in theirs.items())
 
-    draws = [asked.bodies(draw) for draw in range(1 + 2 * num_rounds)]
+    draws = [asked.bodies(draw) for draw in range(1 + 2 * asked.num_rounds)]
     for port in (ours, *theirs.values(), *beside.values()):
         load(port, asked.path, draws[0][:_WARM_UP_REQUESTS], CONCURRENCY)
-    rounds = alternate(partial(measured, "ours", ours), best_of_theirs, num_rounds, "requests/s")
+    rounds = alternate(partial(measured, "ours", ours), best_of_theirs, asked.num_rounds, "requests/s")
     speeds = {side: median(one.requests_per_second for one in some) for side, some in loads.items()}
     best = max(theirs, key=lambda side: speeds[side])
     per_second = OPEN_SHARE * min(speeds["ours"], speeds[best])
-    opened = _opened(asked.path, draws[1 + num_rounds :], per_second, {"ours": ours, best: theirs[best]})
+    opened = _opened(asked.path, draws[1 + asked.num_rounds :], per_second, {"ours": ours, best: theirs[best]})
     _tell(loads, opened)
     told: dict[str, Any] = {
         **facts,
-        "requests": len(draws[0]),
+        "requests": asked.number,
         "warm_up_requests": _WARM_UP_REQUESTS,
         "concurrency": CONCURRENCY,
+        "open_share": OPEN_SHARE,
+        "open_arrivals_per_second": round(per_second, 1),
     }
     for side, some in loads.items():
         told |= {f"{side}_{what}": value for what, value in _waits(some).items()}
         told[f"{side}_requests_per_second"] = [round(one.requests_per_second, 1) for one in some]
-    told |= _slowest("closed", {side: loads[side] for side in ("ours", *theirs)})
-    told |= _slowest("open", opened)
-    told |= {"open_share": OPEN_SHARE, "open_arrivals_per_second": round(per_second, 1)}
     for side, of_side in opened.items():
         told |= {f"open_{side}_{what}": value for what, value in (_waits(of_side) | _losses(of_side)).items()}
-    return compared(name, rounds, num_threads, told)
+    told |= _slowest("closed", {side: loads[side] for side in ("ours", *theirs)}) | _slowest("open", opened)
+    report(name, rounds, available_cores(), told)
 
 
 def _opened(
@@ -137,15 +139,8 @@ def _losses(loads: Sequence[OpenLoad]) -> dict[str, float]:
 def _tell(closed: Mapping[str, Sequence[Load]], opened: Mapping[str, Sequence[OpenLoad]]) -> None:
     """Log latencies and losses as a table. The closed loop has no losses: there, an error ends the benchmark."""
     nothing = {"refused": 0, "failed": 0}
-    rows = [(side, "closed", _waits(loads) | nothing) for side, loads in closed.items()]
-    rows += [(side, "open", _waits(loads) | _losses(loads)) for side, loads in opened.items()]
-    for line in _lines(rows):
+    rows = {(side, "closed"): _waits(loads) | nothing for side, loads in closed.items()}
+    rows |= {(side, "open"): _waits(loads) | _losses(loads) for side, loads in opened.items()}
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis(["", "loop"])
+    for line in table.to_string(sparsify=False).splitlines():
         _LOG.info("%s", line)
-
-
-def _lines(rows: Sequence[tuple[str, str, Mapping[str, float]]]) -> Iterator[str]:
-    names = [*(f"p{percentile}_ms" for percentile in _PERCENTILES), "refused", "failed"]
-    width = max(len(side) for side, _, _ in rows)
-    yield "  ".join([f"{'':{width}}  loop  ", *(f"{name:>8}" for name in names)])
-    for side, loop, values in rows:
-        yield "  ".join([f"{side:{width}}  {loop:6}", *(f"{values[name]:8g}" for name in names)])

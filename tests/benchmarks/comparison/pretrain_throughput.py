@@ -15,15 +15,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from clozeline.language.shards import TokenShards
 from clozeline.params.pretraining import PretrainParams
 from comparison import ours, run_mlm
-from comparison.frame import alternate, available_cores, compared, finish, options
-from comparison.stages import run_stage
+from comparison.frame import alternate, available_cores, options, report
+from comparison.stages import paths_of, run_stage
 from comparison.texts import Corpus, built_in, prepared, write_clean
 
 _LOG = logging.getLogger(__name__)
 
 MAX_LENGTH = 128
 VOCAB_SIZE = 30_522
-MASK_RATE = 0.15
 MAX_LOSS_DIFFERENCE = 1e-5
 _NUM_BOUNDARY = 2
 _CHUNKS = 4
@@ -71,8 +70,7 @@ def tokenized(texts: list[str], tokenizer: Path, folder: Path) -> Path:
     """Shards of just these texts."""
     write_clean(folder / "clean", {"train": texts, "validation": texts[:100]})
     changes = {"tokenize": {"algorithm": "existing", "existing": str(tokenizer.resolve())}}
-    paths = {"clean": folder / "clean", "tokenizer": folder / "tokenizer", "out": folder / "tokens"}
-    run_stage("tokenize", folder, changes, **paths, metrics=folder / "tokenize.json", work=folder / "ids")
+    run_stage("tokenize", folder, changes, **paths_of("tokenize", folder, folder))
     return folder / "tokens"
 
 
@@ -83,23 +81,8 @@ def fill_of(rows: datasets.Dataset) -> float:
 
 def our_params(batch_tokens: int, steps: int, num_threads: int) -> PretrainParams:
     """The model, masks and optimizer that run_mlm has, in our terms."""
-    return ours.params_of(
-        {
-            "objective": "mlm",
-            "model": ours.BERT_TINY,
-            "max_length": MAX_LENGTH,
-            "batch_tokens": batch_tokens,
-            "masking": {"unit": "token", "mask_rate": MASK_RATE, "final_mask_rate": None},
-            "optimizer": {"kind": "adamw", "matrix_learning_rate": None, "learning_rate": 5e-5},
-            "schedule": {"warmup_fraction": 0.0},
-            "steps": steps,
-            "tokens": None,
-            "epochs": None,
-            "log_every_steps": steps // _CHUNKS,
-            "num_threads": num_threads,
-            "precision": "fp32",
-        }
-    )
+    rows = {"max_length": MAX_LENGTH, "batch_tokens": batch_tokens, "num_threads": num_threads, "precision": "fp32"}
+    return ours.as_run_mlm(ours.BERT_TINY, steps, 5e-5, {**rows, "log_every_steps": steps // _CHUNKS})
 
 
 def compare(name: str, sides: Sides, chosen: argparse.Namespace) -> None:
@@ -119,20 +102,14 @@ def compare(name: str, sides: Sides, chosen: argparse.Namespace) -> None:
             chosen.rounds,
             "tokens/s",
         )
-        finish(
-            compared(
-                name,
-                rounds,
-                torch.get_num_threads(),
-                {
-                    "fill": round(sides.fill, 3),
-                    "parameters": job.num_parameters,
-                    "rows_per_step": chosen.rows,
-                    "real_tokens_per_step": real_tokens,
-                    "loss_difference": losses.difference,
-                },
-            )
-        )
+        facts = {
+            "fill": round(sides.fill, 3),
+            "parameters": job.num_parameters,
+            "rows_per_step": chosen.rows,
+            "real_tokens_per_step": real_tokens,
+            "loss_difference": losses.difference,
+        }
+        report(name, rounds, torch.get_num_threads(), facts)
 
 
 def _theirs(
@@ -146,7 +123,7 @@ def _theirs(
         model,
         rows,
         tokenizer,
-        mask_rate=MASK_RATE,
+        mask_rate=ours.MASK_RATE,
         num_warmup_steps=1,
         per_device_train_batch_size=chosen.rows,
         max_steps=chosen.steps + 1,

@@ -20,7 +20,7 @@ from transformers import AutoModelForMaskedLM, BertConfig, PretrainedConfig, Pre
 from clozeline.language.objectives import Split
 from clozeline.params.pretraining import PretrainParams
 from comparison import ours, run_mlm
-from comparison.frame import Rounds, available_cores, compared, finish, options
+from comparison.frame import Rounds, available_cores, options, report
 from comparison.texts import Corpus, news, prepared
 
 _LOG = logging.getLogger(__name__)
@@ -104,14 +104,8 @@ def main(setup: Setup, description: str | None) -> None:
     races = [_race(job, seed, chosen.minutes * 60) for seed in range(chosen.seeds)]
     if not all(race.passed for race in races):
         sys.exit(f"ours never passed the loss of theirs: {races}")
-    finish(
-        compared(
-            setup.name,
-            Rounds(tuple(race.our_seconds for race in races), tuple(race.theirs_seconds for race in races)),
-            chosen.threads,
-            _facts(job, races),
-        )
-    )
+    rounds = Rounds(tuple(race.our_seconds for race in races), tuple(race.theirs_seconds for race in races))
+    report(setup.name, rounds, chosen.threads, _facts(job, races))
 
 
 def _facts(job: Job, races: Sequence[Race]) -> dict[str, Any]:
@@ -211,24 +205,14 @@ def _their_seconds_per_step(job: Job) -> float:
 def _run_ours(job: Job, seed: int, params: PretrainParams, seconds: float, target_loss: float) -> ours.Passing:
     """Train with `params`, the schedule fitted into `seconds`; measure the loss at each twentieth of it."""
     steps = max(round(seconds / _our_seconds_per_step(job)), 40)
-    fitted = ours.with_changes(
-        params, {"steps": steps, "tokens": None, "epochs": None, "log_every_steps": max(steps // 20, 1)}
-    )
+    fitted = ours.with_changes(params, {**ours.for_steps(steps), "log_every_steps": max(steps // 20, 1)})
     with ours.prepared(fitted, seed, job.corpus.tokens, job.corpus.tokenizer) as built:
         return ours.train_until(built, lambda: ours.validation_loss(built.model, job.validation), target_loss)
 
 
 def _our_seconds_per_step(job: Job) -> float:
-    probe = ours.with_changes(
-        job.params,
-        {
-            "steps": _PROBE_STEPS,
-            "tokens": None,
-            "epochs": None,
-            "schedule": {"warmup_fraction": 0.0},
-            "log_every_steps": _PROBE_STEPS // 3,
-        },
-    )
+    constant = {"schedule": {"warmup_fraction": 0.0}, "log_every_steps": _PROBE_STEPS // 3}
+    probe = ours.with_changes(job.params, {**ours.for_steps(_PROBE_STEPS), **constant})
     with ours.prepared(probe, 0, job.corpus.tokens, job.corpus.tokenizer) as built:
         return ours.train_until(built, lambda: 0.0, -1.0).seconds / _PROBE_STEPS
 

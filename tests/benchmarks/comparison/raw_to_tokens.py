@@ -20,7 +20,7 @@ def ours_seconds(raw: Path, tokenizer: Path) -> float:
     """Stages snapshot, preprocess and tokenize, called as dvc.yaml's processes call them, imports left out."""
     from clozeline.params.project import Params
     from clozeline.stages import preprocess, snapshot, tokenize
-    from comparison.stages import params_tree
+    from comparison.stages import params_tree, paths_of
 
     changes = {
         "preprocess": {"source": {"kind": "files", "text_field": "text"}},
@@ -29,19 +29,12 @@ def ours_seconds(raw: Path, tokenizer: Path) -> float:
     params = Params.model_validate(params_tree(changes))
     with TemporaryDirectory() as name:
         folder = Path(name)
-        started = time.perf_counter()
-        clean = folder / "clean"
-        copied, metrics = folder / "raw", folder / "preprocess.json"
         none = folder / "forgotten.lock"
-        snapshot.run(params.preprocess, source=raw, forgotten=none, out=copied)
-        preprocess.run(
-            params.preprocess, seed=0, raw=copied, forgotten=none, out=clean, metrics=metrics, work=folder / "work"
-        )
+        started = time.perf_counter()
+        snapshot.run(params.preprocess, source=raw, forgotten=none, **paths_of("snapshot", folder, folder))
+        preprocess.run(params.preprocess, seed=0, forgotten=none, **paths_of("preprocess", folder, folder))
         _LOG.info("ours: snapshot and preprocess took %.1f s", time.perf_counter() - started)
-        out, metrics = folder / "tokens", folder / "tokenize.json"
-        tokenize.run(
-            params.tokenize, clean=clean, tokenizer=folder / "tokenizer", out=out, metrics=metrics, work=folder / "ids"
-        )
+        tokenize.run(params.tokenize, **paths_of("tokenize", folder, folder))
         seconds = time.perf_counter() - started
         _LOG.info("ours: all three stages took %.1f s", seconds)
         return seconds

@@ -3,7 +3,6 @@
 No user needs these packages, and some conflict with those that the lock pins: they are installed outside of it.
 """
 
-import atexit
 import hashlib
 import importlib
 import json
@@ -13,6 +12,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from ruamel.yaml import YAML
 
-from comparison.elsewhere import Elsewhere, There, at_its_best, measured, texts_per_second
+from comparison.elsewhere import There, at_its_best, elsewhere, measured, texts_per_second
 from comparison.stages import KEPT, PROJECT, params_tree, run_stage
 from comparison.stock_onnx import PRESETS, OnnxEmbedder, export_embedder, export_full_logits
 from comparison.texts import news, prepared
@@ -79,7 +79,7 @@ def sentence_models() -> SentenceModels:
         if not (package / "manifest.json").is_file():
             _export_ours(trained, package, changes)
     if not all((models.theirs / "onnx" / file).is_file() for file in PRESETS.values()):
-        _elsewhere().call(export_embedder, weights(), models.theirs)
+        _process_of_theirs().submit(export_embedder, weights(), models.theirs).result()
     return models
 
 
@@ -87,7 +87,7 @@ def full_logits(models: SentenceModels) -> Path:
     """Return the folder of the weights with their vocabulary head, exported by optimum on first use."""
     folder = KEPT / "sentences" / f"full-logits-{onnx_packages().name}"
     if not all((folder / file).is_file() for file in PRESETS.values()):
-        _elsewhere().call(export_full_logits, models.masked, folder)
+        _process_of_theirs().submit(export_full_logits, models.masked, folder).result()
     return folder
 
 
@@ -113,7 +113,7 @@ def masked_texts(num_texts: int, mask_token: str, draw: int = 0) -> list[str]:
 
 def theirs_onnx(models: SentenceModels, num_threads: int, file: str) -> There:
     """sentence-transformers with `backend="onnx"`, in a process of its own."""
-    return There(_elsewhere(), OnnxEmbedder(models.theirs, file, num_threads))
+    return There(_process_of_theirs(), OnnxEmbedder(models.theirs, file, num_threads))
 
 
 def torch_model() -> Any:
@@ -177,10 +177,8 @@ def onnx_packages() -> Path:
 
 
 @cache
-def _elsewhere() -> Elsewhere:
-    process = Elsewhere(onnx_packages())
-    atexit.register(process.close)
-    return process
+def _process_of_theirs() -> Executor:
+    return elsewhere(onnx_packages())
 
 
 def _what_exports() -> str:

@@ -20,7 +20,7 @@ from clozeline.params.reading import read_tree
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05
 _CONTINUING = ("tokenize", "pretrain")
-_FORGETTING = {"snapshot", "preprocess"}
+_FORGETTING = ("snapshot", "preprocess")
 """Stages that may continue from the champion, which no benchmark does."""
 
 PROJECT = Path(__file__).parents[3]
@@ -106,6 +106,20 @@ def _status_bytes(pid: int) -> dict[str, int]:
         return {}
     pairs = (line.partition(":")[::2] for line in lines)
     return {key: int(value.split()[0]) * 1024 for key, value in pairs if value.endswith(" kB")}
+
+
+def paths_of(stage: str, made: Path, kept: Path) -> dict[str, Path]:
+    """Return the paths of a stage: its outputs are in `made`; the snapshot, its metrics and tables in `kept`."""
+    tokens = {"tokenizer": made / "tokenizer", "tokens": made / "tokens"}
+    tables = {name: kept / f"{name}.csv" for name in ("curve", "validation", "timing")}
+    own: dict[str, dict[str, Path]] = {
+        "snapshot": {"out": kept / "raw"},
+        "preprocess": {"raw": kept / "raw", "out": made / "clean"},
+        "tokenize": {"clean": made / "clean", "tokenizer": tokens["tokenizer"], "out": tokens["tokens"]},
+        "pretrain": {**tokens, "out": made / "encoder", **tables},
+    }
+    told = {} if stage == "snapshot" else {"metrics": kept / f"{stage}.json", "work": kept / stage}
+    return own[stage] | told
 
 
 def digest_of(folder: Path) -> str:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from clozeline.corpus.cleaning.documents import Document
 from clozeline.corpus.cleaning.portions import open_snapshot, opened
 from clozeline.params.project import Params
-from comparison.stages import KEPT, PROJECT, params_tree, run_stage
+from comparison.stages import KEPT, PROJECT, params_tree, paths_of, run_stage
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,8 +76,7 @@ def prepared(source: Source, tokenize: Mapping[str, Any] | None = None) -> Corpu
     folder = clean.parent / f"tokens-{_digest(params_tree(changes)['tokenize'])}"
     corpus = Corpus(source.name, clean, folder / "tokenizer", folder / "tokens")
     if not (corpus.tokens / "tokens.json").is_file():
-        paths = {"clean": clean, "tokenizer": corpus.tokenizer, "out": corpus.tokens}
-        run_stage("tokenize", folder, changes, **paths, metrics=folder / "tokenize.json", work=folder / "work")
+        run_stage("tokenize", folder, changes, **paths_of("tokenize", folder, folder) | {"clean": clean})
     return corpus
 
 
@@ -85,9 +84,8 @@ def _clean(source: Source) -> Path:
     section = params_tree(source.changes)["preprocess"]
     folder = KEPT / f"{source.name}-{_digest(section)}"
     if not (folder / "clean").is_dir():
-        raw = _taken(source, folder)
-        paths = {"raw": raw, "out": folder / "clean", "metrics": folder / "preprocess.json", "work": folder / "work"}
-        run_stage("preprocess", folder, source.changes, **paths)
+        _taken(source, folder)
+        run_stage("preprocess", folder, source.changes, **paths_of("preprocess", folder, folder))
     return folder / "clean"
 
 
@@ -116,7 +114,7 @@ def _raw_documents(source: Source) -> Iterator[Document]:
     settings = Params.model_validate(params_tree(source.changes)).preprocess.source
     raw = _taken(source, KEPT / f"{source.name}-{_digest(params_tree(source.changes)['preprocess'])}")
     text = open_snapshot(raw, settings)
-    for unit in opened(text.files, text.reading).units:
+    for unit in opened(text.files, text.reading):
         yield from (document for document in unit.documents() if document.dropped is None)
 
 

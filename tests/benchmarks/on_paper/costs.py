@@ -115,11 +115,6 @@ def bytes_worth_a_second_machine(saved_seconds: float, cores_each: int, mb_per_s
     return (saved_seconds + CLUSTER.start_seconds.value) / (one / 2 - network)
 
 
-def bytes_with_texts_beyond_32_bits() -> float:
-    """Return the raw bytes from which the numbers of texts need more than the 32 bits that a pair has for each."""
-    return 2**32 * CORPUS.text_bytes.value
-
-
 PROJECT = Path(__file__).parents[3]
 VOCAB_SIZE = 50_368
 """Vocabulary of ModernBERT and Ettin."""

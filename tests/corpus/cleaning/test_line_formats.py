@@ -3,7 +3,7 @@
 import gzip
 import json
 import re
-from contextlib import closing
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,17 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.corpus.cleaning.documents import Document, FileReading, RawFile
-from clozeline.corpus.cleaning.portions import open_files, read_files
+from clozeline.corpus.cleaning.portions import opened
 from clozeline.corpus.cleaning.preparation import clean
+from clozeline.records.reading.files import label_of, matching_files
 from clozeline.system.errors import DataError
 
 
-def read(path, params) -> list[Document]:
-    source = open_files(path, params.source)
-    with closing(source.units):
-        documents = [document for unit in source.units for document in unit.documents()]
-    assert source.meter.done_bytes == source.total_bytes
-    return documents
+def read(path, params, *, shapes: Counter[str] | None = None, quarantines: bool = False) -> list[Document]:
+    named = [(file, label_of(file, path)) for file in matching_files(path, params.source.pattern)]
+    files = [RawFile(file, name, name, quarantines) for file, name in named]
+    units = opened(files, FileReading.of(params.source), shapes)
+    return [document for unit in units for document in unit.documents()]
 
 
 def texts(path, params) -> list[str]:
@@ -71,9 +71,10 @@ def test_in_a_file_with_hardly_a_blank_line_each_line_is_a_document_and_counted(
     for name, end in {"a.txt": "", "b.txt": "\n\n"}.items():
         (tmp_path / name).write_text("".join(SENTENCES) + end)
     (tmp_path / "c.txt").write_text("one\n\ntwo\n")
-    source = open_files(tmp_path, params_of().source)
-    assert [document.text for document in source.units] == [*SENTENCES, *SENTENCES, "one\n", "two\n"]
-    assert source.shapes == {"line": 60, "paragraph": 2}
+    shapes = Counter[str]()
+    found = read(tmp_path, params_of(), shapes=shapes)
+    assert [document.text for document in found] == [*SENTENCES, *SENTENCES, "one\n", "two\n"]
+    assert shapes == {"line": 60, "paragraph": 2}
 
 
 @pytest.mark.parametrize(
@@ -195,8 +196,7 @@ def test_bad_records_are_set_aside_with_place_and_reason_if_asked(tmp_path, para
     path.write_bytes(content)
     with pytest.raises(DataError):
         read(path, params_of())
-    source = read_files([RawFile(path, name, name, quarantines=True)], FileReading.of(params_of().source))
-    documents = [document for unit in source.units for document in unit.documents()]
+    documents = read(path, params_of(), quarantines=True)
     assert [document.text.strip() for document in documents if not document.dropped] == ["good"] * 2
     bad = {int(re.search(r"line (\d+)", it.place)[1]): it.reason for document in documents if (it := document.bad)}
     assert bad.keys() == reasons.keys()
@@ -207,8 +207,8 @@ def test_bad_records_are_set_aside_with_place_and_reason_if_asked(tmp_path, para
 def test_a_number_in_place_of_a_text_is_set_aside_in_parquet_too(tmp_path, params_of) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"text": [1, 2]}), path)
-    source = read_files([RawFile(path, "x.parquet", "x", quarantines=True)], FileReading.of(params_of().source))
-    assert [document.bad.place.rpartition(", ")[2] for document in source.units] == ["row 1", "row 2"]
+    bad = [document.bad.place for document in read(path, params_of(), quarantines=True)]
+    assert bad == [f"{path}, row 1", f"{path}, row 2"]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xef\xbb\xbf"])

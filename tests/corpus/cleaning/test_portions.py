@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,12 +16,12 @@ import pytest
 from clozeline.cluster.ledger import Ledger
 from clozeline.corpus.cleaning import portions
 from clozeline.corpus.cleaning.documents import Document, DropReason, FileReading, RawFile, RawText
-from clozeline.corpus.cleaning.portions import KINDS, cut_portions, open_snapshot, opened, portions_of, units_of
-from clozeline.corpus.cleaning.preparation import PreparationSettings, ReadText, prepared
+from clozeline.corpus.cleaning.portions import ReadText, cut_batches, open_snapshot, opened, portions_of, units_of
+from clozeline.corpus.cleaning.preparation import PreparationSettings, prepared
 from clozeline.corpus.sources import python_docs
 from clozeline.corpus.sources.python_docs import documented_modules
 from clozeline.params.text import SourceParams
-from clozeline.records.reading.streams import Meter, read_blocks
+from clozeline.records.reading.streams import read_blocks
 from clozeline.records.words.shingles import Banding
 from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError, DataError
@@ -49,7 +48,7 @@ def raw_file(path: Path, content: bytes, *, quarantines: bool = False) -> RawFil
 
 def documents_in_portions(files: list[RawFile], work: Path, reading: FileReading = READING) -> list[Document]:
     ledger = Ledger(work, "code", Workers(None, 1))
-    batches = [batch for portion in cut_portions(files, reading, ledger) for batch in portion.batches]
+    batches = cut_batches(files, reading, ledger, ReadText())
     return [document for batch in batches for unit in units_of(batch) for document in unit.documents()]
 
 
@@ -61,7 +60,7 @@ def test_ranges_of_lines_hold_each_line_once_with_its_number(tmp_path: Path, see
     cuts = [0, *sorted(draw.sample(range(1, len(content)), 6)), len(content)]
     found, lines_before = b"", 0
     for start, end in pairwise(cuts):
-        blocks = list(read_blocks(tmp_path / "lines", Meter(), start=start, end=end))
+        blocks = list(read_blocks(tmp_path / "lines", start=start, end=end))
         for block in blocks:
             assert content[block.start.byte :].startswith(block.content)
             later = block.later(lines_before - 1) if start else block
@@ -82,7 +81,7 @@ def test_portions_hold_the_documents_of_the_files_in_their_order(tmp_path: Path)
     portions = portions_of(files, READING)
     assert len([some for some in portions if some[0].name == "a.jsonl"]) > 5
     assert max(map(len, portions)) > 5, "small files share a portion"
-    whole = [document for unit in opened(files, READING).units for document in unit.documents()]
+    whole = [document for unit in opened(files, READING) for document in unit.documents()]
     assert documents_in_portions(files, tmp_path / "work") == whole
 
 
@@ -165,7 +164,7 @@ def test_a_plain_file_of_json_lines_is_not_copied_and_not_read_again(
     names: list[str] = []
     monkeypatch.setattr(
         "clozeline.corpus.cleaning.portions.opened",
-        lambda some, reading: names.extend(file.name for file in some) or opened(some, reading),
+        lambda some, reading, shapes: names.extend(file.name for file in some) or opened(some, reading, shapes),
     )
     again = list(prepared(RawText(files, READING, 0), SETTINGS, ledger, ReadText()))
     assert [record.key for record in again] == [record.key for record in first]
@@ -180,7 +179,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Documen
         raw = tmp_path_factory.mktemp("raw") / "raw"
         take_snapshot(params.source, Path("unread"), raw)
         text = open_snapshot(raw, params.source)
-        return [document for unit in opened(text.files, text.reading).units for document in unit.documents()]
+        return [document for unit in opened(text.files, text.reading) for document in unit.documents()]
 
     return through_snapshot
 
@@ -199,33 +198,6 @@ def test_only_the_training_split_is_read(dataset: Path, params_of, read) -> None
     assert read(params) == [Document(f"train {number}", str(number % 2)) for number in range(3)]
 
 
-def test_a_class_id_becomes_its_name_and_a_missing_id_none(tmp_path: Path, params_of, read) -> None:
-    table = pa.table({"text": ["a", "b", "c"], "label": [1, 0, -1]})
-    features = {
-        "info": {
-            "features": {
-                "text": {"dtype": "string", "_type": "Value"},
-                "label": {"names": ["bad", "good"], "_type": "ClassLabel"},
-            }
-        }
-    }
-    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(features)}), tmp_path / "train.parquet")
-    params = params_of(kind="hub", dataset=str(tmp_path), label_field="label")
-    assert [document.source for document in read(params)] == ["good", "bad", ""]
-
-
-def test_a_missing_field_is_named_with_the_existing_ones(dataset: Path, params_of, read) -> None:
-    with pytest.raises(DataError, match="train row 0: no field `body`") as caught:
-        read(params_of(kind="hub", dataset=str(dataset), text_field="body"))
-    assert "text, label" in str(caught.value)
-
-
-def test_a_missing_subset_is_named_with_the_existing_ones(dataset: Path, params_of, read) -> None:
-    with pytest.raises(DataError, match="cannot read") as caught:
-        read(params_of(kind="hub", dataset=str(dataset), subset="nope"))
-    assert "default" in str(caught.value)
-
-
 def test_a_folder_without_data_is_refused(tmp_path: Path, params_of, read) -> None:
     with pytest.raises(DataError, match="cannot read"):
         read(params_of(kind="hub", dataset=str(tmp_path / "nothing")))
@@ -233,11 +205,7 @@ def test_a_folder_without_data_is_refused(tmp_path: Path, params_of, read) -> No
 
 def documents(raw: Path, params: SourceParams) -> list[Document]:
     text = portions.open_snapshot(raw, params)
-    return [document for unit in opened(text.files, text.reading).units for document in unit.documents()]
-
-
-def test_every_kind_that_params_allow_can_be_opened() -> None:
-    assert set(get_args(SourceParams.model_fields["kind"].annotation)) == set(KINDS)
+    return [document for unit in opened(text.files, text.reading) for document in unit.documents()]
 
 
 def test_a_file_is_read_from_its_snapshot_with_its_name_as_label(tmp_path: Path, params_of) -> None:
@@ -257,11 +225,9 @@ def test_docstrings_keep_library_title_and_entities(tmp_path: Path, params_of, m
     (tmp_path / "lock.txt").touch()
     take_snapshot(params, tmp_path / "lock.txt", tmp_path / "raw")
     text = portions.open_snapshot(tmp_path / "raw", params)
-    source = opened(text.files, text.reading)
-    found = [document for unit in source.units for document in unit.documents()]
+    found = [document for unit in opened(text.files, text.reading) for document in unit.documents()]
     assert not text.decode_entities
     assert text.raw_bytes == sum(module.size_bytes for module in modules)
-    assert source.meter.done_bytes == source.total_bytes
     assert [document.title for document in found[:3]] == ["json", "json.dump", "json.dumps"]
     assert {document.source for document in found} == {"python"}
     assert found[-1] == Document("", "python", "json.broken", DropReason.UNREADABLE)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from clozeline.cluster.ledger import Ledger
 from clozeline.corpus.cleaning import preparation
-from clozeline.corpus.cleaning.documents import DropReason, FileReading, RawFile, RawText, TextFields
-from clozeline.corpus.cleaning.line_formats import JsonBlock, LineSettings
+from clozeline.corpus.cleaning.documents import DropReason, FileReading, OpenFile, RawFile, RawText
+from clozeline.corpus.cleaning.line_formats import JsonBlock
 from clozeline.corpus.cleaning.preparation import (
     ALTERATIONS,
     PreparationSettings,
@@ -29,7 +29,7 @@ from clozeline.corpus.cleaning.preparation import (
     split_long,
 )
 from clozeline.corpus.cleaning.wikipedia import WikiPage
-from clozeline.records.reading.streams import Meter, read_blocks
+from clozeline.records.reading.streams import read_blocks
 from clozeline.records.words.shingles import Banding
 from clozeline.system.content import sha256_of
 from clozeline.system.workers import Workers
@@ -273,8 +273,8 @@ def test_other_code_or_package_versions_recompute_all_batches(documents, compute
 
 def block(path: Path, content: bytes, label: str = "a", number: int = 0) -> JsonBlock:
     path.write_bytes(content)
-    found = list(read_blocks(path, Meter()))[number]
-    return JsonBlock(found, LineSettings(str(path), label, TextFields("text", None), "line"))
+    found = list(read_blocks(path))[number]
+    return JsonBlock(found, OpenFile(RawFile(path, path.name, label), FileReading("files", "text", None, "line")))
 
 
 def test_the_identity_of_a_block_depends_on_its_label_and_not_on_its_location(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.corpus.cleaning.documents import Document, DropReason, FileReading, RawFile
-from clozeline.corpus.cleaning.wikipedia import plain_text, read_dumps
+from clozeline.corpus.cleaning.documents import Document, DropReason, RawFile
+from clozeline.corpus.cleaning.wikipedia import plain_text, wiki_pages
 from clozeline.system.errors import DataError
 
 HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="de">
@@ -41,16 +41,15 @@ DUMP = (
 )
 
 
-def read(path: Path, params) -> list[Document]:
-    source = read_dumps(files_of(path), FileReading.of(params.source))
-    return [document for unit in source.units for document in unit.documents()]
+def read(path: Path) -> list[Document]:
+    return [document for file in files_of(path) for unit in wiki_pages(file) for document in unit.documents()]
 
 
 @pytest.mark.parametrize("compress", [bytes, bz2.compress])
-def test_articles_become_text_and_other_pages_are_skipped_with_a_reason(tmp_path, params_of, compress) -> None:
+def test_articles_become_text_and_other_pages_are_skipped_with_a_reason(tmp_path, compress) -> None:
     path = tmp_path / "dump.xml.bz2"
     path.write_bytes(compress(DUMP.encode()))
-    assert read(path, params_of()) == [
+    assert read(path) == [
         Document("Ein Haus & Hof.", path.name, "Haus"),
         Document("", path.name, "Heim", DropReason.REDIRECT),
         Document("", path.name, "Home", DropReason.REDIRECT),
@@ -59,10 +58,10 @@ def test_articles_become_text_and_other_pages_are_skipped_with_a_reason(tmp_path
     ]
 
 
-def test_the_dumps_of_a_folder_are_read_one_after_the_other(tmp_path, params_of) -> None:
+def test_the_dumps_of_a_folder_are_read_one_after_the_other(tmp_path) -> None:
     for name in ("b.xml", "a.xml", "notes.txt"):
         (tmp_path / name).write_text(DUMP)
-    assert [document.source for document in read(tmp_path, params_of())] == ["a.xml"] * 5 + ["b.xml"] * 5
+    assert [document.source for document in read(tmp_path)] == ["a.xml"] * 5 + ["b.xml"] * 5
 
 
 @pytest.mark.parametrize(
@@ -75,27 +74,27 @@ def test_the_dumps_of_a_folder_are_read_one_after_the_other(tmp_path, params_of)
         b"",
     ],
 )
-def test_an_incomplete_dump_is_refused_by_name(tmp_path, params_of, content: bytes) -> None:
+def test_an_incomplete_dump_is_refused_by_name(tmp_path, content: bytes) -> None:
     path = tmp_path / "dump.xml"
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"dump\.xml: "):
-        read(path, params_of())
+        read(path)
 
 
-def test_pages_are_yielded_before_the_end_of_the_dump_is_read(tmp_path, params_of) -> None:
+def test_pages_are_yielded_before_the_end_of_the_dump_is_read(tmp_path) -> None:
     path = tmp_path / "dump.xml"
     path.write_text(HEAD + page("First", "one") + page("Second", "two " * 100_000) + "<page> cut")
-    pages = read_dumps(files_of(path), FileReading.of(params_of().source)).units
+    pages = wiki_pages(*files_of(path))
     assert next(pages).documents()[0].text == "one"
     assert next(pages).size_bytes == 400_000
     with pytest.raises(DataError, match="after 2 pages"):
         next(pages)
 
 
-def test_read_pages_are_released_from_memory(tmp_path, params_of) -> None:
+def test_read_pages_are_released_from_memory(tmp_path) -> None:
     path = tmp_path / "dump.xml"
     path.write_text(HEAD + page("Page", "word " * 20_000) * 200 + TAIL)
-    units = read_dumps(files_of(path), FileReading.of(params_of().source)).units
+    units = wiki_pages(*files_of(path))
     tracemalloc.start()
     assert sum(1 for _ in units) == 200
     _, peak_bytes = tracemalloc.get_traced_memory()

@@ -69,7 +69,7 @@ def url_of(server: Postgres) -> str:
 
 def texts(raw: Path, params: SourceParams) -> list[tuple[str, str]]:
     text = open_snapshot(raw, params)
-    units = opened(text.files, text.reading).units
+    units = opened(text.files, text.reading)
     return [(document.text, document.source) for unit in units for document in unit.documents()]
 
 

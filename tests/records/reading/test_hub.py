@@ -7,11 +7,11 @@ from typing import Any
 import datasets
 import pytest
 
-from clozeline.records.reading.hub import HubKnobs, HubSplit, commit_of, hub_records
+from clozeline.records.reading.hub import HubSplit, commit_of, hub_records
 from clozeline.system.errors import DataError, TransientError
 
 FIELDS = {"room.text_field": "body", "room.label_field": "topic"}
-KNOBS = HubKnobs(dataset="room.dataset", every="room.dataset and room.split")
+KNOBS = "room.dataset and room.split"
 
 
 @pytest.fixture(scope="module")

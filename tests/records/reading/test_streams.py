@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from clozeline.records.reading.streams import Meter, content_key, identity_of, lines_of, parsed, read_blocks, read_lines
+from clozeline.records.reading.streams import content_key, identity_of, lines_of, parsed, read_blocks, read_lines
 from clozeline.system.errors import DataError
 
 TEXT = "".join(f"line {number} – ünï\n" for number in range(5_000))
@@ -30,16 +30,14 @@ COMPRESSIONS = pytest.mark.parametrize("compress", [gzip.compress, bz2.compress,
 def test_every_compression_and_name_gives_the_same_lines(tmp_path: Path, compress: Compress) -> None:
     path = tmp_path / "misleading.csv"
     path.write_bytes(compress(TEXT.encode()))
-    meter = Meter()
-    assert "".join(read_lines(path, meter)) == TEXT
-    assert meter.done_bytes == path.stat().st_size
+    assert "".join(read_lines(path)) == TEXT
 
 
 @COMPRESSIONS
 def test_concatenated_compressed_files_are_read_to_the_end(tmp_path: Path, compress: Compress) -> None:
     path = tmp_path / "joined"
     path.write_bytes(compress(b"one\n") + compress(b"two\n"))
-    assert list(read_lines(path, Meter())) == ["one\n", "two\n"]
+    assert list(read_lines(path)) == ["one\n", "two\n"]
 
 
 @COMPRESSIONS
@@ -49,7 +47,7 @@ def test_a_truncated_file_is_refused_by_name(tmp_path: Path, compress: Compress,
     whole = compress(TEXT.encode())
     path.write_bytes(whole[: int(len(whole) * keep_share)])
     with pytest.raises(DataError, match=r"cut\.gz: truncated or damaged"):
-        list(read_lines(path, Meter()))
+        list(read_lines(path))
 
 
 def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
@@ -58,14 +56,14 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
     data[-6] ^= 0xFF  # a bit of the checksum
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"flipped\.gz: truncated or damaged"):
-        list(read_lines(path, Meter()))
+        list(read_lines(path))
 
 
 def test_latin_1_bytes_are_named_with_line_and_offset(tmp_path: Path) -> None:
     path = tmp_path / "old.txt"
     path.write_bytes(b"fine\n" + "naïve café\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"old\.txt, line 2, byte 7: not UTF-8") as caught:
-        list(read_lines(path, Meter()))
+        list(read_lines(path))
     assert "0xef" in str(caught.value)
     assert "iconv -f ISO-8859-1" in caught.value.do
 
@@ -74,7 +72,7 @@ def test_bad_bytes_are_named_with_their_place_in_the_file_in_every_block(tmp_pat
     path = tmp_path / "long.txt"
     before = b"a line of text\n" * 30_000
     path.write_bytes(before + b"caf\xe9\n")
-    *whole, last = read_blocks(path, Meter())
+    *whole, last = read_blocks(path)
     assert whole, "the file has more than one block"
     with pytest.raises(DataError, match=rf"long\.txt, line 30001, byte {len(before) + 3}: not UTF-8"):
         list(last.lines())
@@ -85,21 +83,21 @@ def test_utf_16_is_recognized_with_and_without_a_byte_order_mark(tmp_path: Path,
     path = tmp_path / "wide.txt"
     path.write_bytes("some text\nmore text\n".encode(encoding))
     with pytest.raises(DataError, match=r"wide\.txt, line 1: not UTF-8") as caught:
-        list(read_lines(path, Meter()))
+        list(read_lines(path))
     assert "iconv -f UTF-16" in caught.value.do
 
 
 def test_the_utf_8_byte_order_mark_is_not_part_of_the_text(tmp_path: Path) -> None:
     path = tmp_path / "marked.txt"
     path.write_bytes("text\n".encode("utf-8-sig"))
-    assert list(read_lines(path, Meter())) == ["text\n"]
+    assert list(read_lines(path)) == ["text\n"]
 
 
 def test_the_param_that_excludes_a_file_is_named_for_lines_and_for_blocks(tmp_path: Path) -> None:
     path = tmp_path / "photo.txt"
     path.write_bytes(b"\xff\xd8\xff\xe0")
-    (block,) = read_blocks(path, Meter(), left_out_by="room.pattern")
-    for lines in (read_lines(path, Meter(), left_out_by="room.pattern"), block.lines()):
+    (block,) = read_blocks(path, left_out_by="room.pattern")
+    for lines in (read_lines(path, left_out_by="room.pattern"), block.lines()):
         with pytest.raises(DataError, match="not UTF-8") as caught:
             list(lines)
         assert caught.value.do.endswith("otherwise exclude it with room.pattern")
@@ -112,13 +110,13 @@ def test_a_lone_carriage_return_ends_no_line_in_read_lines(tmp_path: Path) -> No
     path = tmp_path / "old.txt"
     path.write_bytes(b"one\rtwo\r\nthree\r\n\rfour\r")
     assert list(lines_of(path)) == ["one\r", "two\r\n", "three\r\n", "\r", "four\r"]
-    assert list(read_lines(path, Meter())) == ["one\rtwo\r\n", "three\r\n", "\rfour\r"]
+    assert list(read_lines(path)) == ["one\rtwo\r\n", "three\r\n", "\rfour\r"]
 
 
 def test_lines_are_yielded_before_the_end_of_the_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "cut.gz"
     path.write_bytes(gzip.compress(TEXT.encode())[:-8])
-    assert next(read_lines(path, Meter())) == "line 0 – ünï\n"
+    assert next(read_lines(path)) == "line 0 – ünï\n"
 
 
 def test_identity_ignores_only_case_and_white_space() -> None:

@@ -27,9 +27,7 @@ def test_the_best_of_all_allowed_spans_is_found(most_tokens: int) -> None:
             if 0 <= last - first < most_tokens
         ]
         score, first, last = max(allowed)
-        span = best_span(start_L, end_L, most_tokens)
-        assert (span.first, span.last) == (-first, -last)
-        assert span.score == pytest.approx(score)
+        assert best_span(start_L, end_L, most_tokens) == (-first, -last, pytest.approx(score))
 
 
 def won(margin_Q: np.ndarray, gain_Q: np.ndarray, threshold: float) -> float:

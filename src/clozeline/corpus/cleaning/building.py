@@ -8,15 +8,14 @@ import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from itertools import groupby, pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -35,8 +34,9 @@ from clozeline.corpus.cleaning.buckets import (
     sort_item,
     spread_items,
 )
-from clozeline.corpus.cleaning.documents import BAD_RECORDS, BadRecordWriter, DropReason, RawText
+from clozeline.corpus.cleaning.documents import BAD_RECORDS, DropReason, RawText, write_bad_records
 from clozeline.corpus.cleaning.near_duplicates import Edges, Sketches, similar_pairs
+from clozeline.corpus.cleaning.portions import ReadText
 from clozeline.corpus.cleaning.splits import KEPT, SplitDecision, SplitShares, check_sides, decide
 from clozeline.params.text import PreprocessParams
 from clozeline.records import clean_text
@@ -59,32 +59,12 @@ _SOURCES: Final = "sources.json"
 
 
 @dataclass
-class TextSize:
-    """Size of the texts of a split, in one file or in all."""
-
-    documents: int = 0
-    characters: int = 0
-    bytes: int = 0
-    sources: set[str] = field(default_factory=set)
-
-    def add(self, documents: int, characters: int, num_bytes: int, sources: Iterable[str]) -> None:
-        self.documents += documents
-        self.characters += characters
-        self.bytes += num_bytes
-        self.sources.update(sources)
-
-    def metrics(self) -> clean_text.SplitMetrics:
-        return clean_text.SplitMetrics(
-            documents=self.documents, characters=self.characters, bytes=self.bytes, sources=len(self.sources)
-        )
-
-
-@dataclass
 class _Part:
-    """The file of a split."""
+    """The file of a split, with the size and the labels of its texts."""
 
     writer: pq.ParquetWriter
-    size: TextSize = field(default_factory=TextSize)
+    size: Counter[str] = field(default_factory=lambda: Counter(documents=0, characters=0, bytes=0))
+    labels: set[str] = field(default_factory=set)
     waiting: list[pa.Table] = field(default_factory=list)
     waiting_bytes: int = 0
 
@@ -93,7 +73,8 @@ class _Part:
             return
         num_characters = pc.sum(pc.utf8_length(texts[clean_text.TEXT])).as_py()
         num_bytes = pc.sum(pc.binary_length(texts[clean_text.TEXT])).as_py()
-        self.size.add(len(texts), num_characters, num_bytes, texts[clean_text.SOURCE].unique().to_pylist())
+        self.size.update(documents=len(texts), characters=num_characters, bytes=num_bytes)
+        self.labels.update(texts[clean_text.SOURCE].unique().to_pylist())
         self.waiting.append(texts)
         self.waiting_bytes += num_bytes
         if self.waiting_bytes >= _ROW_GROUP_BYTES:
@@ -106,50 +87,20 @@ class _Part:
             self.waiting, self.waiting_bytes = [], 0
 
 
-class CleanWriter:
-    """Writes `<split>.parquet` into a folder, with rows in the order of their keys, which is a shuffle."""
-
-    def __init__(self, folder: Path) -> None:
-        self._open = ExitStack()
-        self.parts = {
-            name: _Part(
-                self._open.enter_context(
-                    pq.ParquetWriter(
-                        clean_text.file_of(folder, name),
-                        clean_text.SCHEMA,
-                        compression="zstd",
-                        use_dictionary=[clean_text.SOURCE],
-                    )
-                )
-            )
-            for name in clean_text.SPLITS
-        }
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            for part in self.parts.values():
-                part.flush()
-        self._open.close()
-
-    def append(self, texts: pa.Table, sides: NDArray[np.uint8]) -> None:
-        """Write each text (columns of `PREPARED`, keys rising) to the split whose number `sides` holds."""
-        keys = texts["key"].to_pylist()
-        step_N = np.array([key[0] >> 8 - _KEYS_A_STEP_BITS for key in keys], dtype=np.int64)
-        bounds = [0, *(np.flatnonzero(np.diff(step_N)) + 1).tolist(), len(keys)]
-        doc_ids = pa.array([key.hex() for key in keys], pa.string())
-        clean = pa.table([doc_ids, *(texts[name] for name in clean_text.SCHEMA.names[1:])], clean_text.SCHEMA)
-        for start, end in pairwise(bounds):
-            for side, part in enumerate(self.parts.values()):
-                part.append(clean.slice(start, end - start).filter(pa.array(sides[start:end] == side)))
+def _append(texts: pa.Table, sides: NDArray[np.uint8], parts: Sequence[_Part]) -> None:
+    """Append each text (columns of `PREPARED`, keys rising) to the split whose number `sides` holds."""
+    keys = texts["key"].to_pylist()
+    step_N = np.array([key[0] >> 8 - _KEYS_A_STEP_BITS for key in keys], dtype=np.int64)
+    bounds = [0, *(np.flatnonzero(np.diff(step_N)) + 1).tolist(), len(keys)]
+    doc_ids = pa.array([key.hex() for key in keys], pa.string())
+    clean = pa.table([doc_ids, *(texts[name] for name in clean_text.SCHEMA.names[1:])], clean_text.SCHEMA)
+    for start, end in pairwise(bounds):
+        for side, part in enumerate(parts):
+            part.append(clean.slice(start, end - start).filter(pa.array(sides[start:end] == side)))
 
 
 def range_items(
-    buckets: Sequence[SketchedBucket], kept_N: NDArray[np.bool_], sides_N: NDArray[np.uint8], buckets_of_range: int
+    buckets: Sequence[SketchedBucket], kept_N: NDArray[np.bool_], sides_N: NDArray[np.uint8], raw_bytes: int
 ) -> dict[int, Item]:
     """Return number → task of the ranges that have texts, in order.
 
@@ -157,9 +108,10 @@ def range_items(
         buckets: the buckets that have any text, in order.
         kept_N: whether each of their texts is kept.
         sides_N: number of the split of each text.
-        buckets_of_range: number of buckets of a range, with those that are empty.
+        raw_bytes: size of the source, which decides how many buckets a range has, with those that are empty.
     """
     items, start = {}, 0
+    buckets_of_range = num_buckets_for(raw_bytes) // num_ranges_for(raw_bytes)
     for number, group in groupby(buckets, lambda bucket: bucket.number // buckets_of_range):
         some = list(group)
         end = start + sum(bucket.num_texts for bucket in some)
@@ -174,42 +126,35 @@ def range_items(
 
 
 def write_range(buckets: Sequence[Path], kept_N: NDArray[np.bool_], sides_N: NDArray[np.uint8], folder: Path) -> Done:
-    """Write one file of each split; the facts are the texts, characters and bytes of each."""
+    """Write one file of each split, its rows in the order of their keys, which is a shuffle.
+
+    The facts are the texts, characters and bytes of each.
+    """
     done = 0
-    with CleanWriter(folder) as clean:
+    with ExitStack() as opened:
+        parts = {
+            split: _Part(
+                opened.enter_context(
+                    pq.ParquetWriter(
+                        clean_text.file_of(folder, split),
+                        clean_text.SCHEMA,
+                        compression="zstd",
+                        use_dictionary=[clean_text.SOURCE],
+                    )
+                )
+            )
+            for split in clean_text.SPLITS
+        }
         for bucket in buckets:
             texts = preparation.read_texts(bucket)
             chosen = slice(done, done + len(texts))
-            clean.append(texts.filter(kept_N[chosen]), sides_N[chosen][kept_N[chosen]])
+            _append(texts.filter(kept_N[chosen]), sides_N[chosen][kept_N[chosen]], [*parts.values()])
             done += len(texts)
-    sizes = {split: part.size for split, part in clean.parts.items()}
-    sources = {split: sorted(size.sources) for split, size in sizes.items()}
-    (folder / _SOURCES).write_text(json.dumps(sources), encoding="utf-8")
-    return Done({split: [size.documents, size.characters, size.bytes] for split, size in sizes.items()})
-
-
-@dataclass
-class _Counts:
-    read: int = 0
-    split: int = 0
-    ordinals: int = 0
-    batches: list[preparation.BatchRecord] = field(default_factory=list)
-    dropped: Counter[DropReason] = field(default_factory=Counter)
-    altered: Counter[str] = field(default_factory=Counter)
-    raw: preparation.ReadText = field(default_factory=preparation.ReadText)
-
-    def dropped_by_reason(self) -> dict[str, int]:
-        return {reason.value: self.dropped[reason] for reason in DropReason}
-
-
-@dataclass(frozen=True)
-class _Placed:
-    """Fate of each text, in the order of the buckets (N texts)."""
-
-    kept_N: NDArray[np.bool_]
-    sides_N: NDArray[np.uint8]
-    num_kept: int
-    similarity: clean_text.SimilarityMetrics
+        for part in parts.values():
+            part.flush()
+    labels = {split: sorted(part.labels) for split, part in parts.items()}
+    (folder / _SOURCES).write_text(json.dumps(labels), encoding="utf-8")
+    return Done({split: part.size for split, part in parts.items()})
 
 
 def build_corpus(
@@ -236,48 +181,52 @@ def build_corpus(
     spool.mkdir()
     settings = preparation.PreparationSettings.of(params, forgotten, decode_entities=raw.decode_entities)
     ledger = Ledger(work, preparation.code_of_batches(settings), workers)
-    with BadRecordWriter(out / BAD_RECORDS, named) as bad:
-        counts = _read(raw, settings, ledger, bad)
-    buckets = _buckets(raw, seed, counts, ledger)
-    _check_any(buckets, counts, raw, params)
+    batches, read = _read(raw, settings, ledger)
+    write_bad_records(out / BAD_RECORDS, (bad for batch in batches for bad in batch.counts.bad), named)
+    counts = [batch.counts for batch in batches]
+    num_read, dropped = sum(one.num_read for one in counts), sum((one.dropped for one in counts), Counter[str]())
+    buckets = _buckets(raw, seed, batches, dropped, ledger)
+    _check_any(buckets, num_read, dropped, raw, params)
     sketches = Sketches.of(buckets, Banding.finding(params.same_side_similarity).num_bands, spool / "sketches")
-    decision = _decide(sketches, params, counts, ledger)
-    splits = _write(buckets, decision, out, ledger, raw.raw_bytes)
+    kept_N, sides_N, similarity = _decide(sketches, params, dropped, ledger)
+    items = range_items(buckets, kept_N, sides_N, raw.raw_bytes)
+    splits = _write(items, out, ledger, is_in_files=num_ranges_for(raw.raw_bytes) > 1)
     workers.release()
     shutil.rmtree(spool)
-    num_found = sum(batch.is_found for batch in counts.batches)
-    _LOG.info("%d of %d batches of text kept from earlier runs", num_found, len(counts.batches))
-    _tell_shape(counts.raw.shapes)
-    ledger.keep_only(counts.raw.portions | {batch.key for batch in counts.batches})
+    _LOG.info("%d of %d batches of text kept from earlier runs", sum(it.is_found for it in batches), len(batches))
+    _tell_shape(read.shapes)
+    ledger.keep_only(read.portions | {batch.key for batch in batches})
+    num_texts = sum(one.num_ordinals for one in counts)
+    altered = sum((one.altered for one in counts), Counter[str]())
     return clean_text.CorpusMetrics(
-        documents_read=counts.read,
-        documents_split=counts.split,
-        added_by_splitting=counts.ordinals - counts.read,
-        documents_in=counts.ordinals,
-        kept=decision.num_kept,
-        dropped=counts.dropped_by_reason(),
-        altered={kind: counts.altered[kind] for kind in preparation.ALTERATIONS},
+        documents_read=num_read,
+        documents_split=sum(one.num_split for one in counts),
+        added_by_splitting=num_texts - num_read,
+        documents_in=num_texts,
+        kept=sum(split.documents for split in splits.values()),
+        dropped=_by_reason(dropped),
+        altered={kind: altered[kind] for kind in preparation.ALTERATIONS},
         splits=splits,
-        similarity=decision.similarity,
+        similarity=similarity,
         versions=preparation.versions_used(),
     )
 
 
-def _read(raw: RawText, settings: preparation.PreparationSettings, ledger: Ledger, bad: BadRecordWriter) -> _Counts:
-    counts = _Counts()
+def _read(
+    raw: RawText, settings: preparation.PreparationSettings, ledger: Ledger
+) -> tuple[list[preparation.BatchRecord], ReadText]:
+    batches, read = [], ReadText()
     with ProgressBar("Reading (kB)", raw.total_bytes // 1000) as bar:
         stored_bytes = 0
-        for batch in preparation.prepared(raw, settings, ledger, counts.raw):
-            counts.batches.append(batch)
-            counts.read += batch.counts.num_read
-            counts.split += batch.counts.num_split
-            counts.ordinals += batch.counts.num_ordinals
-            counts.dropped += batch.counts.dropped
-            counts.altered += batch.counts.altered
-            bad.append(batch.counts.bad)
+        for batch in preparation.prepared(raw, settings, ledger, read):
+            batches.append(batch)
             stored_bytes += batch.stored_bytes
             bar.advance(stored_bytes // 1000 - bar.done, ledger.workers.note)
-    return counts
+    return batches, read
+
+
+def _by_reason(dropped: Counter[str]) -> dict[str, int]:
+    return {reason.value: dropped[reason] for reason in DropReason}
 
 
 def _tell_shape(shapes: Mapping[str, int]) -> None:
@@ -287,24 +236,30 @@ def _tell_shape(shapes: Mapping[str, int]) -> None:
         _LOG.info("%s, one document each (`source.one_document_per` changes that)", understood)
 
 
-def _check_any(buckets: list[SketchedBucket], counts: _Counts, raw: RawText, params: PreprocessParams) -> None:
-    if not counts.read:
+def _check_any(
+    buckets: Sequence[SketchedBucket], num_read: int, dropped: Counter[str], raw: RawText, params: PreprocessParams
+) -> None:
+    if not num_read:
         raise DataError(
             f"{params.source.place}: no text in {raw.total_bytes:,} bytes", do="add text, or correct `source`"
         )
     if not buckets:
-        reasons = clean_text.dropped_in_words(counts.dropped_by_reason())
+        reasons = clean_text.dropped_in_words(_by_reason(dropped))
         raise DataError(
-            f"{params.source.place}: no text is left of {counts.read}: {reasons}",
+            f"{params.source.place}: no text is left of {num_read}: {reasons}",
             do=f"check `source`, or lower `min_characters` ({params.min_characters})",
         )
 
 
-def _buckets(raw: RawText, seed: int, counts: _Counts, ledger: Ledger) -> list[SketchedBucket]:
-    """Exchange the texts of the batches, and return the buckets that have any, without exact duplicates."""
+def _buckets(
+    raw: RawText, seed: int, batches: Sequence[preparation.BatchRecord], dropped: Counter[str], ledger: Ledger
+) -> list[SketchedBucket]:
+    """Exchange the texts of the batches, and return the buckets that have any, without exact duplicates, which are
+    counted in `dropped`.
+    """
     num_buckets = num_buckets_for(raw.raw_bytes)
     found: dict[int, list[tuple[FinishedTask, int]]] = {}
-    for record in ledger.run_all(spread_items(counts.batches, num_buckets), "Spreading", read=()):
+    for record in ledger.run_all(spread_items(batches, num_buckets), "Spreading", read=()):
         for part, number in enumerate(record.facts):
             found.setdefault(number, []).append((record, part))
     buckets, numbers = [], sorted(found)
@@ -312,23 +267,26 @@ def _buckets(raw: RawText, seed: int, counts: _Counts, ledger: Ledger) -> list[S
     records = ledger.run_all(items, "Sorting", (SORTED, *FILES_OF_COLUMNS))
     for number, record in zip(numbers, records, strict=True):
         num_texts, num_duplicates = record.facts
-        counts.dropped[DropReason.EXACT_DUPLICATE] += num_duplicates
+        dropped[DropReason.EXACT_DUPLICATE] += num_duplicates
         buckets.append(SketchedBucket(record.key, record.folder, num_texts, number))
     return buckets
 
 
-def _decide(sketches: Sketches, params: PreprocessParams, counts: _Counts, ledger: Ledger) -> _Placed:
+def _decide(
+    sketches: Sketches, params: PreprocessParams, dropped: Counter[str], ledger: Ledger
+) -> tuple[NDArray[np.bool_], NDArray[np.uint8], clean_text.SimilarityMetrics]:
+    """Return whether each text is kept and the number of its split, in the order of the buckets."""
     shares = SplitShares.of(params)
     empty = DiskArrays(sketches.folder).empty
     edges = similar_pairs(sketches, params.same_side_similarity, ledger)
     decision = decide(edges, sketches, shares, params.near_duplicate_similarity, empty)
-    counts.dropped.update(decision.num_dropped())
+    dropped.update(decision.num_dropped())
     kept_N, sides_by_place_N = empty(sketches.num_texts, np.bool_), empty(sketches.num_texts, np.uint8)
     for chunk in chunks(sketches.num_texts):
         places = sketches.place_N[chunk]
         kept_N[places], sides_by_place_N[places] = decision.fate_N[chunk] == KEPT, decision.side_N[chunk]
     check_sides(decision, shares, params.source.place)
-    return _Placed(kept_N, sides_by_place_N, sum(decision.kept_by_side()), _similarity_metrics(edges, decision))
+    return kept_N, sides_by_place_N, _similarity_metrics(edges, decision)
 
 
 def _similarity_metrics(edges: Edges, decision: SplitDecision) -> clean_text.SimilarityMetrics:
@@ -347,20 +305,19 @@ def _similarity_metrics(edges: Edges, decision: SplitDecision) -> clean_text.Sim
 
 
 def _write(
-    buckets: Sequence[SketchedBucket], placed: _Placed, out: Path, ledger: Ledger, raw_bytes: int
+    items: Mapping[int, Item], out: Path, ledger: Ledger, *, is_in_files: bool
 ) -> dict[str, clean_text.SplitMetrics]:
     """Write each split: a file, or a folder with a file for each of several ranges of keys."""
-    num_ranges = num_ranges_for(raw_bytes)
-    items = range_items(buckets, placed.kept_N, placed.sides_N, num_buckets_for(raw_bytes) // num_ranges)
-    sizes = {split: TextSize() for split in clean_text.SPLITS}
+    sizes = {split: Counter[str]() for split in clean_text.SPLITS}
+    labels: dict[str, set[str]] = {split: set() for split in clean_text.SPLITS}
     for number, record in zip(items, ledger.run_all([*items.values()], "Writing"), strict=True):
-        sources = json.loads((record.folder / _SOURCES).read_bytes())
+        found = json.loads((record.folder / _SOURCES).read_bytes())
         for split, size in sizes.items():
-            documents, characters, num_bytes = record.facts[split]
-            size.add(documents, characters, num_bytes, sources[split])
+            size.update(record.facts[split])
+            labels[split].update(found[split])
             target = clean_text.file_of(out, split)
-            if num_ranges > 1:
+            if is_in_files:
                 target.mkdir(exist_ok=True)
                 target /= f"{number:05d}.parquet"
             link_or_copy(clean_text.file_of(record.folder, split), target)
-    return {split: size.metrics() for split, size in sizes.items()}
+    return {split: clean_text.SplitMetrics(**size, sources=len(labels[split])) for split, size in sizes.items()}

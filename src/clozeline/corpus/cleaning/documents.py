@@ -8,20 +8,17 @@ record that was set aside.
 import json
 import pickle
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
+from typing import Final, Protocol, Self
 
+from clozeline.params.text import SourceParams
 from clozeline.records.reading.files import Fields, PlacedRecord
-from clozeline.records.reading.streams import LineBlock, Meter, OnBad, parsed, read_blocks, stop, whole
+from clozeline.records.reading.streams import LineBlock, OnBad, parsed, read_blocks, stop, whole
 from clozeline.system.errors import DataError
-
-if TYPE_CHECKING:
-    from clozeline.params.text import SourceParams
 
 _TEXT_KNOB = "source.text_field"
 _LABEL_KNOB = "source.label_field"
@@ -57,13 +54,6 @@ class BadRecord:
     """File and line, or file and row."""
     reason: str
 
-    @classmethod
-    def of(cls, error: DataError) -> Self:
-        """Return the record of an error whose `problem` is `PLACE: REASON`. It repeats nothing of the
-        content, which is in `given`."""
-        place, _, reason = error.problem.rpartition(": ")
-        return cls(place, f"{reason}; expected: {error.expected}")
-
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -79,7 +69,12 @@ class Document:
 
     @classmethod
     def in_place_of(cls, error: DataError, source: str) -> Self:
-        return cls("", source, dropped=DropReason.BAD_RECORD, bad=BadRecord.of(error))
+        """Return the document of an error whose `problem` is `PLACE: REASON`. It repeats nothing of the content,
+        which is in `given`.
+        """
+        place, _, reason = error.problem.rpartition(": ")
+        bad = BadRecord(place, f"{reason}; expected: {error.expected}")
+        return cls("", source, dropped=DropReason.BAD_RECORD, bad=bad)
 
     @property
     def size_bytes(self) -> int:
@@ -106,82 +101,14 @@ class RawUnit(Protocol):
         """Return the documents of the unit; called in a worker."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """Opened files: their units in a stable order, and the progress of reading."""
+def write_bad_records(path: Path, records: Iterable[BadRecord], named: Callable[[str], str]) -> None:
+    """Write a line for each bad record. Without any, there is no file.
 
-    units: Generator[RawUnit, None, None]
-    total_bytes: int
-    """Total of what `meter` counts."""
-    meter: Meter = field(default_factory=Meter)
-    shapes: Counter[str] = field(default_factory=Counter)
-    """Unit of plain text (line, paragraph, file) → number of documents that were read so far."""
-
-
-@dataclass(frozen=True)
-class TextFields:
-    """Fields of the text and of its label. Without a label field the label is the file's name."""
-
-    text: str
-    label: str | None
-
-    @property
-    def by_knob(self) -> Fields:
-        label = {} if self.label is None else {_LABEL_KNOB: self.label}
-        return {_TEXT_KNOB: self.text} | label
-
-
-def documents_of(
-    rows: Iterable[PlacedRecord], fields: TextFields, file_label: str, on_bad: OnBad = stop
-) -> Generator[Document, None, None]:
-    """Yield a document for each row. A null text or label counts as empty.
-
-    Raises:
-        DataError: a text is not a string, unless `on_bad` takes the error.
+    `named` turns the place of a record in the snapshot into its place in the source.
     """
-    text_field, label_field = fields.text, fields.label
-    for place, record in rows:
-        text = record[text_field]
-        if text is not None and not isinstance(text, str):
-            on_bad(_not_text(place, text_field, text))
-            continue
-        label = file_label if label_field is None else record[label_field]
-        yield Document(text or "", "" if label is None else whole(str(label)))
-
-
-def _not_text(place: str, text_field: str, text: object) -> DataError:
-    return DataError(
-        f"{place}: field `{text_field}` is not text",
-        given=f"{type(text).__name__}: {str(text)[:80]}",
-        expected="a string, or null for a record without text",
-        do=f"set `{_TEXT_KNOB}` to the field that holds the text",
-    )
-
-
-class BadRecordWriter:
-    """Writes a line for each bad record. Without any, there is no file."""
-
-    def __init__(self, path: Path, named: Callable[[str], str]) -> None:
-        """`named` turns the place of a record in the snapshot into its place in the source."""
-        self._path = path
-        self._named = named
-        self._stream: TextIO | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._stream is not None:
-            self._stream.close()
-
-    def append(self, records: Iterable[BadRecord]) -> None:
-        for record in records:
-            if self._stream is None:
-                self._stream = self._path.open("w", encoding="utf-8")
-            told = {"place": self._named(record.place), "reason": record.reason}
-            self._stream.write(json.dumps(told, ensure_ascii=False) + "\n")
+    told = ({"place": named(record.place), "reason": record.reason} for record in records)
+    if lines := [json.dumps(one, ensure_ascii=False) + "\n" for one in told]:
+        path.write_text("".join(lines), encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +132,6 @@ class RawFile:
         return (self.path.stat().st_size if self.end is None else self.end) - self.start
 
 
-def total_bytes_of(files: Sequence[RawFile]) -> int:
-    return sum(file.size_bytes for file in files)
-
-
 @dataclass(frozen=True)
 class FileReading:
     """How files are read. The params themselves would make each worker import all params."""
@@ -219,12 +142,59 @@ class FileReading:
     one_document_per: str
 
     @classmethod
-    def of(cls, params: "SourceParams") -> Self:
+    def of(cls, params: SourceParams) -> Self:
         return cls(params.kind, params.text_field, params.label_field, params.one_document_per)
 
     @property
-    def inputs(self) -> list[object]:
-        return [*asdict(self).values()]
+    def fields(self) -> Fields:
+        """Knob → field of the text and of its label. Without a label field the label is the file's name."""
+        return {_TEXT_KNOB: self.text_field} | ({} if self.label_field is None else {_LABEL_KNOB: self.label_field})
+
+
+@dataclass(frozen=True)
+class OpenFile:
+    """A file, and how it is read."""
+
+    file: RawFile
+    reading: FileReading
+    shapes: Counter[str] = field(default_factory=Counter)
+    """Counts the documents of plain text by their unit; shared by the files of a source."""
+
+    @property
+    def name(self) -> str:
+        return str(self.file.path)
+
+    def with_bad(self, read: Callable[[OnBad], Iterable[Document]]) -> Generator[Document, None, None]:
+        """Yield the documents that `read` yields, then those in place of the bad records that it found, if bad records
+        are set aside.
+        """
+        bad: list[DataError] = []
+        yield from read(bad.append if self.file.quarantines else stop)
+        yield from (Document.in_place_of(error, self.file.label) for error in bad)
+
+    def documents_of(self, rows: Iterable[PlacedRecord], on_bad: OnBad) -> Iterator[Document]:
+        """Yield a document for each row. A null text or label counts as empty.
+
+        Raises:
+            DataError: a text is not a string, unless `on_bad` takes the error.
+        """
+        text_field, label_field = self.reading.text_field, self.reading.label_field
+        for place, record in rows:
+            text = record[text_field]
+            if text is not None and not isinstance(text, str):
+                on_bad(_not_text(place, text_field, text))
+                continue
+            label = self.file.label if label_field is None else record[label_field]
+            yield Document(text or "", "" if label is None else whole(str(label)))
+
+
+def _not_text(place: str, text_field: str, text: object) -> DataError:
+    return DataError(
+        f"{place}: field `{text_field}` is not text",
+        given=f"{type(text).__name__}: {str(text)[:80]}",
+        expected="a string, or null for a record without text",
+        do=f"set `{_TEXT_KNOB}` to the field that holds the text",
+    )
 
 
 @dataclass(frozen=True)
@@ -238,7 +208,7 @@ class RawText:
 
     @property
     def total_bytes(self) -> int:
-        return total_bytes_of(self.files)
+        return sum(file.size_bytes for file in self.files)
 
     @property
     def decode_entities(self) -> bool:
@@ -267,16 +237,7 @@ class DocstringBlock:
                 yield Document(record["text"], record["source"], record["title"], dropped)
 
 
-def read_docstrings(files: Sequence[RawFile], reading: FileReading) -> Source:
-    """Open shards of docstrings; `reading` has nothing for them."""
-    meter = Meter()
-    return Source(
-        units=(unit for file in files for unit in _blocks(file, meter)),
-        total_bytes=total_bytes_of(files),
-        meter=meter,
-    )
-
-
-def _blocks(file: RawFile, meter: Meter) -> Iterator[RawUnit]:
-    with closing(read_blocks(file.path, meter)) as blocks:
+def docstring_blocks(file: RawFile) -> Iterator[RawUnit]:
+    """Yield the blocks of a shard of docstrings."""
+    with closing(read_blocks(file.path)) as blocks:
         yield from map(DocstringBlock, blocks)

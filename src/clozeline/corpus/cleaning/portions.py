@@ -10,24 +10,23 @@ as they were. How a file is read depends on the kind of source and on the file's
 
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
-from clozeline.cluster.ledger import Done, FinishedTask, Item, Ledger
+from clozeline.cluster.ledger import Done, Item, Ledger
 from clozeline.corpus.cleaning import documents
-from clozeline.corpus.cleaning.line_formats import JsonBlock, LineReader, LineSettings, read_separated, sniff
-from clozeline.corpus.cleaning.wikipedia import has_ranges as dump_has_ranges
-from clozeline.corpus.cleaning.wikipedia import read_dumps
+from clozeline.corpus.cleaning.line_formats import JsonBlock, LineReader, read_separated, sniff
+from clozeline.corpus.cleaning.wikipedia import wiki_pages
 from clozeline.params.text import SourceParams
 from clozeline.records.reading.files import PARQUET_SUFFIXES, format_of, label_of, matching_files, read_parquet
-from clozeline.records.reading.streams import Meter, compression_of, read_blocks, read_lines, stop, whole
+from clozeline.records.reading.streams import OnBad, compression_of, read_blocks, read_lines, whole
 from clozeline.records.snapshot import Snapshot
 from clozeline.system.errors import ArtifactError, DataError
 
@@ -60,124 +59,89 @@ def groups(members: Iterable[tuple[Member, bytes, float]]) -> Iterator[list[tupl
         yield waiting
 
 
-def open_files(path: Path, params: "SourceParams") -> documents.Source:
-    """Open one file, or every file below a folder that matches `params.pattern` and is not hidden.
-
-    Raises:
-        DataError: no file matches.
-    """
-    named = [(file, label_of(file, path)) for file in matching_files(path, params.pattern)]
-    return read_files([documents.RawFile(file, name, name) for file, name in named], documents.FileReading.of(params))
-
-
-def texts_of(path: Path, params: "SourceParams") -> Iterator[str]:
+def texts_of(path: Path, params: SourceParams) -> Iterator[str]:
     """Yield the texts of a file or folder as `preprocess` reads them, without cleaning; empty texts are skipped.
 
+    Of a folder these are all files below it that match `params.pattern` and are not hidden.
+
     Raises:
-        DataError: the path is missing, or cannot be read as text.
+        DataError: the path is missing, no file matches, or one cannot be read as text.
     """
     if not path.exists():
         raise DataError(
             f"{path}: there is no such file or folder",
             do="correct the path; text is .txt, .jsonl, .csv, .parquet, compressed or not, or a folder of them",
         )
-    for unit in open_files(path, params).units:
+    named = [(file, label_of(file, path)) for file in matching_files(path, params.pattern)]
+    files = [documents.RawFile(file, name, name) for file, name in named]
+    for unit in opened(files, replace(documents.FileReading.of(params), kind="files")):
         yield from (text for document in unit.documents() if (text := str(whole(document.text)).strip()))
 
 
-def read_files(files: Sequence[documents.RawFile], reading: documents.FileReading) -> documents.Source:
-    meter, shapes = Meter(), Counter[str]()
-    return documents.Source(
-        units=(unit for file in files for unit in _units(file, reading, meter, shapes)),
-        total_bytes=documents.total_bytes_of(files),
-        meter=meter,
-        shapes=shapes,
-    )
+def opened(
+    files: Iterable[documents.RawFile], reading: documents.FileReading, shapes: Counter[str] | None = None
+) -> Generator[documents.RawUnit, None, None]:
+    """Yield the units of files, in their order.
 
-
-def has_ranges(file: documents.RawFile) -> bool:
-    """Return whether a range of the file's bytes can be read: the lines, or the row groups, that begin in it."""
-    read = _FORMATS.get(format_of(Path(file.name)))
-    return read is _in_rows or (read is _in_blocks and compression_of(file.path) is None)
-
-
-def _units(
-    file: documents.RawFile, reading: documents.FileReading, meter: Meter, shapes: Counter[str]
-) -> Iterator[documents.RawUnit]:
-    fields = documents.TextFields(reading.text_field, reading.label_field)
-    settings = LineSettings(str(file.path), file.label, fields, reading.one_document_per, file.quarantines, shapes)
-    return _FORMATS.get(format_of(Path(file.name)), _in_lines)(file, settings, meter)
-
-
-def _in_rows(file: documents.RawFile, settings: LineSettings, meter: Meter) -> Iterator[documents.RawUnit]:
-    bad: list[DataError] = []
-    rows = read_parquet(file.path, settings.fields.by_knob, meter, file.start, file.end)
-    yield from documents.documents_of(
-        rows, settings.fields, settings.label, bad.append if settings.quarantines else stop
-    )
-    yield from (documents.Document.in_place_of(error, settings.label) for error in bad)
-
-
-def _in_blocks(file: documents.RawFile, settings: LineSettings, meter: Meter) -> Iterator[documents.RawUnit]:
-    with closing(read_blocks(file.path, meter, _LEFT_OUT_BY, file.start, file.end)) as blocks:
-        yield from (JsonBlock(block, settings) for block in blocks)
-
-
-def _in_lines(
-    file: documents.RawFile, settings: LineSettings, meter: Meter, reader: LineReader | None = None
-) -> Iterator[documents.RawUnit]:
-    """Yield the documents of a file read line by line; without a reader, the first line decides the format."""
-    bad: list[DataError] = []
-    on_bad = bad.append if settings.quarantines else stop
-    with closing(read_lines(file.path, meter, _LEFT_OUT_BY, on_bad)) as lines:
-        chosen, whole = (reader, lines) if reader else sniff(lines)
-        yield from chosen(whole, settings)
-    yield from (documents.Document.in_place_of(error, settings.label) for error in bad)
-
-
-_FORMATS: Mapping[str, Callable[[documents.RawFile, LineSettings, Meter], Iterator[documents.RawUnit]]] = (
-    MappingProxyType(
-        {
-            **dict.fromkeys(PARQUET_SUFFIXES, _in_rows),
-            **dict.fromkeys((".jsonl", ".ndjson", ".json"), _in_blocks),
-            ".csv": partial(_in_lines, reader=partial(read_separated, delimiter=",")),
-            ".tsv": partial(_in_lines, reader=partial(read_separated, delimiter="\t")),
-        }
-    )
-)
-"""Reader of each format, by suffix."""
-
-
-@dataclass(frozen=True)
-class _Kind:
-    read: Callable[[Sequence[documents.RawFile], documents.FileReading], documents.Source]
-    is_divisible: Callable[[documents.RawFile], bool] = lambda file: False
-
-
-_FILES: Final = _Kind(read_files, has_ranges)
-KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
-    {
-        "python-docs": _Kind(documents.read_docstrings),
-        "files": _FILES,
-        "wikipedia-xml": _Kind(read_dumps, dump_has_ranges),
-        "hub": _FILES,
-        "sql": _FILES,
-    }
-)
-
-
-def opened(files: Sequence[documents.RawFile], reading: documents.FileReading) -> documents.Source:
-    """Open files in their order.
+    Args:
+        shapes: gets the number of documents of plain text by their unit (line, paragraph, file).
 
     Raises:
-        DataError: raised while reading: a file is damaged, or not of its kind.
+        DataError: a file is damaged, or not of its kind.
     """
-    return KINDS[reading.kind].read(files, reading)
+    shapes = Counter() if shapes is None else shapes
+    for file in files:
+        of_kind = _KINDS.get(reading.kind)
+        yield from of_kind(file) if of_kind else _format_of(file)(documents.OpenFile(file, reading, shapes))
 
 
 def is_divisible(file: documents.RawFile, reading: documents.FileReading) -> bool:
-    """Return whether a range of the file's bytes can be read."""
-    return KINDS[reading.kind].is_divisible(file)
+    """Return whether a range of the file's bytes can be read: the lines, row groups or pages that begin in it."""
+    if reading.kind in _KINDS:
+        return reading.kind == "wikipedia-xml" and compression_of(file.path) in (None, "bz2")
+    read = _format_of(file)
+    return read is _in_rows or (read is _in_blocks and compression_of(file.path) is None)
+
+
+def _in_rows(of: documents.OpenFile) -> Iterator[documents.RawUnit]:
+    rows = read_parquet(of.file.path, of.reading.fields, of.file.start, of.file.end)
+    return of.with_bad(partial(of.documents_of, rows))
+
+
+def _in_blocks(of: documents.OpenFile) -> Iterator[documents.RawUnit]:
+    with closing(read_blocks(of.file.path, _LEFT_OUT_BY, of.file.start, of.file.end)) as blocks:
+        yield from (JsonBlock(block, of) for block in blocks)
+
+
+def _in_lines(of: documents.OpenFile, reader: LineReader | None = None) -> Iterator[documents.RawUnit]:
+    """Return the documents of a file read line by line; without a reader, the first line decides the format."""
+
+    def read(on_bad: OnBad) -> Iterator[documents.Document]:
+        with closing(read_lines(of.file.path, _LEFT_OUT_BY, on_bad)) as lines:
+            chosen, whole = (reader, lines) if reader else sniff(lines)
+            yield from chosen(whole, of)
+
+    return of.with_bad(read)
+
+
+_Read = Callable[[documents.OpenFile], Iterator[documents.RawUnit]]
+_FORMATS: Mapping[str, _Read] = MappingProxyType(
+    {
+        **dict.fromkeys(PARQUET_SUFFIXES, _in_rows),
+        **dict.fromkeys((".jsonl", ".ndjson", ".json"), _in_blocks),
+        ".csv": partial(_in_lines, reader=partial(read_separated, delimiter=",")),
+        ".tsv": partial(_in_lines, reader=partial(read_separated, delimiter="\t")),
+    }
+)
+"""Reader of each format, by suffix."""
+_KINDS: Mapping[str, Callable[[documents.RawFile], Iterator[documents.RawUnit]]] = MappingProxyType(
+    {"python-docs": documents.docstring_blocks, "wikipedia-xml": wiki_pages}
+)
+"""Readers of kinds of source whose files have one format."""
+
+
+def _format_of(file: documents.RawFile) -> _Read:
+    return _FORMATS.get(format_of(Path(file.name)), _in_lines)
 
 
 @dataclass(frozen=True)
@@ -197,34 +161,14 @@ class CutBatch:
     """Key of the task that is of no use when the batch is prepared: its portion, if that made copies."""
 
 
-@dataclass(frozen=True)
-class CutPortion:
-    key: str
-    batches: list[CutBatch]
-    num_lines: int
-    """Number of lines of JSON Lines."""
-    shapes: Counter[str]
-    """Unit of plain text (line, paragraph, file) → number of documents."""
-    has_copies: bool
-    """Whether its files hold units themselves, not only their places in the raw text."""
+@dataclass
+class ReadText:
+    """What is known of the raw text when it is read."""
 
-    @classmethod
-    def of(cls, files: Sequence[documents.RawFile], record: FinishedTask, lines_before: int) -> Self:
-        """Return the portion behind `lines_before` lines of the same file."""
-        cuts, num_lines, shapes, has_copies = record.facts
-        total, stored = max(sum(size for _, size in cuts), 1), documents.total_bytes_of(files)
-        batches = [
-            CutBatch(
-                digest,
-                record.folder / _file_of(number),
-                size * stored // total,
-                max(lines_before - 1, 0),  # lines of a later range are counted from 2
-                tuple(one.path for one in files) if num_lines else (),
-                record.key if has_copies and number == len(cuts) - 1 else None,
-            )
-            for number, (digest, size) in enumerate(cuts)
-        ]
-        return cls(record.key, batches, num_lines, Counter(shapes), has_copies)
+    shapes: Counter[str] = field(default_factory=Counter)
+    """Unit of plain text (line, paragraph, file) → number of documents."""
+    portions: set[str] = field(default_factory=set)
+    """Keys of the portions that a later run need not read again."""
 
 
 def portions_of(
@@ -236,7 +180,9 @@ def portions_of(
         files, lambda file: file.size_bytes > _PORTION_BYTES and is_divisible(file, reading)
     ):
         if is_divided:
-            portions += [(one,) for file in some for one in _ranges_of(file)]
+            for file in some:
+                ends = [*range(_PORTION_BYTES, file.size_bytes, _PORTION_BYTES), file.size_bytes]
+                portions += [(replace(file, start=start, end=end),) for start, end in pairwise([0, *ends])]
         else:
             shares = (
                 (file, bytes.fromhex(file.sha256), file.size_bytes / _PORTION_BYTES + 1 / _MAX_PORTION_FILES)
@@ -246,44 +192,51 @@ def portions_of(
     return portions
 
 
-def _ranges_of(file: documents.RawFile) -> Iterator[documents.RawFile]:
-    size = file.size_bytes
-    for start in range(0, size, _PORTION_BYTES):
-        yield replace(file, start=start, end=min(start + _PORTION_BYTES, size))
-
-
-def cut_portions(
-    files: Sequence[documents.RawFile], reading: documents.FileReading, ledger: Ledger
-) -> Iterator[CutPortion]:
-    """Yield the portions of files in order, each cut by a task."""
-    portions, num_lines = portions_of(files, reading), 0
+def cut_batches(
+    files: Sequence[documents.RawFile], reading: documents.FileReading, ledger: Ledger, read: ReadText
+) -> Iterator[CutBatch]:
+    """Yield the batches of files in order; a task cuts each portion. `read` gets what is then known of the text."""
+    portions, lines_before = portions_of(files, reading), 0
     items = (_cut_item(number, portion, reading) for number, portion in enumerate(portions))
     for portion, record in zip(portions, ledger.run(items, read=()), strict=True):
+        cuts, num_lines, shapes, has_copies = record.facts
         if not portion[0].start:
-            num_lines = 0
-        found = CutPortion.of(portion, record, num_lines)
-        num_lines += found.num_lines
-        yield found
+            lines_before = 0
+        read.shapes.update(shapes)
+        if not has_copies:
+            read.portions.add(record.key)
+        total, stored = max(sum(size for _, size in cuts), 1), sum(file.size_bytes for file in portion)
+        for number, (digest, size) in enumerate(cuts):
+            yield CutBatch(
+                digest,
+                record.folder / _file_of(number),
+                size * stored // total,
+                max(lines_before - 1, 0),  # lines of a later range are counted from 2
+                tuple(one.path for one in portion) if num_lines else (),
+                record.key if has_copies and number == len(cuts) - 1 else None,
+            )
+        lines_before += num_lines
 
 
 def _cut_item(number: int, files: tuple[documents.RawFile, ...], reading: documents.FileReading) -> Item:
     # The pickles name the paths.
     told = [(one.sha256, one.start, one.end, one.label, one.quarantines, str(one.path)) for one in files]
     reads = [one.path for one in files]
-    return Item(f"portion {number} of the raw text", [told, reading.inputs], reads, partial(_cut, files, reading))
+    return Item(f"portion {number} of the raw text", [told, astuple(reading)], reads, partial(_cut, files, reading))
 
 
 def _cut(files: Sequence[documents.RawFile], reading: documents.FileReading, folder: Path) -> Done:
-    """Read a portion, and write each of its batches into a file; the facts are those of `CutPortion`.
+    """Read a portion, and write each of its batches into a file; the facts are, for `cut_batches`,
+    the batches, the number of lines of JSON Lines, the documents by shape, and whether units are copied.
 
     Raises:
         DataError: a file is damaged, or not of its kind.
     """
-    source = opened(files, reading)
+    shapes = Counter[str]()
     cuts: list[tuple[str, int]] = []
     num_lines, has_copies = 0, False
-    with closing(source.units):
-        for members in groups(map(_member, source.units)):
+    with closing(opened(files, reading, shapes)) as read:
+        for members in groups(map(_member, read)):
             units = [unit for unit, _ in members]
             with (folder / _file_of(len(cuts))).open("wb") as file:
                 pickle.dump(units, file, pickle.HIGHEST_PROTOCOL)
@@ -292,7 +245,7 @@ def _cut(files: Sequence[documents.RawFile], reading: documents.FileReading, fol
             blocks = [unit.block for unit in units if isinstance(unit, JsonBlock)]
             num_lines += sum(block.content.count(b"\n") for block in blocks)
             has_copies = has_copies or len(blocks) < len(units) or not all(block.is_stored for block in blocks)
-    return Done([cuts, num_lines, source.shapes, has_copies])
+    return Done([cuts, num_lines, shapes, has_copies])
 
 
 def units_of(batch: CutBatch) -> list[documents.RawUnit]:

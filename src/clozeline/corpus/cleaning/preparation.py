@@ -14,11 +14,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import count, islice, pairwise
+from itertools import islice, pairwise
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import ftfy
 import numpy as np
@@ -27,16 +27,13 @@ import pyarrow.compute as pc
 
 from clozeline.cluster.ledger import Done, Item, Ledger
 from clozeline.corpus.cleaning.documents import BadRecord, Document, DropReason, RawText, RawUnit
-from clozeline.corpus.cleaning.portions import CutBatch, cut_portions, units_of
+from clozeline.corpus.cleaning.portions import CutBatch, ReadText, cut_batches, units_of
+from clozeline.params.text import PreprocessParams
 from clozeline.records.clean_text import SCHEMA, SOURCE, TEXT, TITLE
 from clozeline.records.reading.streams import KEY_BYTES, content_key
 from clozeline.records.snapshot import NOTHING, Forgotten
 from clozeline.records.words.shingles import Banding, ShingleSets, shingle_sets
 from clozeline.system.content import code_of, fingerprint, versions_of
-
-if TYPE_CHECKING:
-    from clozeline.params.text import PreprocessParams
-
 
 _PLAIN = re.compile(r"[\t\n\x20-\x25\x27-\x7e]*")
 """ASCII without `&` and control characters: ftfy has nothing to do."""
@@ -213,7 +210,7 @@ class PreparationSettings:
     forgotten: Forgotten = NOTHING
 
     @classmethod
-    def of(cls, params: "PreprocessParams", forgotten: Forgotten, *, decode_entities: bool) -> Self:
+    def of(cls, params: PreprocessParams, forgotten: Forgotten, *, decode_entities: bool) -> Self:
         return cls(
             min_characters=params.min_characters,
             max_characters=params.max_characters,
@@ -230,7 +227,7 @@ class BatchCounts:
     num_ordinals: int = 0
     num_read: int = 0
     num_split: int = 0
-    dropped: Counter[DropReason] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
     altered: Counter[str] = field(default_factory=Counter)
     """Kind of character that cleaning removed (`ALTERATIONS`) → number of documents."""
     bad: list[BadRecord] = field(default_factory=list)
@@ -336,16 +333,6 @@ def code_of_batches(settings: PreparationSettings) -> str:
     return fingerprint(asdict(settings) | versions_used(), code_of(_CODE))
 
 
-@dataclass
-class ReadText:
-    """What is known of the raw text when it is read."""
-
-    shapes: Counter[str] = field(default_factory=Counter)
-    """Unit of plain text (line, paragraph, file) → number of documents."""
-    portions: set[str] = field(default_factory=set)
-    """Keys of the portions that a later run need not read again."""
-
-
 def prepared(raw: RawText, settings: PreparationSettings, ledger: Ledger, read: ReadText) -> Iterator[BatchRecord]:
     """Yield the batches in the order of the text; each is computed only if no earlier run kept it.
 
@@ -357,15 +344,9 @@ def prepared(raw: RawText, settings: PreparationSettings, ledger: Ledger, read: 
     cut: deque[CutBatch] = deque()
     for record in ledger.run(_items(raw, settings, ledger, read, cut), read=()):
         batch = cut.popleft()
-        text_bytes, num_ordinals, num_read, num_split, dropped, altered, bad = record.facts
-        counts = BatchCounts(
-            num_ordinals,
-            num_read,
-            num_split,
-            dropped=Counter({DropReason(reason): count for reason, count in dropped.items()}),
-            altered=Counter(altered),
-            bad=[BadRecord(place, reason) for place, reason in bad],
-        )
+        text_bytes, facts = record.facts
+        counted = {name: Counter(facts[name]) for name in ("dropped", "altered")}
+        counts = BatchCounts(**facts | counted | {"bad": [BadRecord(**one) for one in facts["bad"]]})
         texts = record.folder / _TEXTS
         yield BatchRecord(record.key, texts, text_bytes, batch.stored_bytes, record.is_found, counts)
         if batch.frees:
@@ -376,23 +357,14 @@ def _items(
     raw: RawText, settings: PreparationSettings, ledger: Ledger, read: ReadText, cut: deque[CutBatch]
 ) -> Iterator[Item]:
     """Yield the batches to prepare, and note each in `cut`."""
-    numbers = count()
-    for portion in cut_portions(raw.files, raw.reading, ledger):
-        read.shapes.update(portion.shapes)
-        if not portion.has_copies:
-            read.portions.add(portion.key)
-        for batch in portion.batches:
-            cut.append(batch)
-            run = partial(_prepare, batch, settings)
-            yield Item(f"batch {next(numbers)}", [batch.digest], [batch.path, *batch.raw], run)
+    for number, batch in enumerate(cut_batches(raw.files, raw.reading, ledger, read)):
+        cut.append(batch)
+        yield Item(f"batch {number}", [batch.digest], [batch.path, *batch.raw], partial(_prepare, batch, settings))
 
 
 def _prepare(batch: CutBatch, settings: PreparationSettings, folder: Path) -> Done:
     done = prepare(units_of(batch), settings)
     write_texts(folder / _TEXTS, [pa.Table.from_batches([done.texts])], compression="lz4")
-    counts = done.counts
-    dropped = {reason.value: count for reason, count in counts.dropped.items()}
-    bad = [(record.place, record.reason) for record in counts.bad]
-    numbers = done.texts.nbytes, counts.num_ordinals, counts.num_read, counts.num_split
     # The key does not tell at which lines bad records are.
-    return Done([*numbers, dropped, counts.altered, bad], lasting=not bad)
+    facts = vars(done.counts) | {"bad": [asdict(one) for one in done.counts.bad]}
+    return Done([done.texts.nbytes, facts], lasting=not done.counts.bad)

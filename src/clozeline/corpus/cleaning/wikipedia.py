@@ -9,19 +9,20 @@ import bz2
 import math
 import pickle
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final
 from xml.etree import ElementTree
 
 import mwparserfromhell
 from mwparserfromhell.nodes import ExternalLink, Heading, HTMLEntity, Node, Tag, Text, Wikilink
 from mwparserfromhell.wikicode import Wikicode
 
-from clozeline.corpus.cleaning.documents import Document, DropReason, FileReading, RawFile, Source, total_bytes_of
-from clozeline.records.reading.streams import Meter, compression_of, damage_named, decompressed
+from clozeline.corpus.cleaning.documents import Document, DropReason, RawFile
+from clozeline.records.reading.streams import compression_of, damage_named, decompressed
 from clozeline.system.errors import DataError
 
 CANONICAL_MEDIA_NAMES = frozenset({"file", "image", "category"})
@@ -43,6 +44,7 @@ _INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
 _STREAM_HEAD: Final = re.compile(rb"BZh[1-9]1AY&SY")
 _STREAM_HEAD_BYTES: Final = 10
 _READ_BYTES: Final = 1 << 18
+_XML_BYTES: Final = 1 << 14
 
 _PAGE_TAG: Final = b"<page>"
 _OVERLAP: Final = len(_PAGE_TAG) - 1
@@ -140,33 +142,16 @@ def _first_head(file: BinaryIO, start: int, end: int) -> int | None:
     return None
 
 
-def has_ranges(file: RawFile) -> bool:
-    """Return whether a range of a dump can be read by itself."""
-    return compression_of(file.path) in (None, "bz2")
-
-
-class _Pieces:
-    """Pieces of bytes, to be read like a file."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = filter(None, pieces)
-
-    def read(self, size: int = -1) -> bytes:
-        """Return the next bytes, as many as are at hand; none at the end."""
-        return next(self._pieces, b"")
-
-
-def range_of_dump(path: Path, start: int, end: int) -> BinaryIO | None:
-    """Return the dump of a range; None if no page begins there.
+def range_of_dump(path: Path, start: int, end: int) -> Iterator[bytes]:
+    """Yield the dump of a range in pieces; none if no page begins there.
 
     Raises:
-        DataError: the compressed data are damaged; raised while reading as well.
+        DataError: the compressed data are damaged.
     """
     pages = _whole_pages(path, start, end)
-    first = next(pages, None)
-    if first is None:
-        return None
-    return cast(BinaryIO, _Pieces(chain([_head(path) if start else b"", first], pages)))
+    for first in pages:
+        yield (_head(path) if start else b"") + first
+        yield from pages
 
 
 def _head(path: Path) -> bytes:
@@ -248,35 +233,26 @@ class WikiPage:
         return (Document(plain_text(self.wikitext, self.media_names), self.label, self.title),)
 
 
-def read_dumps(files: Sequence[RawFile], reading: FileReading) -> Source:
-    """Open dumps, compressed or not; `reading` has nothing for them.
+def wiki_pages(file: RawFile) -> Iterator[WikiPage]:
+    """Yield the pages of a dump, compressed or not, or of a range of it.
 
     Raises:
-        DataError: raised while reading: a file is not a complete dump.
+        DataError: the file is not a complete dump.
     """
-    meter = Meter()
-    return Source(
-        units=(page for file in files for page in _pages(file, meter)),
-        total_bytes=total_bytes_of(files),
-        meter=meter,
-    )
-
-
-def _pages(file: RawFile, meter: Meter) -> Iterator[WikiPage]:
-    if file.end is not None:
-        stream = range_of_dump(file.path, file.start, file.end)
-        if stream is not None:
-            yield from _pages_of(stream, file, f" of the range from byte {file.start:,}")
+    if file.end is None:
+        with decompressed(file.path) as stream:
+            yield from _pages_of(iter(partial(stream.read, _XML_BYTES), b""), file, "")
         return
-    with decompressed(file.path, meter) as stream:
-        yield from _pages_of(stream, file, "")
+    pieces = range_of_dump(file.path, file.start, file.end)
+    for first in pieces:
+        yield from _pages_of(chain([first], pieces), file, f" of the range from byte {file.start:,}")
 
 
-def _pages_of(stream: BinaryIO, file: RawFile, where: str) -> Iterator[WikiPage]:
+def _pages_of(pieces: Iterator[bytes], file: RawFile, where: str) -> Iterator[WikiPage]:
     media_names = set(CANONICAL_MEDIA_NAMES)
     num_pages = 0
     try:
-        for element in _elements(ElementTree.iterparse(stream, events=("start", "end"))):
+        for element in _elements(pieces):
             if _name(element) == "namespace" and element.get("key") in _MEDIA_NAMESPACES:
                 media_names.add((element.text or "").lower())
             elif _name(element) == "page":
@@ -288,14 +264,24 @@ def _pages_of(stream: BinaryIO, file: RawFile, where: str) -> Iterator[WikiPage]
         raise _not_a_dump_error(file.path, "XML without a <page>")
 
 
-def _elements(events: Iterator[tuple[str, ElementTree.Element]]) -> Iterator[ElementTree.Element]:
+def _elements(pieces: Iterable[bytes]) -> Iterator[ElementTree.Element]:
     """Yield elements when they are complete. Pages are cleared after use, or the whole dump would stay in memory."""
+    events = _events(pieces)
     root = next(events)[1]
     for event, element in events:
         if event == "end":
             yield element
             if _name(element) == "page":
                 root.clear()
+
+
+def _events(pieces: Iterable[bytes]) -> Iterator[tuple[str, ElementTree.Element]]:
+    parser: Any = ElementTree.XMLPullParser(("start", "end"))
+    for piece in pieces:
+        parser.feed(piece)
+        yield from parser.read_events()
+    parser.close()
+    yield from parser.read_events()
 
 
 def _page(page: ElementTree.Element, label: str, media_names: frozenset[str]) -> WikiPage:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clozeline.records.reading.files import PARQUET_SUFFIXES, format_of
-from clozeline.records.reading.streams import compression_of, lines_of, parsed
+from clozeline.records.reading.streams import compression_of, is_json_object, lines_of, parsed
 from clozeline.records.snapshot import Forgotten
 from clozeline.system.errors import DataError
 
@@ -64,14 +64,7 @@ def _redact_text(path: Path, pieces: Callable[..., Pieces], forgotten: Forgotten
 def _in_any(lines: Iterator[str], forgotten: Forgotten) -> Pieces:
     """Cut records if the first line is one, else plain text."""
     head = next((line for line in lines if line.strip()), "")
-    return (_in_json if _is_record(head) else _in_text)(chain([head], lines), forgotten)
-
-
-def _is_record(line: str) -> bool:
-    try:
-        return line.lstrip().startswith("{") and isinstance(parsed(line), dict)
-    except ValueError:
-        return False
+    return (_in_json if is_json_object(head) else _in_text)(chain([head], lines), forgotten)
 
 
 def _in_text(lines: Iterable[str], forgotten: Forgotten) -> Pieces:

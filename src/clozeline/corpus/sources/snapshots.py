@@ -14,7 +14,7 @@ from pathlib import Path
 from clozeline.corpus.sources.store import SnapshotStore, keep_records, line_of, text_fields
 from clozeline.params.text import SourceParams
 from clozeline.records.reading.files import label_of, matching_files
-from clozeline.records.reading.hub import HubKnobs, HubSplit, commit_of, hub_records
+from clozeline.records.reading.hub import HubSplit, commit_of, hub_records
 from clozeline.records.snapshot import MANIFEST, NOTHING, Earlier, Forgotten, Snapshot, SnapshotFile
 from clozeline.system.errors import DataError, TransientError
 from clozeline.system.progress import track
@@ -23,10 +23,7 @@ from clozeline.system.workers import Workers
 _LOG = logging.getLogger(__name__)
 
 _SPLIT = "train"
-_KNOBS = HubKnobs(
-    dataset="`source.dataset`",
-    every="`source.dataset`, `source.subset` and `source.revision`",
-)
+_KNOBS = "`source.dataset`, `source.subset` and `source.revision`"
 
 
 def keep_local_files(path: Path, pattern: str, store: SnapshotStore) -> tuple[SnapshotFile, ...]:

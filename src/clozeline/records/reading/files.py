@@ -12,11 +12,10 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from clozeline.records.reading.streams import Meter, OnBad, lines_of, parsed, stop
+from clozeline.records.reading.streams import OnBad, lines_of, parsed, stop
 from clozeline.system.errors import DataError
 
 Fields = Mapping[str, str]
@@ -33,7 +32,7 @@ PlacedRecord = tuple[str, dict[str, Any]]
 """Location for messages, and values by field. A plain tuple, because there are millions."""
 
 _COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".zstd"}
-FormatReader = Callable[[Path, Fields, Meter], Iterator[PlacedRecord]]
+FormatReader = Callable[[Path, Fields], Iterator[PlacedRecord]]
 _PARQUET_ROWS = 1_000
 PARQUET_SUFFIXES = (".parquet", ".pq")
 
@@ -52,13 +51,14 @@ def check_fields(present: Collection[str], fields: Fields, place: object, *, rec
     """
     for knob, name in fields.items():
         if name not in present:
+            free = [field for field in present if field not in fields.values()]
+            rename = f"set `{knob}` to {nearest(name, free) or 'one of these fields'}"
+            add = "earlier records have this field: add it to this record, or remove the record"
             raise DataError(
                 f"{place}: no field `{name}`",
                 given=f"fields: {', '.join(present) or 'none'}",
                 expected=f"a field `{name}`, which `{knob}` names",
-                do="earlier records have this field: add it to this record, or remove the record"
-                if records_before
-                else _remedy_for_name(name, knob, [field for field in present if field not in fields.values()]),
+                do=add if records_before else rename,
             )
 
 
@@ -70,10 +70,6 @@ def nearest(name: str, present: Collection[str]) -> str | None:
     inside = (field for field in plain if min(len(field), len(wanted)) >= _LEAST_IN_COMMON)
     found = near[0] if near else next((field for field in inside if field in wanted or wanted in field), None)
     return None if found is None else plain[found]
-
-
-def _remedy_for_name(name: str, knob: str, free: Collection[str]) -> str:
-    return f"set `{knob}` to {nearest(name, free) or 'one of these fields'}"
 
 
 def json_records(
@@ -109,12 +105,9 @@ def json_records(
 
 def _object(line: str, place: str, fields: Fields, *, keeps_halves: bool) -> dict[str, Any]:
     try:
-        values = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        try:
-            values = parsed(line, keeps_halves=keeps_halves)
-        except ValueError as error:
-            raise _not_an_object(place, f"{line.strip()[:80]} ({error})", fields) from error
+        values = parsed(line, keeps_halves=keeps_halves)
+    except ValueError as error:
+        raise _not_an_object(place, f"{line.strip()[:80]} ({error})", fields) from error
     if not isinstance(values, dict):
         raise _not_an_object(place, f"{type(values).__name__}: {line.strip()[:80]}", fields)
     return values
@@ -186,9 +179,7 @@ def format_of(path: Path) -> str:
     return PurePosixPath(name.stem).suffix if name.suffix in _COMPRESSION_SUFFIXES else name.suffix
 
 
-def read_parquet(
-    path: Path, fields: Fields, meter: Meter, start: int = 0, end: int | None = None
-) -> Iterator[PlacedRecord]:
+def read_parquet(path: Path, fields: Fields, start: int = 0, end: int | None = None) -> Iterator[PlacedRecord]:
     """Read the named columns, with a thousand rows in memory at a time.
 
     Args:
@@ -198,7 +189,6 @@ def read_parquet(
     Raises:
         DataError: the file is damaged, or has no such columns.
     """
-    file, size_bytes = str(path), path.stat().st_size
     try:
         with pq.ParquetFile(path) as table:
             check_fields(table.schema_arrow.names, fields, path)
@@ -210,8 +200,7 @@ def read_parquet(
             for batch in table.iter_batches(_PARQUET_ROWS, chosen, columns=columns, use_threads=False):
                 for values in batch.to_pylist():
                     row += 1
-                    yield f"{file}, row {row}", values
-                meter.add(size_bytes * len(batch) // table.metadata.num_rows)
+                    yield f"{path}, row {row}", values
     except (pa.ArrowInvalid, OSError) as error:
         if getattr(error, "errno", None) is not None:
             raise
@@ -221,13 +210,13 @@ def read_parquet(
         ) from error
 
 
-def read_json_lines(path: Path, fields: Fields, meter: Meter) -> Iterator[PlacedRecord]:
-    with closing(lines_of(path, meter)) as lines:
+def read_json_lines(path: Path, fields: Fields) -> Iterator[PlacedRecord]:
+    with closing(lines_of(path)) as lines:
         yield from json_records(lines, str(path), fields)
 
 
-def read_separated(path: Path, fields: Fields, meter: Meter, *, delimiter: str) -> Iterator[PlacedRecord]:
-    with closing(lines_of(path, meter)) as lines:
+def read_separated(path: Path, fields: Fields, *, delimiter: str) -> Iterator[PlacedRecord]:
+    with closing(lines_of(path)) as lines:
         yield from separated_records(lines, str(path), fields, delimiter=delimiter)
 
 

@@ -17,23 +17,14 @@ _UNLABELLED = -1
 
 
 @dataclass(frozen=True)
-class HubKnobs:
-    """Names of the knobs that select a split, for messages."""
-
-    dataset: str
-    every: str
-    """The knobs to check when the dataset cannot be read."""
-
-
-@dataclass(frozen=True)
 class HubSplit:
-    """A split to read, and the knobs that selected it."""
+    """A split to read, and the names of the knobs that selected it, for messages."""
 
     dataset: str
     subset: str | None
     split: str
     revision: str | None
-    knobs: HubKnobs
+    knobs: str
 
     def __str__(self) -> str:
         return f"{self.dataset}{f' ({self.subset})' if self.subset else ''}, {self.split}"
@@ -101,9 +92,10 @@ def _trouble_named(of: HubSplit) -> Iterator[None]:
     except (FileNotFoundError, ValueError) as error:
         raise DataError(
             f"{of.dataset}: cannot read split {of.split} (subset {of.subset}, revision {of.revision}): {error}",
-            do=f"correct {of.knobs.every}",
+            do=f"correct {of.knobs}",
         ) from error
     except OSError as error:
         raise TransientError(
-            f"{of.dataset}: the hub did not answer: {error}", do=f"try again, or set {of.knobs.dataset} to a folder"
+            f"{of.dataset}: the hub did not answer: {error}",
+            do=f"try again, or name a folder in {of.knobs}",
         ) from error

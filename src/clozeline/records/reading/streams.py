@@ -1,6 +1,6 @@
 """Files as streams of UTF-8 lines, decompressed if needed, with one line in memory; and facts of every record.
 
-That is: the progress of reading, what becomes of a record that cannot be read, the identity of a text by its content
+That is: what becomes of a record that cannot be read, the identity of a text by its content
 (the same in the corpus and in a task), and JSON from real files, in which strings may hold lone surrogates, which have
 no UTF-8.
 """
@@ -39,31 +39,6 @@ _HALF = re.compile("[\ud800-\udfff]")
 _IN_ITS_PLACE = "?"
 
 
-class Meter:
-    """Counts the bytes read from a source so far, as stored on disk, for the progress bar."""
-
-    def __init__(self) -> None:
-        self._finished_bytes = 0
-        self._file: BinaryIO | None = None
-
-    @property
-    def done_bytes(self) -> int:
-        return self._finished_bytes + (self._file.tell() if self._file else 0)
-
-    def add(self, size_bytes: int) -> None:
-        self._finished_bytes += size_bytes
-
-    @contextmanager
-    def reading(self, file: BinaryIO) -> Iterator[None]:
-        """Count the position in `file` during the block, and add the bytes read afterwards."""
-        self._file = file
-        try:
-            yield
-        finally:
-            self._finished_bytes += file.tell()
-            self._file = None
-
-
 def stop(error: DataError) -> None:
     """Raise the error: the first bad record ends the reading."""
     raise error
@@ -80,24 +55,20 @@ _DECOMPRESSORS: dict[str | None, Callable[[BinaryIO], Any]] = {
 def compression_of(path: Path) -> str | None:
     """Return the compression of a file, by the name that Arrow has for it; None if there is none."""
     with path.open("rb") as file:
-        return _compression_of(file.read(4))
-
-
-def _compression_of(head: bytes) -> str | None:
+        head = file.read(4)
     return next((name for magic, name in _MAGIC_BYTES.items() if head.startswith(magic)), None)
 
 
 @contextmanager
-def decompressed(path: Path, meter: Meter) -> Iterator[BinaryIO]:
+def decompressed(path: Path) -> Iterator[BinaryIO]:
     """Open a plain or compressed (gzip, bz2, zstd) file for reading.
 
     Raises:
         DataError: the compressed data are truncated or damaged; raised while reading inside the block.
     """
-    with path.open("rb") as file:
-        decompress = _DECOMPRESSORS[_compression_of(file.peek(4)[:4])]
-        with decompress(file) as stream, meter.reading(file), damage_named(path, file):
-            yield stream
+    decompress = _DECOMPRESSORS[compression_of(path)]
+    with path.open("rb") as file, decompress(file) as stream, damage_named(path, file):
+        yield stream
 
 
 @contextmanager
@@ -120,16 +91,14 @@ def is_empty(path: Path) -> bool:
     Raises:
         DataError: the compressed data are damaged.
     """
-    with decompressed(path, Meter()) as stream:
+    with decompressed(path) as stream:
         while content := stream.read(_BLOCK_BYTES):
             if content.removeprefix(codecs.BOM_UTF8).strip():
                 return False
     return True
 
 
-def read_lines(
-    path: Path, meter: Meter, left_out_by: str | None = None, on_bad: OnBad = stop
-) -> Generator[str, None, None]:
+def read_lines(path: Path, left_out_by: str | None = None, on_bad: OnBad = stop) -> Generator[str, None, None]:
     """Yield the lines of a UTF-8 text file, with their line ends.
 
     Args:
@@ -139,17 +108,17 @@ def read_lines(
     Raises:
         DataError: the file is not UTF-8 (with the location), or its compressed data are damaged.
     """
-    with decompressed(path, meter) as stream:
+    with decompressed(path) as stream:
         yield from _decoded_lines(stream, _Start(path, left_out_by), on_bad)
 
 
-def lines_of(path: Path, meter: Meter | None = None) -> Generator[str, None, None]:
+def lines_of(path: Path) -> Generator[str, None, None]:
     """Yield lines like `read_lines`, but a lone carriage return also ends a line, as in old tables.
 
     Raises:
         DataError: as in `read_lines`.
     """
-    for line in read_lines(path, meter or Meter()):
+    for line in read_lines(path):
         if line.count("\r") > line.endswith("\r\n"):
             yield from io.StringIO(line, newline="")
         else:
@@ -216,7 +185,7 @@ def _stored_block(start: _Start, num_bytes: int) -> LineBlock:
 
 
 def read_blocks(
-    path: Path, meter: Meter, left_out_by: str | None = None, start: int = 0, end: int | None = None
+    path: Path, left_out_by: str | None = None, start: int = 0, end: int | None = None
 ) -> Generator[LineBlock, None, None]:
     """Yield a file as blocks of whole lines, or the lines that begin in a range of the bytes of a plain file.
 
@@ -229,7 +198,7 @@ def read_blocks(
         DataError: its compressed data are damaged.
     """
     is_stored = compression_of(path) is None
-    with decompressed(path, meter) as stream:
+    with decompressed(path) as stream:
         line, offset = 1, 0
         if start:
             stream.seek(start - 1)
@@ -304,15 +273,18 @@ def parsed(text: str, *, keeps_halves: bool = False) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         # The standard library accepts what orjson refuses but real files hold: NaN and lone surrogates.
-        value = _leniently(text)
+        try:
+            value = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
         return value if keeps_halves else whole(value)
 
 
-def _leniently(text: str) -> Any:
+def is_json_object(line: str) -> bool:
     try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+        return line.lstrip().startswith("{") and isinstance(parsed(line), dict)
+    except ValueError:
+        return False
 
 
 def whole(value: Any) -> Any:

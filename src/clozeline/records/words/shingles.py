@@ -56,31 +56,27 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class ShingleSets:
+class PlainSets:
     """Shingle sets of many texts: `hashes_S` sorted and unique within each text, `counts_N` the size of each set."""
 
-    hashes_S: NDArray[np.uint32]
-    counts_N: NDArray[np.int64]
-    bands_NB: NDArray[np.uint64]
+    hashes_S: Hashes
+    counts_N: Numbers
+
+    @property
+    def starts_N(self) -> Numbers:
+        starts_N: Numbers = np.cumsum(self.counts_N) - self.counts_N
+        return starts_N
+
+    def hashes_of(self, texts_P: Numbers) -> Hashes:
+        """Return the sets of some texts, back to back."""
+        return self.hashes_S[run_positions(self.starts_N[texts_P], self.counts_N[texts_P])]
 
 
 @dataclass(frozen=True)
-class PlainSets:
-    """Shingle sets of many texts, without their bands."""
+class ShingleSets(PlainSets):
+    """Shingle sets of many texts, with their bands."""
 
-    hashes_S: NDArray[np.uint32]
-    """Sorted and unique within each text."""
-    counts_N: NDArray[np.int64]
-
-    @property
-    def starts_N(self) -> NDArray[np.int64]:
-        starts_N: NDArray[np.int64] = np.cumsum(self.counts_N) - self.counts_N
-        return starts_N
-
-    def hashes_of(self, texts_P: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Return the sets of some texts, back to back."""
-        counts_P = self.counts_N[texts_P]
-        return self.hashes_S[run_positions(self.starts_N[texts_P], counts_P)]
+    bands_NB: NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -118,7 +114,7 @@ def plain_sets(texts: list[str]) -> PlainSets:
     return PlainSets(*_unique_within_text(*_shingles(*_hashed_words(pa.array(whole, pa.string())))))
 
 
-def _hashed_words(texts_N: Any) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _hashed_words(texts_N: Any) -> tuple[NDArray[np.uint64], Numbers]:
     """Return the word hashes of all texts back to back, and each text's number of words, padded with `""` to three.
 
     ASCII texts are cut all at once; texts without words or with other characters one by one.
@@ -128,7 +124,7 @@ def _hashed_words(texts_N: Any) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     num_words_N = np.zeros(len(texts_N), dtype=np.int64)
     num_words_N[is_ascii_N.to_numpy(zero_copy_only=False)] = cut.num_words_D
     is_cut_N = num_words_N > 0
-    others = [_words(text) for text in texts_N.filter(pa.array(~is_cut_N)).to_pylist()]
+    others = [_WORD.findall(text.casefold()) or [text] for text in texts_N.filter(pa.array(~is_cut_N)).to_pylist()]
     num_words_N[~is_cut_N] = [len(words) for words in others]
     num_padded_N = np.maximum(num_words_N, _SHINGLE_WORDS)
     start_N = np.cumsum(num_padded_N) - num_padded_N
@@ -140,13 +136,7 @@ def _hashed_words(texts_N: Any) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     return words_W, num_padded_N
 
 
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.casefold()) or [text]
-
-
-def _shingles(
-    words_W: NDArray[np.uint64], num_words_N: NDArray[np.int64]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _shingles(words_W: NDArray[np.uint64], num_words_N: Numbers) -> tuple[NDArray[np.uint64], Numbers]:
     starts_W = np.ones(len(words_W), dtype=bool)
     ends_N = np.cumsum(num_words_N)
     for distance in range(1, _SHINGLE_WORDS):
@@ -157,9 +147,7 @@ def _shingles(
     return mixed(shingles_W[starts_W]), num_words_N - (_SHINGLE_WORDS - 1)
 
 
-def _unique_within_text(
-    shingles_S: NDArray[np.uint64], num_shingles_N: NDArray[np.int64]
-) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+def _unique_within_text(shingles_S: NDArray[np.uint64], num_shingles_N: Numbers) -> tuple[Hashes, Numbers]:
     num_texts = len(num_shingles_N)
     text_S = np.repeat(np.arange(num_texts, dtype=np.uint64), num_shingles_N)
     keys_S = np.sort((text_S << np.uint64(32)) | (shingles_S >> np.uint64(32)))
@@ -168,7 +156,7 @@ def _unique_within_text(
     return keys_S.astype(np.uint32), counts_N
 
 
-def _bands(shingles_S: NDArray[np.uint64], num_shingles_N: NDArray[np.int64], banding: Banding) -> NDArray[np.uint64]:
+def _bands(shingles_S: NDArray[np.uint64], num_shingles_N: Numbers, banding: Banding) -> NDArray[np.uint64]:
     offsets = np.concatenate([[0], np.cumsum(num_shingles_N)]).astype(np.uint64)
     digests = RMinHash.digest_matrix_from_flat_token_hashes(shingles_S, offsets, NUM_PERMUTATIONS, _SIGNATURE_SEED)
     signatures = b"".join(starmap(_SIGNATURE.pack, digests.to_rows()))
@@ -229,16 +217,10 @@ class _Probes:
     key_K: Hashes
     """Hashes of the looked-for shingles, sorted."""
     text_K: Numbers
-    is_prefix_X: NDArray[np.bool_] = field(init=False)
+    is_prefix_X: NDArray[np.bool_]
     """Whether any of `key_K` has this prefix."""
-    is_near_N: NDArray[np.bool_] = field(init=False)
-    is_contained_N: NDArray[np.bool_] = field(init=False)
-
-    def __post_init__(self) -> None:
-        for name in ("is_near_N", "is_contained_N"):
-            object.__setattr__(self, name, np.zeros(len(self.sets.counts_N), dtype=bool))
-        object.__setattr__(self, "is_prefix_X", np.zeros(1 << _PREFIX_BITS, dtype=bool))
-        self.is_prefix_X[_prefixes(self.key_K)] = True
+    is_near_N: NDArray[np.bool_]
+    is_contained_N: NDArray[np.bool_]
 
     @classmethod
     def of(cls, test: Sequence[str]) -> Self:
@@ -250,7 +232,12 @@ class _Probes:
         looked_for_N = sets.counts_N - np.ceil(SIMILARITY * sets.counts_N - 1e-9).astype(np.int64) + 1
         chosen_K = rarest_S[place_S < looked_for_N[text_S]]
         chosen_K = chosen_K[np.argsort(sets.hashes_S[chosen_K], kind="stable")]
-        return cls(sets, sets.hashes_S[chosen_K], text_S[chosen_K])
+        key_K = sets.hashes_S[chosen_K]
+        is_prefix_X, is_near_N, is_contained_N = (
+            np.zeros(size, dtype=bool) for size in (1 << _PREFIX_BITS, len(sets.counts_N), len(sets.counts_N))
+        )
+        is_prefix_X[_prefixes(key_K)] = True
+        return cls(sets, key_K, text_S[chosen_K], is_prefix_X, is_near_N, is_contained_N)
 
     def look_into(self, training: PlainSets) -> None:
         """Mark the test texts that are similar to a training text of the batch, or contained in one."""

@@ -6,23 +6,22 @@ code: it changes no output, so an edit of it re-runs nothing.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Self
-
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clozeline.params.project import Params
 from clozeline.params.text import ContractParams
 from clozeline.records.clean_text import file_of
 from clozeline.records.finetune.statistics import stability_index
-from clozeline.records.record import Lock
+from clozeline.records.limits import Limit
+from clozeline.records.record import Lock, Record
 from clozeline.stages.calling.profiles import LABELLED, LabelProfile, TextProfile
-from clozeline.system.errors import ArtifactError, ContractError
-from clozeline.system.files import alone, replacing_file
+from clozeline.system.errors import ContractError
+from clozeline.system.files import alone
 
 FILE: Final = "contract.lock"
+_LAST: Final = "last accepted {}"
 _NO_LABELS: Final[Mapping[str, LabelProfile]] = MappingProxyType({})
 MAX_DROPPED_INCREASE = 0.2
 """Increase of the share of documents dropped for one reason."""
@@ -43,32 +42,22 @@ _LEAST_TEXTS = 200
 noise."""
 
 
-class Accepted(BaseModel):
+class Accepted(Record, extra="ignore"):
     """Content of contract.lock. It belongs in git, beside dvc.lock."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     text: TextProfile | None = None
     labels: Mapping[str, LabelProfile] = {}
     """Profile of the labelled data by task."""
 
     @classmethod
-    def read(cls, root: Path) -> Self:
+    def in_project(cls, root: Path) -> Self:
         """Read the file of the project in `root`; return an empty record if it is missing.
 
         Raises:
             ArtifactError: the file is damaged.
         """
-        path = root / FILE
-        if not path.is_file():
-            return cls()
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except ValidationError as error:
-            raise ArtifactError(
-                f"{path} cannot be read: {error.errors(include_url=False)[0]['msg']}",
-                do="restore it (`git checkout contract.lock`), or remove it to accept the data of the next run",
-            ) from error
+        do = "restore it (`git checkout contract.lock`), or remove it to accept the data of the next run"
+        return cls.read(root / FILE, absent=cls(), do=do)
 
     @classmethod
     def add(
@@ -78,77 +67,51 @@ class Accepted(BaseModel):
         lock = root / "work" / "contract.alone"
         lock.parent.mkdir(exist_ok=True)
         with alone(lock):
-            before = cls.read(root)
-            cls(text=text or before.text, labels={**before.labels, **labels}).write(root)
-
-    def write(self, root: Path) -> None:
-        with replacing_file(root / FILE) as beside:
-            beside.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+            before = cls.in_project(root)
+            cls(text=text or before.text, labels={**before.labels, **labels}).write(root / FILE, indent=1)
 
 
-@dataclass(frozen=True)
-class Clause:
-    """One figure of the data, its limit, and the figure of the last accepted data."""
-
-    name: str
-    given: float
-    least: float | None = None
-    most: float | None = None
-    accepted: float | None = None
-    """None if the limit does not depend on it."""
-
-    @property
-    def is_kept(self) -> bool:
-        return (self.least is None or self.given >= self.least) and (self.most is None or self.given <= self.most)
-
-    def __str__(self) -> str:
-        ends = {"at least": self.least, "at most": self.most}
-        limits = [f"{word} {_number(end)}" for word, end in ends.items() if end is not None]
-        beside = "" if self.accepted is None else f", last accepted {_number(self.accepted)}"
-        return f"{self.name}: {_number(self.given)} ({' and '.join(limits)}{beside})"
-
-
-def text_clauses(params: ContractParams, now: TextProfile, accepted: TextProfile | None) -> Iterator[Clause]:
-    """Yield the clauses about the text; without accepted text, only those that need none."""
-    yield Clause("documents", now.documents, least=params.min_documents, most=params.max_documents)
+def text_limits(params: ContractParams, now: TextProfile, accepted: TextProfile | None) -> Iterator[Limit]:
+    """Yield the limits of the text; without accepted text, only those that need none."""
+    yield Limit.at_least("documents", now.documents, params.min_documents)
+    if params.max_documents is not None:
+        yield Limit.at_most("documents", now.documents, params.max_documents)
     if accepted is None:
         return
     least = (1 - params.max_missing_share) * accepted.documents
-    yield Clause("documents beside the last accepted", now.documents, least=least, accepted=accepted.documents)
+    yield Limit.at_least("documents", now.documents, least, note=_LAST.format(f"{accepted.documents:,}"))
     for reason, share in now.dropped_shares.items():
         before = accepted.dropped_shares.get(reason, 0.0)
-        yield Clause(f"share dropped as {reason}", share, most=before + MAX_DROPPED_INCREASE, accepted=before)
+        most, note = before + MAX_DROPPED_INCREASE, _LAST.format(f"{before:.4f}")
+        yield Limit.at_most(f"share dropped as {reason}", share, most, note=note)
     if min(now.num_sampled, accepted.num_sampled) < _LEAST_TEXTS:
         return
     for script in sorted({*now.script_shares, *accepted.script_shares}):
         share, before = now.script_shares.get(script, 0.0), accepted.script_shares.get(script, 0.0)
-        if abs(share - before) > MAX_SCRIPT_SHIFT:
-            ends = before - MAX_SCRIPT_SHIFT, before + MAX_SCRIPT_SHIFT
-            yield Clause(f"share of {script} letters", share, *ends, before)
+        note = _LAST.format(f"{before:.4f}")
+        yield Limit.at_most(
+            f"change of the share of {script} letters", abs(share - before), MAX_SCRIPT_SHIFT, note=note
+        )
     similarity = now.language_similarity(accepted)
-    yield Clause("similarity of character trigrams", similarity, least=MIN_LANGUAGE_SIMILARITY)
+    yield Limit.at_least("similarity of character trigrams", similarity, MIN_LANGUAGE_SIMILARITY)
     index = stability_index(accepted.texts_by_length, now.texts_by_length)
-    yield Clause("stability index of lengths", index, most=MAX_LENGTH_INDEX)
+    yield Limit.at_most("stability index of lengths", index, MAX_LENGTH_INDEX)
     if accepted.texts_by_unknown and now.unknown_rate > accepted.unknown_rate:  # fewer are no fault
         index = stability_index(accepted.texts_by_unknown, now.texts_by_unknown)
-        rates = f"{accepted.unknown_rate:.2%} of all before, {now.unknown_rate:.2%} now"
-        yield Clause(f"stability index of unknown tokens by text ({rates})", index, most=MAX_UNKNOWN_INDEX)
+        note = f"{accepted.unknown_rate:.2%} of all tokens before, {now.unknown_rate:.2%} now"
+        yield Limit.at_most("stability index of unknown tokens by text", index, MAX_UNKNOWN_INDEX, note=note)
 
 
-def label_clauses(params: ContractParams, now: LabelProfile, accepted: LabelProfile | None) -> Iterator[Clause]:
-    """Yield the clauses about the labels of a task."""
-    yield Clause("share of texts with conflicting labels", now.conflict_share, most=MAX_CONFLICT_SHARE)
+def label_limits(params: ContractParams, now: LabelProfile, accepted: LabelProfile | None) -> Iterator[Limit]:
+    """Yield the limits of the labels of a task."""
+    yield Limit.at_most("share of texts with conflicting labels", now.conflict_share, MAX_CONFLICT_SHARE)
     if accepted is None:
         return
     if min(now.num_texts, accepted.num_texts) >= _LEAST_TEXTS:
         index = stability_index(accepted.texts_by_label, now.texts_by_label)
-        yield Clause("stability index of classes", index, most=MAX_CLASS_INDEX)
-    changed = now.changed_test_rows(accepted)
-    yield Clause("share of accepted test rows that are gone or relabelled", changed, most=params.max_changed_test_rows)
-
-
-def _number(number: float) -> str:
-    return f"{int(number):,}" if float(number).is_integer() else f"{number:,.4f}"
+        yield Limit.at_most("stability index of classes", index, MAX_CLASS_INDEX)
+    changed, most = now.changed_test_rows(accepted), params.max_changed_test_rows
+    yield Limit.at_most("share of accepted test rows that are gone or relabelled", changed, most)
 
 
 @contextmanager
@@ -164,7 +127,7 @@ def under_contract(stage: str, task: str | None, data: Path | None, params: Para
     if stage == "pretrain":
         text = _text_profile(root)
         if text is not None:
-            _require("the text", text_clauses(params.contract, text, Accepted.read(root).text))
+            _require("the text", text_limits(params.contract, text, Accepted.in_project(root).text))
         yield
         if text is not None:
             Accepted.add(root, text=text)
@@ -173,9 +136,9 @@ def under_contract(stage: str, task: str | None, data: Path | None, params: Para
     if task is None or data is None or not isinstance(section, LABELLED) or section.hub is not None:
         yield
         return
-    labels = LabelProfile.read(section, root / data)
-    known = Accepted.read(root).labels.get(task)
-    _require(f"the labels of task `{task}`", label_clauses(params.contract, labels, known))
+    labels = LabelProfile.of_data(section, root / data)
+    known = Accepted.in_project(root).labels.get(task)
+    _require(f"the labels of task `{task}`", label_limits(params.contract, labels, known))
     yield
     Accepted.add(root, labels={task: labels})
 
@@ -188,7 +151,7 @@ def _text_profile(root: Path) -> TextProfile | None:
     if not {"preprocess", "tokenize"} <= set(stages):
         return None
     preprocess, tokenize = stages["preprocess"], stages["tokenize"]
-    return TextProfile.read(
+    return TextProfile.of_files(
         preprocess=root / preprocess.argument("metrics"),
         tokenize=root / tokenize.argument("metrics"),
         train=file_of(root / preprocess.argument("out"), "train"),
@@ -196,8 +159,8 @@ def _text_profile(root: Path) -> TextProfile | None:
     )
 
 
-def _require(what: str, clauses: Iterator[Clause]) -> None:
-    if found := [clause for clause in clauses if not clause.is_kept]:
+def _require(what: str, limits: Iterator[Limit]) -> None:
+    if found := [limit for limit in limits if not limit.is_passed]:
         raise ContractError(
             f"{what} differs too much from what the last accepted run was trained on: nothing is trained",
             given="\n         ".join(map(str, found)),

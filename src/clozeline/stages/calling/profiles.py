@@ -20,15 +20,15 @@ from typing import Final, Self, TypeVar
 
 import numpy as np
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict
 
 from clozeline.language.shards import TokenShards
 from clozeline.params.tasks import FinetuneParams, LabelledParams, QuestionAnsweringParams, TaggingParams
 from clozeline.records.clean_text import TEXT, CorpusMetrics, files_in
 from clozeline.records.reading.streams import identity_of
+from clozeline.records.record import Record
 from clozeline.records.token_metrics import TokenMetrics
 from clozeline.tasks.files import LabelledRecord, Part
-from clozeline.tasks.formats import Labelled, task_records
+from clozeline.tasks.formats import labels_in, task_records, texts_in
 from clozeline.tasks.question_answering.data import answer_counts, question_of
 from clozeline.tasks.selection import part_of
 from clozeline.tasks.tagging.data import OUTSIDE, type_of, words_and_tags
@@ -45,10 +45,8 @@ _WORD = re.compile(r"[^\W\d_]+")
 _SHARE_DECIMALS = 6
 
 
-class TextProfile(BaseModel):
+class TextProfile(Record, extra="ignore"):
     """Figures of one snapshot of the text."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     documents: int
     """Number of documents that were read, before any was dropped."""
@@ -67,7 +65,7 @@ class TextProfile(BaseModel):
     """Sampled texts by upper bound of their share of unknown tokens, a key of `_UNKNOWN_BOUNDS`."""
 
     @classmethod
-    def read(cls, *, preprocess: Path, tokenize: Path, train: Path, tokens: Path) -> Self:
+    def of_files(cls, *, preprocess: Path, tokenize: Path, train: Path, tokens: Path) -> Self:
         """Return the profile of the text with these metric files, training split (Parquet) and token shards.
 
         Raises:
@@ -179,11 +177,11 @@ def labelled_item(params: FinetuneParams, record: LabelledRecord, given: Part) -
 
 @labelled_item.register
 def _of_labels(params: LabelledParams, record: LabelledRecord, given: Part) -> LabelledItem | None:
-    item = Labelled.of(record, given, params)
-    if item.labels is None or not all(item.texts):
+    texts, found = texts_in(record, params), labels_in(record, params)
+    if found is None or not all(texts):
         return None
-    identity = identity_of(*(text.strip() for text in item.texts))
-    labels = tuple(sorted(set(item.labels)))
+    identity = identity_of(*(text.strip() for text in texts))
+    labels = tuple(sorted(set(found)))
     return LabelledItem(identity, labels, labels, part_of(identity, given, params))
 
 
@@ -207,10 +205,8 @@ def _of_answers(params: QuestionAnsweringParams, record: LabelledRecord, given: 
     return LabelledItem(identity_of(question.question, question.context), answers, (kind,), question.part)
 
 
-class LabelProfile(BaseModel):
+class LabelProfile(Record, extra="ignore"):
     """Figures of the labelled texts of one task."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     num_texts: int
     """Number of distinct texts with labels."""
@@ -221,7 +217,7 @@ class LabelProfile(BaseModel):
     """Digest of a text of the test split → digest of its labels; the 2,000 lowest digests if there are more."""
 
     @classmethod
-    def read(cls, params: FinetuneParams, data: Path) -> Self:
+    def of_data(cls, params: FinetuneParams, data: Path) -> Self:
         """Return the profile of a task's data.
 
         Raises:

@@ -8,7 +8,6 @@ Shapes: Q questions, W windows, B windows of a batch, L longest of them.
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,9 +25,9 @@ from clozeline.tasks.classification.scores import tfidf_vectorizer
 from clozeline.tasks.formats import task_records
 from clozeline.tasks.question_answering.data import NO_ANSWER, ContextQuestion, ContextQuestions, Windows, select
 from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer_to, shown
-from clozeline.tasks.rows import Ids, TargetedBatch
+from clozeline.tasks.rows import EncodedBatch, Ids
 from clozeline.tasks.selection import count_seen
-from clozeline.tasks.task import InputsOf, TrainedTask, answers, measuring_batches
+from clozeline.tasks.task import InputsOf, Task, answers, measuring_batches
 
 Scores = npt.NDArray[np.float32]
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
@@ -36,23 +35,16 @@ _NOTHING = "no answer"
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class TokenSpan:
-    """First and last token of a span; its score is the sum of their scores."""
-
-    first: int
-    last: int
-    score: float
-
-
-def best_span(start_L: Scores, end_L: Scores, most_tokens: int) -> TokenSpan:
-    """Return the span of at most `most_tokens` tokens with the highest score; the first of them on a tie."""
+def best_span(start_L: Scores, end_L: Scores, most_tokens: int) -> tuple[int, int, float]:
+    """Return the span of at most `most_tokens` tokens with the highest score, the first of them on a tie: its first and
+    last token, and the score, which is the sum of those of its ends.
+    """
     length = len(start_L)
     width = min(most_tokens, length)
     padded = np.concatenate([end_L, np.full(width - 1, -np.inf, dtype=end_L.dtype)])
     sums = start_L[:, None] + np.lib.stride_tricks.sliding_window_view(padded, width)
     first, offset = np.unravel_index(int(sums.argmax()), sums.shape)
-    return TokenSpan(int(first), int(first + offset), float(sums[first, offset]))
+    return int(first), int(first + offset), float(sums[first, offset])
 
 
 def best_threshold(margin_Q: Floats, gain_Q: Floats) -> float:
@@ -95,15 +87,7 @@ def _nearest(question: ContextQuestion, vectorizer: Any) -> tuple[str, float]:
     return sentences[best], float(likeness[best])
 
 
-@dataclass(frozen=True)
-class FoundSpan:
-    """Best span of a context, and the margin: score of "no answer" minus the score of the span."""
-
-    text: str
-    margin: float
-
-
-class QuestionAnswering(TrainedTask[ContextQuestion]):
+class QuestionAnswering(Task[ContextQuestion]):
     """Extractive question answering with a head that scores both ends of an answer."""
 
     splits: ContextQuestions
@@ -118,26 +102,26 @@ class QuestionAnswering(TrainedTask[ContextQuestion]):
         )
         self.feed(self._train.rows)
 
-    def batch(self, rows_B: Ids, epoch: int) -> TargetedBatch:
+    def batch(self, rows_B: Ids, epoch: int) -> EncodedBatch:
         return self._train.batch(rows_B, self.with_types)
 
-    def loss_sum(self, inputs: TargetedBatch) -> Tensor:
+    def loss_sum(self, inputs: EncodedBatch) -> Tensor:
         """Return the mean of the losses of both ends, summed over the windows (Devlin et al. 2018, section 4.2)."""
         losses = [
             functional.cross_entropy(logits_BL, inputs.targets_B[:, end], reduction="sum")
-            for end, logits_BL in enumerate(heads.end_logits(self.model, inputs.encoded))
+            for end, logits_BL in enumerate(heads.end_logits(self.model, inputs))
         ]
         return (losses[0] + losses[1]) / 2
 
     def validation_score(self) -> float:
         """Return F1 at the best margin."""
         questions, found = self.splits.validation, self._find(self._validation)
-        return float(_f1s(questions, _answers(found, _margin(questions, found))).mean())
+        return float(_f1s(questions, _answers(*found, _margin(questions, *found))).mean())
 
     def test(self) -> TaskReport:
         splits, questions = self.splits, self.splits.test
-        margin = _margin(splits.validation, self._find(self._validation))
-        predicted = _answers(self._find(self._test), margin)
+        margin = _margin(splits.validation, *self._find(self._validation))
+        predicted = _answers(*self._find(self._test), margin)
         nearest = nearest_sentences(splits.validation, questions)
         contexts = sorted({it.context for it in questions})
 
@@ -205,14 +189,16 @@ class QuestionAnswering(TrainedTask[ContextQuestion]):
         }
 
     def facts(self) -> ConfigFacts:
-        margin = _margin(self.splits.validation, self._find(self._validation))
+        margin = _margin(self.splits.validation, *self._find(self._validation))
         return ConfigFacts(no_answer_margin=margin if math.isfinite(margin) else None)
 
     def held_out(self, items: Sequence[ContextQuestion], most: int) -> list[HeldOut]:
         return [HeldOut(text=it.question, second=it.context, right=it.texts) for it in items]
 
-    def _find(self, part: Windows) -> list[FoundSpan]:
-        """Return the best span over all windows of each question."""
+    def _find(self, part: Windows) -> tuple[list[str], Floats]:
+        """Return the best span over all windows of each question, and `margin_Q`: score of "no answer" minus that of
+        the span.
+        """
         texts = [""] * len(part.questions)
         score_Q = np.full(len(texts), -np.inf)
         nothing_Q = np.full(len(texts), np.inf)
@@ -223,11 +209,11 @@ class QuestionAnswering(TrainedTask[ContextQuestion]):
             if len(spans) == 0:
                 continue
             inside = slice(first, first + len(spans))
-            span = best_span(start_L[inside], end_L[inside], self.params.max_answer_tokens)
-            if span.score > score_Q[question]:
-                score_Q[question] = span.score
-                texts[question] = part.questions[question].context[spans[span.first, 0] : spans[span.last, 1]]
-        return [FoundSpan(text, margin) for text, margin in zip(texts, (nothing_Q - score_Q).tolist(), strict=True)]
+            start, end, score = best_span(start_L[inside], end_L[inside], self.params.max_answer_tokens)
+            if score > score_Q[question]:
+                score_Q[question] = score
+                texts[question] = part.questions[question].context[spans[start, 0] : spans[end, 1]]
+        return texts, nothing_Q - score_Q
 
     def _logits(self, part: Windows) -> Iterator[tuple[int, Scores, Scores]]:
         encoded = partial(part.rows.encoded, with_types=self.with_types)
@@ -237,13 +223,12 @@ class QuestionAnswering(TrainedTask[ContextQuestion]):
             yield from zip(windows_B.tolist(), start_BL, end_BL, strict=True)
 
 
-def _margin(questions: Sequence[ContextQuestion], found: Sequence[FoundSpan]) -> float:
-    gain_Q = _f1s(questions, [""] * len(questions)) - _f1s(questions, [best.text for best in found])
-    return best_threshold(np.array([best.margin for best in found]), gain_Q)
+def _margin(questions: Sequence[ContextQuestion], found: Sequence[str], margin_Q: Floats) -> float:
+    return best_threshold(margin_Q, _f1s(questions, [""] * len(questions)) - _f1s(questions, found))
 
 
-def _answers(found: Sequence[FoundSpan], margin: float) -> list[str]:
-    return ["" if best.margin > margin else best.text for best in found]
+def _answers(found: Sequence[str], margin_Q: Floats, margin: float) -> list[str]:
+    return ["" if leaves else text for text, leaves in zip(found, margin_Q > margin, strict=True)]
 
 
 def _f1s(questions: Sequence[ContextQuestion], predicted: Sequence[str]) -> Floats:

@@ -1,29 +1,39 @@
-"""Outlier channels are divided by factors before one fixed scale quantizes them; the answer stays the same.
+"""Ranges of activations are measured token by token, on texts prepared as for inference; outlier channels are divided
+by factors before one fixed scale quantizes them, and the answer stays the same.
 
-K inputs and N outputs of a linear layer, T tokens.
+K inputs and N outputs of a linear layer, T tokens, V vocabulary, H hidden.
 """
 
-from dataclasses import replace
+import math
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from clozeline.exporting.graph import op_counts
-from clozeline.exporting.quantization import Scheme, quantize
-from clozeline.exporting.ranges import ActivationRange, range_of
-from clozeline.exporting.smoothing import (
+from clozeline.exporting.fixed_scales import (
     SMOOTHED,
+    ActivationRange,
+    Seen,
     Smoothing,
     matrices,
+    measured,
+    range_of,
     smoothable,
     smoothed,
     smoothed_at_no_cost,
     smoothing_of,
 )
-from tests.exporting.test_quantization import DEFAULT, UNSIGNED, answer, graph_of
-from tests.exporting.test_ranges import seen_in
+from clozeline.exporting.graph import op_counts
+from clozeline.exporting.quantization import Scheme, quantize
+from clozeline.inference.package import load
+from clozeline.records.package import FILES, read_manifest
+from tests.exporting.conftest import TinyPackage
+from tests.exporting.test_quantization import DEFAULT, UNSIGNED, answer, graph_of, seen_in
+from tests.make.packages import write_encoder, write_tagger
 
 OUTLIERS = [3, 17]
 RANDOM = np.random.default_rng(0)
@@ -71,7 +81,7 @@ def error_of(factor_K: np.ndarray, scheme: Scheme, weight_KN: np.ndarray = WEIGH
 
 
 @pytest.mark.parametrize("graph", [linear(), stored_transposed()])
-def test_smoothing_leaves_the_product_bit_identical(graph: onnx.ModelProto) -> None:
+def test_fixed_scales_leaves_the_product_bit_identical(graph: onnx.ModelProto) -> None:
     factor_K = smoothing(OUTLYING_TK).factor_K
     given = answer(smoothed(graph, {"x": factor_K}, ["product"]), {"x": OUTLYING_TK})
     np.testing.assert_array_equal(given, answer(graph, {"x": OUTLYING_TK}))
@@ -84,7 +94,7 @@ def test_only_outlier_channels_are_divided_and_by_powers_of_two() -> None:
 
 
 @pytest.mark.parametrize("scheme", [DEFAULT, UNSIGNED])
-def test_smoothing_lowers_the_error_of_a_fixed_scale(scheme: Scheme) -> None:
+def test_fixed_scales_lowers_the_error_of_a_fixed_scale(scheme: Scheme) -> None:
     chosen = smoothing(OUTLYING_TK, scheme=scheme)
     as_it_is = error_of(np.ones(24), scheme)
     assert error_of(chosen.factor_K, scheme) < 0.5 * as_it_is
@@ -207,3 +217,98 @@ def test_the_given_graph_is_not_changed() -> None:
     assert graph.SerializeToString(deterministic=True) == before
     weight = next(tensor for tensor in eased.graph.initializer if tensor.name == "W")
     np.testing.assert_array_equal(numpy_helper.to_array(weight), 2 * WEIGHT_KN)
+
+
+TEXTS = ["open the list", "return of the file", "list the files"]
+OUTLIER = "return"
+
+
+def seen_of(folder: Path, name: str, change: Callable[[onnx.ModelProto], None] = lambda graph: None) -> Seen:
+    graph = onnx.load(folder / FILES.fp32)
+    change(graph)
+    return measured(graph, [name], folder / FILES.int8, read_manifest(folder), TEXTS)[name]
+
+
+def reach_of(
+    folder: Path, name: str, change: Callable[[onnx.ModelProto], None] = lambda graph: None
+) -> ActivationRange:
+    return range_of(seen_of(folder, name, change))
+
+
+@pytest.fixture
+def tagger(tiny_package: TinyPackage) -> Path:
+    """Tagger whose only product reads rows of a random table, so all tokens have similar ranges."""
+    return tiny_package(write_tagger)
+
+
+def plant_outlier(folder: Path) -> Callable[[onnx.ModelProto], None]:
+    """Multiply the row of one word by 200."""
+    (row,) = load(folder, precision="fp32").tokenize([OUTLIER])[0].ids_L[1:-1]
+
+    def change(graph: onnx.ModelProto) -> None:
+        table = next(tensor for tensor in graph.graph.initializer if tensor.name == "embeddings")
+        rows_VH = numpy_helper.to_array(table).copy()
+        rows_VH[row] *= 200
+        table.CopyFrom(numpy_helper.from_array(rows_VH, "embeddings"))
+
+    return change
+
+
+def rows_of(tagger: Path) -> np.ndarray:
+    """What its product reads [T, H]."""
+    table = next(t for t in onnx.load(tagger / FILES.fp32).graph.initializer if t.name == "embeddings")
+    ids_T = np.concatenate([text.ids_L for text in load(tagger, precision="fp32").tokenize(TEXTS)])
+    rows_TH: np.ndarray = numpy_helper.to_array(table)[ids_T]
+    return rows_TH
+
+
+def test_token_and_channel_ranges_are_measured_over_all_texts(tagger: Path) -> None:
+    seen, expected = seen_of(tagger, "embedded_BLH"), seen_in(rows_of(tagger))
+    for figure in fields(Seen):
+        np.testing.assert_allclose(getattr(seen, figure.name), getattr(expected, figure.name), rtol=1e-5)
+
+
+def test_the_range_covers_every_token_with_some_headroom(tagger: Path) -> None:
+    rows_TH = rows_of(tagger)
+    reach = reach_of(tagger, "embedded_BLH")
+    assert 1.05 <= reach.high / rows_TH.max() <= 1.12
+    assert 1.05 <= reach.low / rows_TH.min() <= 1.12
+
+
+def test_an_outlier_token_raises_the_ratio(tagger: Path) -> None:
+    assert reach_of(tagger, "embedded_BLH").ratio < 2.5
+    assert reach_of(tagger, "embedded_BLH", plant_outlier(tagger)).ratio > 50
+
+
+def test_ranges_of_a_fill_mask_head_are_measured_on_texts_with_masks(tiny_package: TinyPackage) -> None:
+    """Texts without a mask would show the head nothing."""
+    assert 0 < reach_of(tiny_package(write_encoder), "hidden_MH").ratio < 10
+
+
+def tokens(*values: tuple[float, float]) -> Seen:
+    return seen_in(np.array(values, dtype=np.float32).reshape(-1, 2))
+
+
+def test_the_ratio_is_the_fixed_step_over_the_step_of_a_typical_token() -> None:
+    """A token's own scale is symmetric: values of one sign leave half of it unused, but use all of a fixed scale."""
+    assert range_of(tokens((-1, 1), (-1, 1), (-1, 1))).ratio == 1
+    assert range_of(tokens((0, 1), (0, 1), (0, 1))).ratio == 0.5
+    assert range_of(tokens((-1, 1), (-1, 1), (-1, 9))).ratio == 5
+
+
+def test_zero_is_in_every_range() -> None:
+    reach = range_of(tokens((2, 4), (3, 5)))
+    assert reach.low == 0
+    assert range_of(tokens((-5, -4), (-3, -2))).high == 0
+
+
+def test_the_last_bits_of_a_float_change_no_range() -> None:
+    """Processors differ in the last bits."""
+    values_TK = np.random.default_rng(0).normal(size=(100, 10)).astype(np.float32)
+    one, other = (range_of(seen_in(values_TK * factor)) for factor in (1.0, 1.0 + 1e-6))
+    assert (one.low, one.high) == (other.low, other.high)
+
+
+@pytest.mark.parametrize("seen", [tokens(), tokens((0, 0))])
+def test_an_unmeasured_activation_has_an_infinite_ratio(seen: Seen) -> None:
+    assert range_of(seen) == ActivationRange(0, 0, math.inf)

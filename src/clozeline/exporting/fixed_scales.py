@@ -1,26 +1,47 @@
-"""Smoothing of activations with outlier channels, so that one scale can be fixed for all tokens.
+"""Fixed scales of activations: their ranges, measured on real texts in fp32, and the smoothing of outlier channels.
 
-Outlier channels are divided by powers of two, and the matching rows of the weights are multiplied by them. The product
-is the same to the bit, and the difficulty of rounding moves from the activation to the weight (SmoothQuant, Xiao et al.
-2023, section 4). The paper gives every channel a factor, from the ranges of the channel and its weights. Here only
-channels beyond a limit get a factor, and the limit with the least error is searched: on all-MiniLM-L6-v2 this keeps
-more answers than the paper's factors, and rounding the factors costs nothing.
+A scale can be fixed where the range differs little between tokens, or after smoothing: outlier channels are divided by
+powers of two, and the matching rows of the weights are multiplied by them. The product is the same to the bit, and the
+difficulty of rounding moves from the activation to the weight (SmoothQuant, Xiao et al. 2023, section 4). The paper
+gives every channel a factor, from the ranges of the channel and its weights. Here only channels beyond a limit get a
+factor, and the limit with the least error is searched: on all-MiniLM-L6-v2 this keeps more answers than the paper's
+factors, and rounding the factors costs nothing.
 
-Shapes: K inputs and N outputs of a linear layer.
+Shapes: T tokens of all texts; K inputs and N outputs of a linear layer, K also the channels of a token.
 """
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from clozeline.exporting.graph import num_readers
-from clozeline.exporting.quantization import LEVELS, Scheme
-from clozeline.exporting.ranges import ActivationRange, Seen, Values, ends, outward
+from clozeline.exporting.exams import hide
+from clozeline.exporting.graph import float_matrices, num_readers, transposed, write_graph
+from clozeline.exporting.quantization import LEVELS, ActivationRange, Scheme
+from clozeline.inference.language import OpenEncoder
+from clozeline.inference.open_model import OpenModel, padded
+from clozeline.inference.package import open_graph
+from clozeline.inference.tokenization import TokenizedText
+from clozeline.records.package import Manifest
+
+_HEADROOM = 1.05
+"""Factor on a range, because tokens of other texts reach a little further than those measured."""
+_DIGITS = 5
+"""Binary digits to which an end is rounded outward: processors differ in the last bits of a float, files must not."""
+_LAST_AXIS = "ranges/last_axis"
+_OF_TOKENS = (("ReduceMin", "{}/lowest_T"), ("ReduceMax", "{}/highest_T"))
+_OF_CHANNELS = (
+    ("ReduceMin", "{}/lowest_K"),
+    ("ReduceMax", "{}/highest_K"),
+    ("ReduceSumSquare", "{}/squares_K"),
+)
+
+Values = npt.NDArray[np.float32]
 
 SMOOTHED = "{}/smoothed"
 """Name of the smoothed activation, which products read."""
@@ -30,6 +51,111 @@ _LIMITS = 2.0 ** (-np.arange(81) / 8)
 """Limits that are tried, as shares of the largest channel's range, down to 1/1024."""
 
 Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Extremes and power of one activation over all texts."""
+
+    lowest_T: Values
+    highest_T: Values
+    lowest_K: Values
+    """Smallest value of each channel, at most 0; `highest_K` is at least 0."""
+    highest_K: Values
+    power_K: Values
+    """Mean square of each channel."""
+
+    @property
+    def typical_width(self) -> float:
+        """Width of the median token's own range, which is symmetric around 0; 0 if there were no tokens."""
+        reach_T = np.maximum(np.abs(self.lowest_T), np.abs(self.highest_T))
+        return 2 * float(np.median(reach_T)) if len(reach_T) else 0.0
+
+
+def measured(
+    graph: ModelProto, names: Sequence[str], path: Path, manifest: Manifest, texts: Sequence[str]
+) -> dict[str, Seen]:
+    """Measure each tensor of `names` over the tokens of all `texts`.
+
+    Args:
+        graph: fp32 graph.
+        names: names of tensors whose last axis holds the channels of a token.
+        path: temporary file for a graph, beside tokenizer.json.
+        manifest: manifest of the package, as far as it is known.
+        texts: texts to run, each alone, so that no padding is measured.
+    """
+    write_graph(_with_extremes(graph, names), path)
+    model = open_graph(path, manifest)
+    asked = as_asked(model, texts)
+    alone = (padded(asked, [position], manifest.special_tokens.pad_id) for position in range(len(asked)))
+    extremes = [form.format(name) for name in names for _, form in (*_OF_TOKENS, *_OF_CHANNELS)]
+    # Request the other outputs too, so that every position is computed.
+    outputs = [output.name for output in manifest.outputs if output.dtype == "float32"]
+    ran = [values[: len(extremes)] for _, values in model.run_batches(alone, *extremes, *outputs)]
+    of_texts = iter(zip(*ran, strict=True))
+    return {name: _seen(*(next(of_texts) for _ in (*_OF_TOKENS, *_OF_CHANNELS))) for name in names}
+
+
+def as_asked(model: OpenModel, texts: Sequence[str]) -> Sequence[TokenizedText]:
+    """Return `texts` as the input of a model of this task: with hidden tokens if it fills masks."""
+    if isinstance(model, OpenEncoder):
+        return [hide(text, model).text for text in model.tokenize(texts, truncate=True)]
+    return model.usual(texts).texts
+
+
+def range_of(seen: Seen) -> ActivationRange:
+    """Return the range over all tokens."""
+    low, high = ends(seen.lowest_T, seen.highest_T)
+    return ActivationRange(
+        outward(low), outward(high), (high - low) / seen.typical_width if seen.typical_width else math.inf
+    )
+
+
+def ends(lowest: npt.NDArray[np.floating], highest: npt.NDArray[np.floating]) -> tuple[float, float]:
+    """Return the smallest and the largest of all values and 0."""
+    return float(lowest.min(initial=0.0)), float(highest.max(initial=0.0))
+
+
+def outward(end: float) -> float:
+    """Return an end of a range with headroom for other texts, rounded outward to a few binary digits."""
+    digits, exponent = math.frexp(abs(end) * _HEADROOM)
+    return math.copysign(math.ldexp(math.ceil(digits * 2**_DIGITS) / 2**_DIGITS, exponent), end)
+
+
+def _seen(
+    lowest_T: Sequence[Values],
+    highest_T: Sequence[Values],
+    lowest_K: Sequence[Values],
+    highest_K: Sequence[Values],
+    squares_K: Sequence[Values],
+) -> Seen:
+    """Combine the measurements of each text."""
+    num_tokens = sum(map(len, lowest_T))
+    return Seen(
+        np.concatenate(lowest_T),
+        np.concatenate(highest_T),
+        np.min(lowest_K, axis=0, initial=0.0),
+        np.max(highest_K, axis=0, initial=0.0),
+        np.sum(squares_K, axis=0) / max(num_tokens, 1),
+    )
+
+
+def _with_extremes(graph: ModelProto, names: Sequence[str]) -> ModelProto:
+    """Return a copy with additional outputs for each of `names`: one value per token [T] and per channel [K]."""
+    copy = ModelProto()
+    copy.CopyFrom(graph)
+    copy.graph.initializer.append(numpy_helper.from_array(np.array([-1], dtype=np.int64), _LAST_AXIS))
+    for name in names:
+        tokens, channels = f"{name}/tokens", f"{name}/channels"
+        copy.graph.node.append(helper.make_node("Flatten", [name], [tokens], axis=-1))
+        copy.graph.node.append(helper.make_node("Transpose", [tokens], [channels], perm=[1, 0]))
+        for rows, reductions in ((tokens, _OF_TOKENS), (channels, _OF_CHANNELS)):
+            for operator, form in reductions:
+                output = form.format(name)
+                copy.graph.node.append(helper.make_node(operator, [rows, _LAST_AXIS], [f"{output}/kept"]))
+                copy.graph.node.append(helper.make_node("Reshape", [f"{output}/kept", _LAST_AXIS], [output]))
+                copy.graph.output.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, [None]))
+    return copy
 
 
 @dataclass(frozen=True)
@@ -59,11 +185,9 @@ def smoothable(graph: GraphProto, products: Collection[str]) -> dict[str, list[W
     table, or shared layers.
     """
     readers = num_readers(graph)
-    stored = {tensor.name for tensor in graph.initializer if _is_matrix(tensor) and readers[tensor.name] == 1}
+    stored = {name for name in float_matrices(graph) if readers[name] == 1}
     weights = {name: Weight(name, 0) for name in stored} | {
-        node.output[0]: Weight(node.input[0], 1)
-        for node in graph.node
-        if node.op_type == "Transpose" and node.input[0] in stored and readers[node.output[0]] == 1
+        turned: Weight(name, 1) for turned, name in transposed(graph, stored).items() if readers[turned] == 1
     }
     found: dict[str, list[Weight | None]] = defaultdict(list)
     for node in graph.node:
@@ -122,10 +246,6 @@ def smoothed(model: ModelProto, factors: Mapping[str, Floats], products: Collect
     graph.ClearField("node")
     graph.node.extend(nodes)
     return copy
-
-
-def _is_matrix(tensor: TensorProto) -> bool:
-    return tensor.data_type == TensorProto.FLOAT and len(tensor.dims) == 2
 
 
 def _tried(seen: Seen) -> Iterator[Floats]:
