@@ -12,8 +12,6 @@ from clozeline.records.package import FILES, Measured, QuantizationScheme, Rung,
 from comparison import our_package, sentences, stages
 from tests.make.packages import write_embedder
 
-FOLDER = Path(__file__).parent
-
 
 def scheme_of(package: Path) -> QuantizationScheme:
     scheme = read_manifest(package).quantization
