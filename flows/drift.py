@@ -11,7 +11,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import StateType
 from prefect.events import emit_event
 
-from clozeline.orchestration.drift import DriftLimits, Verdict, Watch, ask, urls_of
+from clozeline.orchestration.drift import DriftLimits, Verdict, Watch, ask
 from clozeline.orchestration.prefect_adapter import tell_errors_plainly
 from clozeline.serving.access import keys_in_environment
 from clozeline.system.errors import GateError
@@ -40,7 +40,7 @@ def drift(
     `limits` has the fields of orchestration/drift.py's `DriftLimits` that differ from the default there.
 
     Raises:
-        ParamsError: `limits` names an unknown field, or gives it no number.
+        ParamsError: `limits` names an unknown field, or gives it no number; or `url` is not HTTP.
         DriftError: a figure is beyond its limit. Each such model is an event, `clozeline.drift`, for which
             infra/prefect.yaml starts a retraining. The run's final state is `Drifted`, which an alert matches.
         TransientError: the server does not answer.
@@ -54,7 +54,7 @@ def drift(
     workspace = Workspace(project.resolve())
     file = workspace.work / "drift" / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
     key = next(iter(keys_in_environment() or ()), None)
-    servers = {server: ask(server, key) for server in urls_of(url)}
+    servers = {server: ask(server, key) for server in map(str.strip, url.split(",")) if server}
     anew = "remove it: the traffic from now on then becomes the reference"
     watch, verdicts = Watch.read(file, absent=Watch(), do=anew).look(servers, chosen)
     watch.write(file)

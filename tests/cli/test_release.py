@@ -155,7 +155,9 @@ def test_a_signed_version_is_served_in_place_and_as_a_copy(packaged: Path, monke
         fetched(source)
     assert "as a tag of clozeline-encoder version 1" in sign(URI, key)
     assert fetched(source).version.version == "1"
-    monkeypatch.setattr(models, "fetch", lambda uri: fetch_package(uri, workspace))  # by MLflow, as from a server
+    monkeypatch.setattr(
+        models, "fetch", lambda uri: models.FetchedPackage(*fetch_package(uri, workspace))
+    )  # by MLflow, as from a server
     assert fetched(source).version.version == "1"
     shutil.rmtree(packaged / "ada")
     with pytest.raises(ArtifactError, match="not one by one of those in"):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import chdir, contextmanager
 from functools import partial
+from hashlib import sha256
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,21 @@ def test_a_file_that_is_cut_counts_as_not_done(store: SharedStore, folder: Path)
         if place.endswith("number.txt"):
             store.write(place, b"")
     assert [record.is_found for record in twice_doubled(ledger_of(store, folder / "other"))] == [False, False]
+
+
+def test_a_forged_record_writes_nothing_outside_its_folder(store: SharedStore, folder: Path) -> None:
+    ledger = ledger_of(store, folder / "one")
+    (six,) = ledger.run([doubled(Path("three.txt"))])
+    (record,) = (place for place in store.sizes("numbers") if place.endswith("record.json"))
+    told = json.loads(store.read(record) or b"")
+    for name in ("../../../planted", str(folder / "planted")):
+        store.write(f"{record.removesuffix('/record.json')}/{name}", b"6")
+        told["sha256"][name], told["bytes"][name] = sha256(b"6").hexdigest(), 1
+    store.write(record, json.dumps(told).encode())
+    (again,) = ledger_of(store, folder / "other").run([doubled(Path("three.txt"))])
+    assert not again.is_found, "a record that names other folders counts for nothing"
+    assert not list(folder.rglob("project/**/planted"))
+    assert (six.folder / "number.txt").read_text() == "6"
 
 
 def test_a_file_of_the_cache_that_changed_is_fetched_again(store: SharedStore, folder: Path) -> None:

@@ -15,7 +15,7 @@ from clozeline.encoder.families.layout import TokenIds
 from clozeline.language import models
 from clozeline.language.masking import Masker
 from clozeline.language.objectives import OBJECTIVES, Split
-from clozeline.language.shards import Boundary, TokenShards
+from clozeline.language.shards import TokenShards
 from clozeline.params.pretraining import PretrainParams
 from tests.benchmarks.comparison.run_mlm import as_dataset, grouped
 from tests.training.prepared import changed
@@ -93,7 +93,7 @@ def test_the_end_of_text_token_is_a_target_but_theirs_ignores_it_if_it_is_also_p
     assert not (labels_BL == SEP).any()
 
     split = opened(make_tokens(documents, documents))
-    split = replace(split, boundary=Boundary(cls_id=2, sep_id=SEP, pad_id=SEP))
+    split = replace(split, boundary=split.boundary.model_copy(update={"cls": 2, "sep": SEP, "pad": SEP}))
     masker = Masker.create(tiny_pretraining.masking, split.vocabulary, seed=1)
     batch = OBJECTIVES["clm"].training_batch(split, masker, split.read(np.arange(3)), 0, 0.0)
     row_T = batch.slot_T // batch.input_ids_BL.shape[1]

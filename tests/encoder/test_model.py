@@ -14,7 +14,7 @@ from transformers import AutoConfig
 
 from clozeline.encoder.checkpoints import Checkpoint, opened
 from clozeline.encoder.families import FAMILIES, LAYOUTS
-from clozeline.encoder.families.layout import HeadKind
+from clozeline.encoder.families.layout import HeadKind, class_name_of
 from clozeline.encoder.model import EncoderModel
 from clozeline.system.errors import ArtifactError
 
@@ -73,7 +73,7 @@ def both(name: str, kind: HeadKind) -> tuple[Any, EncoderModel]:
     """Return a stock model with random weights in every parameter, and our model with the same weights."""
     config = configuration(name, kind)
     torch.manual_seed(0)
-    stock = getattr(transformers, LAYOUTS[config.model_type].heads[kind].class_name)
+    stock = getattr(transformers, class_name_of(type(config), kind))
     # In float64: ModernBERT's eager attention uses float32; old decoders' fused one has no mask.
     attention = "sdpa" if config.model_type.startswith("modernbert") else "eager"
     theirs = stock._from_config(config, attn_implementation=attention).eval()
@@ -155,7 +155,7 @@ def test_a_padding_token_inside_a_text_shifts_positions_as_in_the_stock_model(na
 def test_a_saved_model_loads_in_the_stock_class_and_in_ours(name, kind, tmp_path: Path) -> None:
     _, ours = both(name, kind)
     ours.save(tmp_path)
-    stock = getattr(transformers, LAYOUTS[ours.config.model_type].heads[kind].class_name)
+    stock = getattr(transformers, class_name_of(type(ours.config), kind))
     again, report = stock.from_pretrained(tmp_path, local_files_only=True, output_loading_info=True)
     assert not any(report[problem] for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     checkpoint = Checkpoint(str(tmp_path))
@@ -178,7 +178,7 @@ def test_an_untied_output_layer_keeps_its_bias_in_the_stock_class_and_ours(name,
     for parameter in ours.parameters():
         parameter += torch.randn_like(parameter) * 0.05
     ours.save(tmp_path)
-    stock = getattr(transformers, LAYOUTS[config.model_type].heads["mlm"].class_name)
+    stock = getattr(transformers, class_name_of(type(config), "mlm"))
     checkpoint = Checkpoint(str(tmp_path))
     opened_again, missing = opened(checkpoint, checkpoint.config(), "mlm")
     assert missing == []
@@ -194,7 +194,7 @@ def test_initial_weights_have_the_standard_deviations_of_the_stock_model(name, k
     config = configuration(name, kind)
     config.update({"hidden_size": 256, "intermediate_size": 512, "vocab_size": 2000, "initializer_range": 0.02})
     torch.manual_seed(0)
-    theirs = getattr(transformers, LAYOUTS[config.model_type].heads[kind].class_name)(config)
+    theirs = getattr(transformers, class_name_of(type(config), kind))(config)
     ours = EncoderModel(config, kind)
     named = dict(theirs.named_parameters(remove_duplicate=False))
     published = ours.layout.published(dict(ours.named_parameters()), config, kind)
@@ -215,10 +215,10 @@ YARN = {"full_attention": {"rope_type": "yarn", "rope_theta": 1e4}, "sliding_att
 NOT_COVERED = [
     ("bert", {"position_embedding_type": "relative_key"}, "`position_embedding_type`: relative_key"),
     ("bert", {"is_decoder": True, "add_cross_attention": True}, "`add_cross_attention`: True"),
-    ("bert", {"hidden_act": "no_such_activation"}, "`hidden_act: no_such_activation`"),
-    ("distilbert", {"activation": "no_such_activation"}, "`activation: no_such_activation`"),
+    ("bert", {"hidden_act": "no_such_activation"}, "`hidden_act`: no_such_activation"),
+    ("distilbert", {"activation": "no_such_activation"}, "`activation`: no_such_activation"),
     ("electra", {"position_embedding_type": "relative_key_query"}, "`position_embedding_type`: relative_key_query"),
-    ("modernbert", {"hidden_activation": "no_such_activation"}, "`hidden_activation: no_such_activation`"),
+    ("modernbert", {"hidden_activation": "no_such_activation"}, "`hidden_activation`: no_such_activation"),
     ("modernbert", {"rope_parameters": YARN}, "`rope_parameters`"),
     ("modernbert", {"rope_parameters": NO_THETA}, "`rope_parameters`"),
     ("modernbert", {"layer_types": ["full_attention", "chunked_attention"] * 11}, "`layer_types`: chunked_attention"),

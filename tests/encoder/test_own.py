@@ -10,15 +10,16 @@ import pytest
 import torch
 from torch.nn import functional
 
+from clozeline.encoder.architecture import longest_row_of
 from clozeline.encoder.own import sources_of
 from clozeline.lab.contest import open_published
 from clozeline.language import models
 from clozeline.params.model import ModelParams
 from clozeline.pretraining.job import name_of_training
-from clozeline.pretraining.starting import start_from
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.tasks import adapters, heads
 from clozeline.training.micro_batches import Precision
+from tests.make.models import started
 
 PROJECT = Path(__file__).parents[2]
 OWN = "mine.encoder:build"
@@ -122,7 +123,7 @@ def test_an_own_encoder_is_registered_by_one_line_of_params(model) -> None:
     assert sum(type(module).__name__ == "RMSNorm" for module in model.modules()) == 4
     assert len(model.layers) == 2
     assert models.head_of(model) == "mlm"
-    assert models.longest_row(model) == 64
+    assert longest_row_of(model.config) == 64
 
 
 def test_the_documented_encoder_meets_the_requirements_of_an_encoder(own_module, params_of, ids, batch_of) -> None:
@@ -209,7 +210,7 @@ def test_an_own_encoder_continues_training_from_a_saved_one(
     out = tmp_path / "encoder"
     out.mkdir()
     models.save(model, tiny_tokenizer, out)
-    again = start_from(str(out), None, params_of(OWN), "mlm", ids, seed=0, max_length=64, tokenizer=tiny_tokenizer)
+    again = started(str(out), params_of(OWN), "mlm", ids, seed=0, max_length=64, tokenizer=tiny_tokenizer)
     with torch.inference_mode():
         one_TV, other_TV = (models.target_logits(m, batch_of(ROW)) for m in (model, again))
     assert torch.equal(one_TV, other_TV)
@@ -231,7 +232,7 @@ def test_an_own_encoder_is_opened_only_if_the_params_name_it(
     out = tmp_path / "encoder"
     out.mkdir()
     models.save(model, tiny_tokenizer, out)
-    opened = {"start": lambda: start_from(str(out), None, params_of("bert"), "mlm", ids, seed=0, max_length=64)}
+    opened = {"start": lambda: started(str(out), params_of("bert"), "mlm", ids, seed=0, max_length=64)}
     opened |= {str(family): partial(open_published, str(out), family) for family in (None, "bert", "mine.other:build")}
     for door in opened.values():
         with pytest.raises(ArtifactError, match=r"(?s)`mine\.encoder:build`.*name it as `family`"):

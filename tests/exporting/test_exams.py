@@ -17,7 +17,6 @@ from clozeline.exporting.exams import (
     Counts,
     Exam,
     Sample,
-    TokensExam,
     exam_of,
     hidden_places,
     hide,
@@ -26,13 +25,12 @@ from clozeline.exporting.exams import (
     ratio,
     read_sample,
     share,
+    tokens_exam,
 )
 from clozeline.exporting.proof import ratio_of_figures
-from clozeline.exporting.task_exams import AnswersExam, TagsExam
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.open_model import GraphSession, OpenModel, TextBatch
 from clozeline.inference.package import load
-from clozeline.inference.tagger import Extent
 from clozeline.inference.tokenization import TokenizedText
 from clozeline.records.finetune.scored_items import EntitySpan, HeldOut, f1
 from clozeline.system.errors import ArtifactError, DataError
@@ -153,12 +151,17 @@ def test_items_with_the_same_tokens_get_the_labels_of_the_first(opened: Opened) 
     spans = [(EntitySpan(start=0, end=size, type="PER"),) for size in (3, 8, 3, 5, 4)]
     sentences = [HeldOut(text=text, entities=of) for text, of in zip(REPEATED, spans, strict=True)]
     tags = exam_of(tagger, Sample(TEXTS, [None] * 4, sentences))
-    assert isinstance(tags, TagsExam)
-    assert tags.true_T == [{Extent("PER", 0, last)} for last in (0, 1, 0)]
-    questions = [HeldOut(text="open", second=text, right=(text[:4],)) for text in REPEATED]
+    first = np.searchsorted(tags.text_A, np.arange(3))
+    tag_A = np.full(len(tags.text_A), TAGS.index("O"))
+    tag_A[first], tag_A[first[1] + 1] = TAGS.index("B-PER"), TAGS.index("I-PER")
+    assert (tags.counts(said(tag_A), said(tag_A)).value, tags.counts(said(tag_A), said(tag_A)).num_items) == (1, 3)
+    rights = ("list", "files", "a", "b", "file")
+    questions = [
+        HeldOut(text="open", second=text, right=(right,)) for text, right in zip(REPEATED, rights, strict=True)
+    ]
     reading = exam_of(answerer, Sample(TEXTS, [None] * 4, questions))
-    assert isinstance(reading, AnswersExam)
-    assert [list(right) for right in reading.right_T] == [["the "], ["a a "], ["open"]]
+    spans = said(np.array([start << 32 | end for start, end in ((4, 8), (0, 1), (9, 13))]))
+    assert reading.counts(spans, spans).part_T.tolist() == [1, 1, 1]
 
 
 def test_a_repeated_second_half_is_one_search_candidate(opened: Opened) -> None:
@@ -257,7 +260,6 @@ def test_entity_f1_equals_that_of_the_task(opened: Opened) -> None:
         HeldOut(text="open é"),
     ]
     exam = exam_of(model, Sample(TEXTS, [None] * 4, items))
-    assert isinstance(exam, TagsExam)
     true = [["O", "B-PER", "I-PER", "O"], ["O", "B-LOC", "O", "O"], ["O", "O"]]
     given = exam.answers(model, model.batches(exam.texts))
     assert (exam.metric, exam.counts(given, given).num_items, exam.num_texts) == ("entity F1", 2, 3)
@@ -290,9 +292,7 @@ def test_answer_f1_follows_squad_and_counts_answers_inside_the_window(opened: Op
         HeldOut(text="file", second="return a", right=()),
     ]
     exam = exam_of(model, Sample(TEXTS, [None] * 4, items))
-    assert isinstance(exam, AnswersExam)
     assert (exam.metric, exam.num_texts) == ("answer F1", 3)
-    assert [list(right) for right in exam.right_T] == [["list of files", "files"], [], []]
     given = exam.answers(model, model.batches(exam.texts))
     assert exam.counts(given, given).num_items == 3
     (best,) = model.ask([("open", "the list of files")])[0]
@@ -340,11 +340,10 @@ def encoder(encoder_package: Path) -> OpenEncoder:
     return opened
 
 
-def exam_with(kind: type[Exam], texts: Sequence[TokenizedText]) -> Exam:
-    """Return an exam of these texts, without labels."""
+def tokens_of(texts: Sequence[TokenizedText]) -> Exam:
+    """Return an exam of the hidden tokens of these texts, without labels."""
     place_T = np.arange(len(texts))
-    more = {"asked_T": place_T[:, None]} if kind is TokensExam else {}
-    return kind(texts=texts, text_A=place_T, true_A=np.full(len(texts), UNKNOWN), metric="agreement", **more)
+    return tokens_exam(texts, place_T, np.full(len(texts), UNKNOWN), "agreement", place_T[:, None])
 
 
 def test_masking_keeps_the_true_ids_and_leaves_other_tokens_unchanged(encoder: OpenEncoder) -> None:
@@ -358,7 +357,7 @@ def test_masking_keeps_the_true_ids_and_leaves_other_tokens_unchanged(encoder: O
 
 def test_answers_equal_those_of_the_encoder_in_text_order(encoder: OpenEncoder) -> None:
     hidden = [hide(text, encoder).text for text in encoder.tokenize(SENTENCES, truncate=True)]
-    found = exam_with(TokensExam, hidden).answers(encoder, encoder.batches(hidden))
+    found = tokens_of(hidden).answers(encoder, encoder.batches(hidden))
     logits, embeddings = (
         {
             position: rows
@@ -389,14 +388,15 @@ def test_the_exam_requests_the_same_outputs_as_the_server(
     encoder.embed(SENTENCES[:1])
     served = asked.copy()
     asked.clear()
-    exam_with(TokensExam, hidden).answers(encoder, encoder.batches(hidden))
+    tokens_of(hidden).answers(encoder, encoder.batches(hidden))
     assert asked == served
 
 
 def test_a_classifier_answers_with_a_label_and_no_embedding(classifier_package: Path) -> None:
     classifier = load(classifier_package)
     texts = classifier.tokenize(SENTENCES, truncate=True)
-    found = exam_with(Exam, texts).answers(classifier, classifier.batches(texts))
+    exam = Exam(texts=texts, text_A=np.arange(3), true_A=np.full(3, UNKNOWN), metric="agreement")
+    found = exam.answers(classifier, classifier.batches(texts))
     assert found.embeddings_TH is None
     labels = [best.label for (best,) in classifier.classify(SENTENCES, truncate=True)]
     assert [classifier.manifest.labels[place] for place in found.top1_A] == labels

@@ -1,11 +1,21 @@
-"""A package has the card of its model with the figures of the export."""
+"""A package has the card of its model with the figures of the export, and lists its files, its base model and what
+serves it, as tools for CycloneDX read it.
+"""
 
+import hashlib
+import json
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from clozeline.exporting.ladder import Climbed
-from clozeline.exporting.packaging import write_card
-from clozeline.records.package import read_manifest
-from tests.make.packages import card_in
+from clozeline.exporting.packaging import write_card, write_sbom
+from clozeline.records.package import CARD, FILES, SBOM, read_manifest
+from tests.make.packages import card_in, write_classifier
 
 NOTHING_PASSED = Climbed(rungs=(), served=None)
 
@@ -31,3 +41,76 @@ def test_a_package_gets_a_card_even_if_the_model_has_none(classifier_package: Pa
     card = card_in(tmp_path)
     assert card.title == f"{manifest.family}, text-classification"
     assert list(card.sections) == ["Package"]
+
+
+OWN_WEIGHTS = "---\nlibrary_name: onnxruntime\n---\n\n# a classifier\n"
+FROM_THE_HUB = "---\nlicense: apache-2.0\nbase_model: someone/encoder\n---\n\n# a classifier\n"
+
+
+def sbom_with(folder: Path, card: str) -> str:
+    write_classifier(folder)
+    (folder / CARD).write_text(card, encoding="utf-8")
+    draft = read_manifest(folder)
+    (folder / FILES.manifest).unlink()  # the export writes it later, with the hash of the SBOM
+    write_sbom(folder, "topics", draft)
+    return (folder / SBOM).read_text(encoding="utf-8")
+
+
+def faults_in(text: str) -> str | None:
+    fault = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
+    return None if fault is None else str(fault)
+
+
+@pytest.fixture(scope="module")
+def from_the_hub(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return sbom_with(tmp_path_factory.mktemp("hub") / "package", FROM_THE_HUB)
+
+
+@pytest.mark.parametrize("card", [OWN_WEIGHTS, FROM_THE_HUB])
+def test_the_sbom_is_valid_by_the_schema_of_cyclonedx(tmp_path: Path, card: str) -> None:
+    assert faults_in(sbom_with(tmp_path / "package", card)) is None
+
+
+def test_the_schema_refuses_an_unknown_field(from_the_hub: str) -> None:
+    told = json.loads(from_the_hub)
+    told["metadata"]["component"]["colour"] = "red"
+    assert "colour" in str(faults_in(json.dumps(told)))
+
+
+def test_the_same_package_has_the_same_sbom(tmp_path: Path, from_the_hub: str) -> None:
+    assert sbom_with(tmp_path / "package", FROM_THE_HUB) == from_the_hub
+
+
+def test_the_sbom_lists_the_hash_of_every_other_file(tmp_path: Path) -> None:
+    listed = json.loads(sbom_with(tmp_path / "package", OWN_WEIGHTS))["metadata"]["component"]["components"]
+    files = [file for file in (tmp_path / "package").iterdir() if file.name != SBOM]
+    assert {file["name"]: file["hashes"][0]["content"] for file in listed} == {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files
+    }
+
+
+def test_the_sbom_names_the_base_model_and_its_licence(tmp_path: Path, from_the_hub: str) -> None:
+    model = json.loads(from_the_hub)["metadata"]["component"]
+    licences = [{"license": {"name": "apache-2.0"}}]
+    assert model["licenses"] == licences
+    assert model["pedigree"]["ancestors"] == [
+        {"type": "machine-learning-model", "name": "someone/encoder", "licenses": licences}
+    ]
+    own = json.loads(sbom_with(tmp_path / "package", OWN_WEIGHTS))["metadata"]["component"]
+    assert own.keys().isdisjoint({"licenses", "pedigree"})
+
+
+def test_the_sbom_lists_what_serves_and_nothing_that_only_trains(from_the_hub: str) -> None:
+    told = json.loads(from_the_hub)
+    packages: dict[str, dict[str, Any]] = {package["bom-ref"]: package for package in told["components"]}
+    onnxruntime = packages["onnxruntime"]
+    assert onnxruntime["purl"] == f"pkg:pypi/onnxruntime@{version('onnxruntime')}"
+    assert onnxruntime["licenses"] == [{"license": {"name": "MIT License"}}]
+    assert "purl" not in packages["clozeline"], "no index has it"
+    assert packages.keys().isdisjoint({"torch", "transformers", "prefect", "dvc", "pytest"})
+    needs = {one["ref"]: set(one["dependsOn"]) for one in told["dependencies"]}
+    assert {"onnxruntime", "tokenizers"} <= needs["clozeline"]
+    reached = {"clozeline"}
+    while more := set().union(*(needs[name] for name in reached)) - reached:
+        reached |= more
+    assert reached == packages.keys()

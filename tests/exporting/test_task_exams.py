@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from clozeline.exporting.exams import Answers, Exam, Sample, exam_of
 from clozeline.exporting.proof import Proof, ratio_of_figures
-from clozeline.exporting.task_exams import CosinesExam, SearchExam
+from clozeline.exporting.task_exams import correlation_with
 from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
 from clozeline.records.finetune.scored_items import HeldOut, by_vectors, ranked, spearman
@@ -71,7 +71,6 @@ def pairs_of(cosine_A: np.ndarray) -> Answers:
 def test_scored_pairs_are_judged_by_the_correlation_of_the_task(model: Embedder) -> None:
     items = scored(model, 60, noise=0.2)
     exam, given = asked(model, items)
-    assert isinstance(exam, CosinesExam)
     assert exam.metric == "Spearman correlation"
     assert (exam.counts(given, given).num_items, exam.num_texts, len(exam.texts)) == (60, 60, 120)
     firsts_NH, seconds_NH = model.embed([it.text for it in items]), model.embed([str(it.second) for it in items])
@@ -95,16 +94,15 @@ def test_the_interval_of_a_correlation_equals_that_of_a_bootstrap() -> None:
     assert measured.num_items == 300
 
 
-def scores_alone(score_A: np.ndarray) -> CosinesExam:
-    number_A = np.arange(len(score_A))
-    return CosinesExam(
-        texts=[], text_A=number_A, true_A=number_A, metric="Spearman correlation", score_A=score_A.astype(np.float64)
-    )
+def scores_alone(score_A: np.ndarray) -> Exam:
+    number_A, count = np.arange(len(score_A)), correlation_with(score_A.astype(np.float64))
+    return Exam(texts=[], text_A=number_A, true_A=number_A, metric="Spearman correlation", count=count)
 
 
 def test_a_negative_or_zero_correlation_counts_as_0() -> None:
-    exam = scores_alone(np.linspace(0, 1, 40))
-    with_them, against, alike = (pairs_of(it) for it in (exam.score_A, exam.score_A[::-1], np.full(40, 0.5)))
+    score_A = np.linspace(0, 1, 40)
+    exam = scores_alone(score_A)
+    with_them, against, alike = (pairs_of(it) for it in (score_A, score_A[::-1], np.full(40, 0.5)))
     for worthless in (against, alike):
         figures = exam.counts(worthless, worthless), exam.counts(with_them, with_them)
         assert [it.value for it in figures] == pytest.approx([0, 1])
@@ -143,7 +141,6 @@ def test_matching_pairs_are_judged_by_the_recall_of_the_task(model: Embedder) ->
     items = searched(80, recall_at=3)
     items[0] = items[0].model_copy(update={"right": (items[4].right[0], items[0].right[0])})
     exam, given = asked(model, items)
-    assert isinstance(exam, SearchExam)
     assert (exam.metric, exam.counts(given, given).num_items, exam.num_texts) == ("recall at 3", len(items), len(items))
     seconds = list(dict.fromkeys(text for item in items for text in item.right))
     belonging = [sorted(seconds.index(text) for text in item.right) for item in items]
@@ -169,9 +166,11 @@ def test_second_texts_with_the_same_tokens_count_as_one(model: Embedder) -> None
         HeldOut(text="the file", right=("A b", "open"), recall_at=1),
     ]
     exam, _ = asked(model, items)
-    assert isinstance(exam, SearchExam)
-    assert [list(own) for own in exam.belonging] == [[0, 1], [0], [1, 2]]
-    assert exam.is_first_T.tolist() == [True, False, False, True, True, False]
+    assert len(exam.texts) == 6
+    seconds = np.eye(3, dtype=np.float32)
+    # The texts are a first one, its two matches, two further first ones, and a match that is new.
+    near = [Answers(np.zeros(3, np.int64), np.stack([one, *seconds[:2], one, one, seconds[2]])) for one in seconds]
+    assert [exam.counts(each, each).part_T.tolist() for each in near] == [[1, 1, 0], [1, 0, 1], [0, 0, 1]]
 
 
 def test_a_recall_at_more_than_all_candidates_becomes_recall_at_1(model: Embedder) -> None:

@@ -22,7 +22,7 @@ Asked = Callable[[int, int], None]
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Function that sets how many short and long texts the server has counted since it started."""
-    monkeypatch.setenv("CLOZELINE_SERVER", "http://serving:8000")
+    monkeypatch.setenv("CLOZELINE_SERVER", "http://serving:8000, ")
     monkeypatch.setenv(KEYS_VARIABLE, " the-key-of-the-server , another-key-of-it ")
 
     def count(short: int, long: int) -> None:

@@ -13,9 +13,9 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForPreTrainin
 from clozeline.language import models
 from clozeline.language.detection import GENERATOR, ReplacedTokenPair, detection_logits, draw
 from clozeline.language.draws import Stream, fine_uniform, token_hashes
-from clozeline.pretraining.starting import start_from
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.tasks import heads as classifier
+from tests.make.models import started
 
 ROW = [2, 10, 11, 12, 13, 14, 3]
 ROWS_BL = torch.tensor([ROW])
@@ -55,7 +55,7 @@ def largest_difference(one: torch.nn.Module, other: torch.nn.Module) -> float:
 def test_generator_and_discriminator_share_one_embedding_table_which_counts_once(pair: ReplacedTokenPair) -> None:
     table = pair.discriminator.get_input_embeddings().weight
     assert pair.generator.get_input_embeddings().weight is table
-    assert pair.generator.get_output_embeddings().weight is table
+    assert pair.generator.head.output.weight is table
     parameters = list(pair.parameters())
     assert sum(parameter is table for parameter in parameters) == 1
     embeddings = sum(parameter.numel() for parameter in pair.base_model.embeddings.parameters())
@@ -113,7 +113,7 @@ def test_both_load_in_stock_transformers_with_the_same_logits(
     assert (generator.eval()(ROWS_BL).logits - pair.generator(ROWS_BL).logits).abs().max() <= 1e-5
     hidden_BLH = pair.base_model(ROWS_BL).last_hidden_state
     assert (encoder(ROWS_BL).last_hidden_state - hidden_BLH).abs().max() <= 1e-5
-    assert (generator.get_output_embeddings().weight is generator.get_input_embeddings().weight) == tied
+    assert (generator.head.output.weight is generator.get_input_embeddings().weight) == tied
 
 
 def test_a_saved_pair_is_loaded_as_a_pair(pair: ReplacedTokenPair, saved: Path) -> None:
@@ -181,14 +181,14 @@ def test_the_encoder_that_is_fine_tuned_is_the_discriminator(pair: ReplacedToken
 
 def start(folder: Path, params_of, ids, **changes: object) -> torch.nn.Module:
     arguments = {"params": params_of("modernbert"), "ids": ids, "seed": 1, "max_length": 64} | changes
-    return start_from(str(folder), None, head="rtd", **arguments)
+    return started(str(folder), head="rtd", **arguments)
 
 
 def test_a_saved_pair_continues_training_with_both_models(pair: ReplacedTokenPair, saved: Path, params_of, ids) -> None:
     again = start(saved, params_of, ids)
     assert again.training
     assert largest_difference(pair, again) == 0
-    assert again.generator.get_output_embeddings().weight is again.discriminator.get_input_embeddings().weight
+    assert again.generator.head.output.weight is again.discriminator.get_input_embeddings().weight
 
 
 def test_an_added_token_has_one_shared_row_in_both_models(saved: Path, params_of) -> None:
@@ -198,7 +198,7 @@ def test_an_added_token_has_one_shared_row_in_both_models(saved: Path, params_of
     assert again.config.vocab_size == again.generator.config.vocab_size == 66
     table = again.discriminator.get_input_embeddings().weight
     assert len(table) == len(again.generator.head.output.bias) == 66
-    assert again.generator.get_output_embeddings().weight is table
+    assert again.generator.head.output.weight is table
 
 
 def test_a_discriminator_without_a_generator_gets_a_seeded_fresh_one_with_a_warning(

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
+from clozeline.encoder.architecture import longest_row_of
 from clozeline.encoder.families import FAMILIES
 from clozeline.language import models
 from clozeline.system.errors import ArtifactError, ParamsError
@@ -58,7 +59,7 @@ def test_the_encoder_can_be_saved_without_the_head(family, params_of, ids, tiny_
 @torch.inference_mode()
 def test_rows_are_read_up_to_the_length_that_params_name(family, params_of, ids, batch_of) -> None:
     model = models.build(params_of(family), "mlm", ids, seed=0).eval()
-    assert models.longest_row(model) == 64
+    assert longest_row_of(model.config) == 64
     assert bool(models.target_logits(model, batch_of([2, *[9] * 62, 3])).isfinite().all())
 
 

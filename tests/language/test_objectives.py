@@ -169,7 +169,7 @@ def test_only_padding_is_masked_from_attention(objective: str, split: Split, tin
     batch = training_batch(objective, split, tiny_pretraining, all_rows(split))
     assert batch.attention_mask_BL is not None
     assert torch.equal(batch.attention_mask_BL.sum(dim=1), torch.from_numpy(tokens.length_B))
-    assert torch.equal(batch.attention_mask_BL == 0, batch.input_ids_BL == split.boundary.pad_id)
+    assert torch.equal(batch.attention_mask_BL == 0, batch.input_ids_BL == split.boundary.pad)
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from mlflow import MlflowClient
 from ruamel.yaml import YAML
 
 from clozeline.orchestration.forgetting import forget
-from clozeline.orchestration.garbage import Kept, sweep_project
+from clozeline.orchestration.garbage import sweep_project
 from clozeline.system.workspace import Workspace
 
 
@@ -52,7 +52,6 @@ def is_killed(change: Callable[[], object], *, at_write: int, writes: Iterable[s
     return False
 
 
-LAST_TWO = Kept(num_nights=2, min_age=timedelta())
 _REMOVING = {"os.remove", "os.rename", "shutil.rmtree"}
 """Events of Python's audit hook."""
 _SWEPT = (".dvc/cache/files", ".dvc/cache/runs", "store/files", "store/runs", "mlflow/artifacts")
@@ -100,7 +99,7 @@ def is_killed_at(num_files: int, change: Callable[[], object], places: Iterable[
 
 
 def _sweep_until_it_ends(root: Path, store: Path) -> list[list[str]]:
-    sweep = partial(sweep_project, Workspace(root), LAST_TWO, shared=True, is_dry=False)
+    sweep = partial(sweep_project, Workspace(root), 2, timedelta(), shared=True, is_dry=False)
     kills = takewhile(lambda num_files: is_killed_at(num_files, sweep, _SWEPT), count(1))
     return [dangling(root / ".dvc/cache") + dangling(store) for _ in kills]
 

@@ -13,10 +13,11 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
-from clozeline.encoder.families.layout import TokenIds
+from clozeline.encoder.families.layout import LanguageHead, TokenIds
 from clozeline.exporting import proof
 from clozeline.params.delivery import ExportGates
 from clozeline.params.model import ModelParams
+from clozeline.params.pretraining import PretrainParams
 from clozeline.params.reading import read_params
 from clozeline.records.finetune.scored_items import EntitySpan, HeldOut, write_held_out
 from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
@@ -358,6 +359,30 @@ def params_of() -> ParamsMaker:
         return ModelParams.model_validate(project.model_dump() | changes)
 
     return params_of
+
+
+@cache
+def _own_pretraining() -> PretrainParams:
+    return read_params(PROJECT / "params.yaml").pretrain
+
+
+def started(
+    name: str,
+    params: ModelParams,
+    head: LanguageHead,
+    ids: TokenIds,
+    *,
+    seed: int,
+    max_length: int,
+    tokenizer: Path | None = None,
+    keeps_dropout: bool = False,
+) -> Any:
+    """Return the model to train on from a folder or a name on the hub."""
+    from clozeline.pretraining.starting import start_from
+
+    steps = {"steps": 0} if keeps_dropout else {}
+    changes = {"start": name, "model": params, "objective": head, "max_length": max_length, **steps}
+    return start_from(_own_pretraining().model_copy(update=changes), ids, seed, tokenizer)
 
 
 NAME, OLD, NEW = "someone/model", "0a" * 20, "0b" * 20

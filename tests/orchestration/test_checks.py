@@ -30,7 +30,7 @@ from clozeline.orchestration.checks import (
     unlabelled_tasks,
 )
 from clozeline.params.project import Params
-from clozeline.params.reading import read_params
+from clozeline.params.reading import complete_tree, read_params
 from clozeline.pretraining import card
 from clozeline.records.record import Lock
 from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
@@ -407,11 +407,9 @@ def test_the_lock_gives_the_architecture_of_the_training_that_ran(tmp_path: Path
     tree["recipes"] = {recipe: {"model": {"max_position_embeddings": 2048, "dropout": 0.2}}}
     with path.open("w", encoding="utf-8") as file:
         YAML().dump(tree, file)
-    params = {f"recipes.{recipe}": tree["recipes"][recipe], "pretrain.recipe": recipe}
-    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    params |= {"pretrain.objective": tree["pretrain"]["objective"]}
-    params |= {"pretrain.model": dict.fromkeys(sizes) | tree["pretrain"]["model"]}
-    stage = {"cmd": "train", "params": {"params.yaml": params}, "outs": [{"path": "models/encoder"}]}
+    pretrain = complete_tree(read_params(path))["pretrain"]
+    params = {f"pretrain.{key}": pretrain[key] for key in ("recipe", "objective", "model")}
+    stage = {"cmd": "train", "params": {"data/params.yaml": params}, "outs": [{"path": "models/encoder"}]}
     settings = locked_architecture(Lock.model_validate({"stages": {"pretrain": stage}}))
     assert settings == read_params(path).pretrain.architecture
     assert settings["model.max_position_embeddings"] == 2048

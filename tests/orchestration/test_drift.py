@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.orchestration.drift import DriftLimits, Served, Traffic, Verdict, Watch, ask, read, shifts, urls_of
+from clozeline.orchestration.drift import DriftLimits, Served, Traffic, Verdict, Watch, ask, read, shifts
 from clozeline.records.finetune.statistics import stability_index
 from clozeline.registry.sources import parse_sources
 from clozeline.serving.access import ApiKeys
@@ -82,9 +82,11 @@ def test_malformed_counters_are_refused(text: str) -> None:
         read(text, "http://127.0.0.1:8000")
 
 
-def test_a_file_url_is_refused() -> None:
-    with pytest.raises(DataError, match="not the URL of a server"):
-        ask("file:///metrics")
+@pytest.mark.parametrize("url", ["file:///metrics", "models:/clozeline-encoder@champion"])
+def test_what_is_no_url_of_a_server_is_refused_with_an_example(url: str) -> None:
+    with pytest.raises(ParamsError, match=f"{url} is not the URL of a server") as caught:
+        ask(url)
+    assert "CLOZELINE_SERVER=http://" in caught.value.do
 
 
 def test_traffic_counts_can_be_added_and_subtracted() -> None:
@@ -99,16 +101,6 @@ def test_after_a_restart_all_counts_are_new_traffic() -> None:
     before = Traffic(texts_by_length={"4.0": 10}, tokens=40)
     after = Traffic(texts_by_length={"4.0": 2}, tokens=8)
     assert after.since(before) == after
-
-
-def test_urls_are_separated_by_commas() -> None:
-    assert urls_of("http://a:8000, http://b:8000") == ["http://a:8000", "http://b:8000"]
-
-
-def test_the_address_of_a_model_is_refused_with_the_successor() -> None:
-    with pytest.raises(ParamsError) as caught:
-        urls_of("models:/clozeline-encoder@champion")
-    assert "CLOZELINE_SERVER=http://" in caught.value.do
 
 
 BOUNDS = ["4.0", "8.0", "16.0", "32.0", "64.0", "+Inf"]

@@ -16,7 +16,7 @@ from mlflow.entities import Run
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from clozeline.orchestration.garbage import Kept, sweep_project
+from clozeline.orchestration.garbage import sweep_project
 from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
 from clozeline.system.errors import ArtifactError, TransientError
 from clozeline.system.files import SweptStore
@@ -25,7 +25,7 @@ from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import Outbox, TrackedRun
 from clozeline.versions import remote
 from clozeline.versions.objects import Objects
-from tests.make.kills import LAST_TWO, is_killed
+from tests.make.kills import is_killed
 from tests.make.projects import PROJECT
 from tests.make.swept_project import KEPT, NIGHTS, OWN, flow_run, lock_of, make_nights, outcomes, register, settled
 
@@ -67,8 +67,8 @@ def with_remote(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def swept(workspace: Workspace, kept: Kept = LAST_TWO, *, shared: bool = False) -> dict[str, SweptStore]:
-    return {store.name: store for store in sweep_project(workspace, kept, shared=shared, is_dry=False)}
+def swept(workspace: Workspace, min_age: timedelta = timedelta(), *, shared: bool = False) -> dict[str, SweptStore]:
+    return {store.name: store for store in sweep_project(workspace, 2, min_age, shared=shared, is_dry=False)}
 
 
 def files(workspace: Workspace) -> set[str]:
@@ -151,7 +151,7 @@ def test_files_of_older_runs_are_removed_and_their_metrics_stay(workspace: Works
     assert artifacts(workspace, "upper of the champion"), "its outputs are those of the champion"
     assert stores["MLflow: files of runs"].num_removable == 4
     assert swept(workspace)["MLflow: files of runs"].num_removable == 0
-    assert sweep_project(workspace, Kept(99, timedelta()), shared=False, is_dry=True), "older locks are not asked for"
+    assert sweep_project(workspace, 99, timedelta(), shared=False, is_dry=True), "older locks are not asked for"
 
 
 def test_logs_checkpoints_indexes_and_copies_are_removed_with_their_owners(workspace: Workspace) -> None:
@@ -214,7 +214,7 @@ def test_a_sweep_killed_while_it_deletes_in_mlflow_is_finished_by_the_next(works
 
 def test_recent_files_are_kept(workspace: Workspace) -> None:
     before = files(workspace)
-    stores = swept(workspace, Kept(num_nights=2, min_age=timedelta(hours=1)))
+    stores = swept(workspace, timedelta(hours=1))
     assert not stores["DVC cache: objects"].removals
     assert {path for path in before - files(workspace) if ".dvc" in path} == set()
 

@@ -210,6 +210,7 @@ def test_a_key_of_a_task_is_set_for_this_task_alone(config: Config) -> None:
         ("pretrain.model", "family", "bart", "modernbert"),
         ("finetune", "mine", {"kind": "classification", "data": "a.csv", "epocs": 3}, "rename it to `epochs`"),
         ("pretrain", "masking", {"mask_rate": 2.0}, "less than 1"),
+        ("finetune_defaults.classification", "positive_label", 7, "in quotes"),
     ],
 )
 def test_a_wrong_value_is_refused_where_it_is_set(
@@ -224,6 +225,12 @@ def test_a_wrong_value_is_refused_where_it_is_set(
     assert told in str(caught.value)
     assert f"{place}.{key}" in str(caught.value)
     assert config.checked == before
+
+
+def test_a_wrong_value_of_a_key_that_the_recipe_sets_is_refused_there(config: Config) -> None:
+    config.pretrain.recipe = "low-resource"
+    with pytest.raises(ParamsError, match=r"`recipes.low-resource.masking.mask_rate` cannot be used"):
+        config.pretrain.masking.mask_rate = 2.0
 
 
 def test_keys_that_contradict_each_other_are_reported_when_the_params_are_used(config: Config) -> None:

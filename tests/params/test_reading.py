@@ -40,6 +40,7 @@ def written(folder: Path, text: str | bytes) -> Path:
         ("evaluate: yes", "evaluate", "a section: indented lines of `key: value`"),
         ("tokenize: {existing: 3}", "tokenize.existing", "text"),
         ("finetune: {one: {kind: tagging}}", "finetune.one.data", "a value for this key"),
+        ("pretrain: {recipe: {a: b}}", "pretrain.recipe", "text"),
         ("pretrain: {recipe: no-such}", "pretrain.recipe", "a key of `recipes`: measured, standard, low-resource, dom"),
     ],
 )

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from clozeline.language.objectives import Split, TargetBatch
-from clozeline.language.shards import NUM_BOUNDARY_TOKENS, Boundary, RowTokens, TokenShards
+from clozeline.language.shards import NUM_BOUNDARY_TOKENS, RowTokens, TokenShards
 from clozeline.language.spelling import Spelling
 from clozeline.params.pretraining import PretrainParams, WordDropoutParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.feeding import Replay, WordDropout
-from clozeline.records.reading.tokens import documents_path
+from clozeline.records.reading.tokens import SpecialIds, documents_path
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.training.state import Batch
 from tests.language.test_masking import SPELLING
@@ -132,7 +132,7 @@ def test_other_document_keys_give_another_checkpoint_folder(
 
 
 USUAL = WordDropoutParams(text_share=0.3, word_share=0.1)
-BOUNDARY = Boundary(cls_id=2, sep_id=3, pad_id=0)
+BOUNDARY = SpecialIds(pad=0, cls=2, sep=3, mask=4, unk=1, every=(0, 1, 2, 3, 4))
 
 
 def rows(length: int = 50) -> RowTokens:

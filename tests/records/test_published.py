@@ -25,7 +25,7 @@ from clozeline.encoder.stock import StockModel
 from clozeline.exporting.trained import open_trained
 from clozeline.lab.contest import Contender, open_published
 from clozeline.params.reading import read_params
-from clozeline.pretraining.starting import start_from, token_ids
+from clozeline.pretraining.starting import token_ids
 from clozeline.records import published
 from clozeline.system.errors import ArtifactError, ClozelineError, DataError, TransientError
 from clozeline.tasks import heads
@@ -33,7 +33,7 @@ from clozeline.tokenizing.tokenizer.folder import save_existing
 from clozeline.tokenizing.tokenizer.vocabulary.opening import open_published as open_tokenizer
 from clozeline.tokenizing.tokenizer.vocabulary.opening import vocabulary_of
 from tests.conftest import PROJECT
-from tests.make.models import NAME, OLD, MovingHub
+from tests.make.models import NAME, OLD, MovingHub, started
 
 
 def test_a_folder_needs_no_hub(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ HOSTILE: Mapping[str, Any] = {
 
 def start(folder: Path) -> object:
     params, ids = read_params(PROJECT / "params.yaml").pretrain.model, TokenIds(90, 0, 2, 3)
-    return start_from(str(folder), None, params, "mlm", ids, seed=1, max_length=8)
+    return started(str(folder), params, "mlm", ids, seed=1, max_length=8)
 
 
 OF_SETTINGS: Mapping[str, Callable[[Path], object]] = {

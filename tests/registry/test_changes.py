@@ -16,11 +16,13 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST, PERMISSION_DENIED
 
 from clozeline.registry import changes as changes_module
-from clozeline.registry.changes import ChampionChangedError, Change, ChangeList, registry_errors
+from clozeline.registry.changes import ChampionChangedError, Change, ChangeList
 from clozeline.registry.models import CHAMPION, PREVIOUS, Registered
 from clozeline.registry.versions import Registry
 from clozeline.system.errors import ArtifactError
-from tests.make.servers import Handler, answering, server_over_postgres
+from clozeline.tracking.mlflow import answering
+from tests.make import servers
+from tests.make.servers import Handler, server_over_postgres
 
 NAME = "clozeline-encoder"
 
@@ -106,7 +108,7 @@ def test_a_change_sent_twice_counts_once(registry: Registry, address: str) -> No
     change = Change(kind="promotion", before="2", after="3")
     for _ in range(2):
         ChangeList(MlflowClient(address))._create(NAME, change, "s3://models/x", "")
-    assert registry.changes(NAME)[-1] == change
+    assert registry.changes(NAME)[-1].key == change.key
     assert len(registry.changes(NAME)) == 3
 
 
@@ -276,7 +278,7 @@ def httpserver() -> Iterator[Callable[[int], str]]:
 
                 do_PUT = do_GET
 
-            server = stack.enter_context(answering(ThreadingHTTPServer(("127.0.0.1", 0), Refusing)))
+            server = stack.enter_context(servers.answering(ThreadingHTTPServer(("127.0.0.1", 0), Refusing)))
             return f"http://127.0.0.1:{server.server_port}"
 
         yield start
@@ -296,7 +298,7 @@ def test_a_store_whose_client_is_not_installed_is_reported_with_the_command_to_t
     monkeypatch.setitem(sys.modules, module, None)
     with (
         pytest.raises(ArtifactError, match="files of version 1") as caught,
-        registry_errors("files of version 1", "http://registry"),
+        answering("http://registry", "files of version 1"),
     ):
         download_artifacts(artifact_uri=address, dst_path=str(tmp_path))
     assert "http://registry" in caught.value.cause
@@ -327,6 +329,6 @@ def test_a_file_refused_by_the_server_is_reported_as_refused(
     monkeypatch.delenv("MLFLOW_TRACKING_USERNAME", raising=False)
     address = httpserver(status)
     answer = requests.put(f"{address}/api/2.0/mlflow-artifacts/artifacts/x", timeout=60)  # as MLflow's client does
-    with pytest.raises(ArtifactError, match="refuses the request") as caught, registry_errors("evidence", address):
+    with pytest.raises(ArtifactError, match="refuses the request") as caught, answering(address, "evidence"):
         answer.raise_for_status()
     assert f"{answer.url} of nobody: no user is set: {told_as}" in caught.value.problem

@@ -253,8 +253,8 @@ def test_a_fresh_clone_restores_every_stage_serves_the_champion_and_verifies_old
     assert outcomes == dict.fromkeys(stages, "restored")
     assert (second.root / "dvc.lock").read_bytes() == (first_machine.root / "dvc.lock").read_bytes()
     assert package.load(second.root / "dist/encoder").manifest.versions["corpus"] == NIGHTS[-1]
-    served = fetch_package(f"models:/{NAME}@champion", second)
-    assert served.version.version == "3"
-    assert package.load(served.folder).manifest.versions["corpus"] == NIGHTS[-1]
+    folder, version = fetch_package(f"models:/{NAME}@champion", second)
+    assert version.version == "3"
+    assert package.load(folder).manifest.versions["corpus"] == NIGHTS[-1]
     for version in ("1", "2", "3"):
         verify(trace(f"models:/{NAME}/{version}", second), second)

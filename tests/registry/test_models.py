@@ -123,7 +123,7 @@ def test_files_in_other_places_are_left_to_mlflow(copied: Workspace) -> None:
 def test_a_moved_database_uses_the_files_beside_it(copied: Workspace, uri: str) -> None:
     package = models.package_in_own_database(address_of(copied), uri)
     assert package
-    assert package.folder.is_relative_to(copied.mlflow)
+    assert package[0].is_relative_to(copied.mlflow)
     assert fetch_package(uri, copied) == package
 
 

@@ -128,7 +128,7 @@ def test_a_version_carries_its_evidence_and_the_model_card_with_the_section_of_i
     with released.evidence(version) as folder:
         assert (folder / "metrics/evaluate.json").read_text() == '{"perplexity": 12.5}'
         card = card_in(folder)
-    assert released.commit_of(version) == "abc"
+    assert released.registry.run_of(version).data.tags["mlflow.source.git.commit"] == "abc"
     assert card.sections == {**card_in(encoder_package).sections, "Release": "- perplexity: 12.5"}
     described = MlflowClient(mlflow.get_tracking_uri()).get_model_version(NAME, "1").description
     assert described.endswith("\n\n- perplexity: 12.5")
@@ -239,8 +239,7 @@ def test_code_planted_in_a_registered_model_does_not_run_in_the_server(
     server.process.terminate()
     assert (answer.status_code, answer.headers["x-model-version"]) == (200, "1")
     assert server.end()[0] == 0
-    fetched = fetch_package(uri, workspace)  # with MLflow's client, as from a remote registry
-    load(fetched.folder)
+    load(fetch_package(uri, workspace)[0])  # with MLflow's client, as from a remote registry
     assert not marker.exists()
     loading = [sys.executable, "-c", f"import mlflow; mlflow.pyfunc.load_model({uri!r})"]
     subprocess.run(loading, check=False, capture_output=True, env={**os.environ, **workspace.defaults()})
@@ -252,7 +251,7 @@ def test_a_registered_package_that_does_not_load_fails_the_check(
 ) -> None:
     version = publisher.publish(encoder_package, NAME, evidence)
     publisher.check(version, example_texts(read_manifest(encoder_package)))
-    (models.resolve(f"models:/{NAME}/1") / "tokenizer.json").write_text("{}")
+    (models.fetch(f"models:/{NAME}/1").folder / "tokenizer.json").write_text("{}")
     with pytest.raises(ArtifactError, match=r"tokenizer\.json"):
         publisher.check(version, example_texts(read_manifest(encoder_package)))
 
@@ -275,7 +274,7 @@ def test_a_uri_leads_to_the_package_folder_and_its_version(released: Publisher, 
 )
 def test_an_unregistered_model_is_refused_by_name(workspace: Workspace, uri: str, error: type[Exception]) -> None:
     with pytest.raises(error, match="models:/" if error is ParamsError else NAME):
-        models.resolve(uri)
+        models.fetch(uri)
 
 
 def test_without_a_registry_there_are_no_champions_and_no_registry_is_created(
@@ -301,7 +300,7 @@ def test_an_unresponsive_registry_is_a_transient_error(monkeypatch: pytest.Monke
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     with pytest.raises(TransientError, match="does not answer"):
-        models.resolve(URI)
+        models.fetch(URI)
 
 
 def change_weights(package: Path) -> None:
@@ -346,7 +345,7 @@ def test_mlflow_does_not_load_weights_that_were_not_registered(
     publisher: Publisher, encoder_package: Path, evidence: Evidence, workspace: Workspace
 ) -> None:
     promoted(publisher, encoder_package, evidence)
-    package = models.resolve(URI)
+    package = models.fetch(URI).folder
     mlflow.pyfunc.load_model(URI)
     change_weights(package)
     with pytest.raises(ArtifactError, match=f"{NAME} version 1 in .* are not those that were registered"):

@@ -47,7 +47,7 @@ def test_a_chart_says_in_words_what_it_shows() -> None:
 
 
 def test_points_lie_where_their_values_are() -> None:
-    svg = svg_of(lines("a", [Series("one", [(0, 0), (5, 1), (10, 0.5)])], x="x", y="y", limits=(0, 1)))
+    svg = svg_of(lines("a", [Series("one", [(0, 0), (5, 1), (10, 0.5)])], x="x", y="y", are_shares=True))
     line = svg.find("polyline")
     assert line is not None
     (x0, y0), (x1, y1), (x2, y2) = (map(float, pair.split(",")) for pair in line.get("points", "").split())

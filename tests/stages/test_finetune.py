@@ -31,7 +31,7 @@ from clozeline.stages import finetune
 from clozeline.system.errors import DataError, TrainingError
 from clozeline.tasks.classification.data import select
 from clozeline.tasks.classification.texts import SingleLabel
-from clozeline.tasks.formats import Labelled
+from clozeline.tasks.files import LabelledRecord, Part
 from clozeline.tasks.task import TaskReport
 from clozeline.tasks.training import CLEARLY, BestValidation
 from clozeline.training.loop import Loop
@@ -217,7 +217,7 @@ def test_stock_transformers_gives_the_evaluated_answers(learned: Path) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(learned / "model").eval()
     tokenizer = AutoTokenizer.from_pretrained(learned / "model")
     _, *rows = rows_of(learned)
-    records = [Labelled((record["text"],), (record["topic"],)) for record in topic_records(150)]
+    records: list[tuple[Part, LabelledRecord]] = [("train", LabelledRecord(it, "here")) for it in topic_records(150)]
     of_test = select(records, params()).test
     inputs = tokenizer([example.text for example in of_test], return_tensors="pt", padding=True, truncation=True)
     with torch.inference_mode():

@@ -21,8 +21,9 @@ from clozeline.language.shards import TokenShards
 from clozeline.params.reading import read_params
 from clozeline.params.text import TokenizeParams
 from clozeline.records.reading.streams import identity_of
-from clozeline.records.reading.tokens import TokensInfo, documents_path
+from clozeline.records.reading.tokens import ShardPaths, TokensInfo, documents_path
 from clozeline.stages import tokenize
+from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError, DataError, TransientError
 from clozeline.tokenizing import shards
 from clozeline.tokenizing.earlier_ids import EarlierIds
@@ -96,7 +97,10 @@ def test_every_document_is_packed_as_stock_transformers_would_tokenize_it(
     for split in ("train", "validation"):
         texts = pq.read_table(clean / f"{split}.parquet")["text"].to_pylist()
         packed = TokenShards.open(tmp_path / "out" / "tokens", split)
-        packed.verify()
+        for ordinal, shard in enumerate(packed.info.splits[split].shards):
+            paths = ShardPaths.of(tmp_path / "out" / "tokens", split, ordinal)
+            written = [sha256_of(path) for path in (paths.tokens, paths.offsets, paths.document_bytes)]
+            assert written == [shard.tokens_sha256, shard.offsets_sha256, shard.bytes_sha256]
         assert packed.num_documents == len(texts)
         assert packed.document_bytes.tolist() == [len(text.encode()) for text in texts]
         for ordinal, text in enumerate(texts):

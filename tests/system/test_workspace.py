@@ -28,6 +28,14 @@ def test_a_fresh_clone_gets_a_prefect_home_and_quiet_tools(tmp_path: Path) -> No
     assert os.environ["DO_NOT_TRACK"] == "true"
 
 
+def test_what_a_run_leaves_is_closed_to_other_users(tmp_path: Path) -> None:
+    for work in (tmp_path / "new" / "work", tmp_path / "open" / "work"):
+        if work.parent.name == "open":
+            work.mkdir(mode=0o755, parents=True)
+        set_defaults(Workspace(work.parent))
+        assert work.stat().st_mode & 0o777 == 0o700
+
+
 def test_environment_variables_override_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
     set_defaults(Workspace(tmp_path))

@@ -10,38 +10,36 @@ import pytest
 from clozeline.system.errors import DataError
 from clozeline.tasks.classification.data import Selection, read_selection
 from clozeline.tasks.files import LabelledRecord, read_records
-from clozeline.tasks.formats import Labelled, label_readers, read_squad, record_format, tag_readers
+from clozeline.tasks.formats import label_readers, labels_in, read_squad, record_format, tag_readers, texts_in
 from clozeline.tasks.task import TaskInputs
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 from tests.make.tasks import params_of, write_rows
 
 
-def read(label: object, **changes: object) -> Labelled:
-    return Labelled.of(
-        LabelledRecord({"text": "x", "other": "y", "label": label}, "here"),
-        "test",
-        params_of("classification", **changes),
-    )
+def read(label: object, **changes: object) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    record = LabelledRecord({"text": "x", "other": "y", "label": label}, "here")
+    params = params_of("classification", **changes)
+    return texts_in(record, params), labels_in(record, params)
 
 
 @pytest.mark.parametrize(
     ("label", "labels"), [("a|b", ("a|b",)), (3, ("3",)), (" a ", ("a",)), ("", None), (None, None)]
 )
 def test_a_single_label_is_not_split_at_the_separator(label: object, labels: object) -> None:
-    assert read(label) == Labelled(("x",), labels, "test")
+    assert read(label) == (("x",), labels)
 
 
 @pytest.mark.parametrize(
     ("label", "labels"), [(["a", "b"], ("a", "b")), ("a| b|", ("a", "b")), ([], ()), ("", ()), (None, None)]
 )
 def test_several_labels_are_a_list_or_a_string_with_separators(label: object, labels: object) -> None:
-    assert read(label, multi_label=True).labels == labels
+    assert read(label, multi_label=True)[1] == labels
 
 
 def test_a_pair_is_read_from_two_fields_and_a_label_list_with_other_values_refused() -> None:
     with pytest.raises(DataError, match="here: field `label`"):
         read([1, 2], multi_label=True)
-    assert read("a", second_field="other").texts == ("x", "y")
+    assert read("a", second_field="other")[0] == ("x", "y")
     assert record_format(params_of("classification", second_field="other"))[0] == {
         "text_field": "text",
         "label_field": "label",
@@ -151,7 +149,7 @@ def test_files_folders_and_a_table_give_the_same_task(small_encoder: Path, tmp_p
         for number, text in enumerate(own):
             (tmp_path / "folders" / label / f"{number}.txt").write_text(f"{text}\n")
     expected = selected(tmp_path / "table.jsonl", small_encoder)
-    assert expected.count.num_used == 80
+    assert expected.count["num_used"] == 80
     files = {"good": "some.good", "bad": "some.bad"}
     assert selected(tmp_path, small_encoder, label_files=files) == expected
     assert selected(tmp_path / "folders", small_encoder) == expected

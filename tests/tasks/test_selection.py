@@ -9,7 +9,7 @@ import pytest
 
 from clozeline.records.reading.streams import identity_of
 from clozeline.tasks.classification import data as selection
-from clozeline.tasks.formats import Labelled, task_records
+from clozeline.tasks.formats import task_records
 from clozeline.tasks.question_answering import data as questions
 from clozeline.tasks.selection import ReasonCounts, Splits, count_seen, strictest
 from clozeline.tasks.similarity import data as pairs
@@ -35,7 +35,7 @@ def classified(folder: Path) -> None:
     good = [f"text number {number},{'ab'[number % 2]}" for number in range(60)]
     file.write_text("\n".join(["text,label", *good, ",a", "late,", "Text number 0,a", "both,a", "both,b"]) + "\n")
     params = params_of("classification")
-    selection.select((Labelled.of(record, part, params) for part, record in task_records(params, file)), params)
+    selection.select(task_records(params, file), params)
 
 
 def tagged(folder: Path) -> None:
@@ -98,4 +98,4 @@ def test_nothing_is_reported_if_every_record_is_used(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.INFO):
         found = Splits.of([], str, ReasonCounts.of_records("duplicates"))
     assert caplog.messages == []
-    assert (found.count.num_read, found.count.num_used) == (0, 0)
+    assert (found.count["num_read"], found.count["num_used"]) == (0, 0)

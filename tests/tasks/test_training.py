@@ -21,10 +21,10 @@ from clozeline.tasks.task import Task
 from clozeline.tasks.training import BestValidation, ValidationPlan, best_of, prepare_training
 from clozeline.training.checkpoints import Checkpoints
 from clozeline.training.loop import Loop
-from clozeline.training.micro_batches import Hardware
 from clozeline.training.state import Batch, Callback
 from tests.make.models import small_bert
 from tests.make.tasks import CASES, EACH, Case, inputs_of_case, keep_last_weights, prepare, record, write_rows
+from tests.training.prepared import plain_hardware
 
 
 @pytest.mark.parametrize(("kind", "case"), EACH)
@@ -40,7 +40,7 @@ def test_a_task_reports_every_token_that_it_trains_on(
 
 
 def encoded_in(inputs: Any) -> list[EncodedBatch]:
-    return [inputs.firsts, inputs.seconds] if hasattr(inputs, "seconds") else [inputs.encoded]
+    return [inputs.firsts, inputs.seconds] if hasattr(inputs, "seconds") else [inputs]
 
 
 def tokens_in(rows: EncodedBatch) -> list[int]:
@@ -137,7 +137,7 @@ def training(
         log_every_steps=2,
         checkpoint_every_steps=1000,
         checkpoints=Checkpoints.of(work, "run", keep=1),
-        hardware=Hardware.plain(),
+        hardware=plain_hardware(),
         seed=0,
     )
     plan = ValidationPlan(STEPS_PER_EPOCH, NUM_EPOCHS, validations_per_epoch, checkpoint_every_steps, patience)

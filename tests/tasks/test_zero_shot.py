@@ -18,7 +18,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 from clozeline.params.tasks import ZeroShotParams
 from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.tasks.training import use_threads
-from clozeline.tasks.zero_shot import Cloze, Entailment
+from clozeline.tasks.zero_shot import Cloze, Entailment, prompted
 from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
 from tests.make.models import small_modernbert
 from tests.make.tasks import contents, fine_tune, inputs_of, metrics_of, params_of, write_rows
@@ -190,7 +190,8 @@ def test_a_label_scores_the_mean_of_its_phrases_minus_their_scores_without_a_tex
 
 
 def test_the_prompt_stays_whole_after_a_text_that_is_too_long(small_encoder: Path, data: Path) -> None:
-    rows = Cloze(inputs_of(params(), small_encoder, data)).rows(["the model " * 40, "the model"])
+    task = Cloze(inputs_of(params(), small_encoder, data))
+    rows = prompted(["the model " * 40, "the model"], task.params.prompt, task.opened, task.params.max_length)
     assert (len(rows.ids_T[0]), rows.num_truncated) == (24, 1)
     tail = rows.ids_T[1][3:].tolist()
     assert rows.ids_T[0][-len(tail) :].tolist() == tail

@@ -322,13 +322,17 @@ def test_files_that_could_not_be_stored_are_sent_again_and_delay_nothing_else(ou
     assert delivery.num_lost == 0
 
 
-def test_closing_waits_for_a_server_only_up_to_its_timeout(outbox: Outbox, tmp_path: Path) -> None:
+def test_closing_waits_for_a_server_only_up_to_its_timeout(
+    outbox: Outbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(outbox, tmp_path)
     server = Server(is_away=True)
-    assert not DeliveryThread(delivery_to(server, outbox), retry_seconds=0.05, close_seconds=0.2).close()
+    monkeypatch.setattr(DeliveryThread, "retry_seconds", 0.05)
+    with monkeypatch.context() as soon:
+        soon.setattr(DeliveryThread, "close_seconds", 0.2)
+        assert not DeliveryThread(delivery_to(server, outbox)).close()
     server.is_away = False
-    thread = DeliveryThread(delivery_to(server, outbox), retry_seconds=0.05, close_seconds=20)
-    assert thread.close()
+    assert DeliveryThread(delivery_to(server, outbox)).close()
     assert server.took == ALL
 
 
@@ -360,7 +364,9 @@ def test_an_unreachable_server_later_gets_everything_once_and_no_stage_waits_for
     name = f"away from {away} to {back}"
     folder = tmp_path / "outbox"
     reach("start")
-    run = FlowRun(folder, server.url, name, TAGS, retry_seconds=0.2, close_seconds=1 if back == "next run" else 60)
+    monkeypatch.setattr(DeliveryThread, "retry_seconds", 0.2)
+    monkeypatch.setattr(DeliveryThread, "close_seconds", 1 if back == "next run" else 60)
+    run = FlowRun(folder, server.url, name, TAGS)
     stage = run.start_stage(f"stage, {name}", "print", TAGS)
     for variable, value in run.environment(stage).items():
         monkeypatch.setenv(variable, value)
@@ -453,7 +459,8 @@ def test_an_unexpected_artifact_store_error_stops_no_flow_and_leaves_no_run_open
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "outbox"
-    run = FlowRun(folder, address, "run", TAGS, retry_seconds=0.05, close_seconds=20)
+    monkeypatch.setattr(DeliveryThread, "retry_seconds", 0.05)
+    run = FlowRun(folder, address, "run", TAGS)
     file = tmp_path / "stage.log"
     file.write_text("done")
     with monkeypatch.context() as broken:

@@ -9,6 +9,8 @@ from torch import Tensor
 from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.job import Pretrained, Pretraining
+from clozeline.training.distribution import Processes
+from clozeline.training.micro_batches import Hardware, MicroBatches, Precision
 from clozeline.training.state import Callback
 
 
@@ -47,3 +49,9 @@ def weights_of(model: torch.nn.Module) -> list[Tensor]:
 
 def largest_difference(one: list[Tensor], other: list[Tensor]) -> float:
     return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
+
+
+def plain_hardware() -> Hardware[Any]:
+    """Return one process on the CPU, in fp32, with whole batches."""
+    device = torch.device("cpu")
+    return Hardware(Processes.alone(), Precision.of("fp32", device), MicroBatches(None, device))

@@ -11,10 +11,10 @@ from clozeline.training.checkpoints import Checkpoints
 from clozeline.training.curves import CurvePoint, Quality, ValidationPass
 from clozeline.training.distribution import Processes
 from clozeline.training.loop import Loop, Validation
-from clozeline.training.micro_batches import Hardware
 from clozeline.training.optimizers import build_optimizer
 from clozeline.training.state import Batch, Callback, Scored
 from clozeline.training.steps import Steps
+from tests.training.prepared import plain_hardware
 
 OPTIMIZER = OptimizerParams(
     kind="adamw",
@@ -58,7 +58,7 @@ def loop(work: Path, total_steps: int = 20) -> Loop[Tensor]:
         log_every_steps=5,
         checkpoint_every_steps=3,
         checkpoints=Checkpoints.of(work, "run", keep=2),
-        hardware=Hardware.plain(),
+        hardware=plain_hardware(),
         seed=0,
     )
 

@@ -15,6 +15,7 @@ from clozeline.training.distribution import Processes, Sharding
 from clozeline.training.micro_batches import Hardware, MicroBatches, Precision
 from clozeline.training.state import Batch
 from clozeline.training.steps import Steps, begin_step
+from tests.training.prepared import plain_hardware
 
 CPU = torch.device("cpu")
 
@@ -22,7 +23,7 @@ CPU = torch.device("cpu")
 def ahead(model: nn.Module) -> Steps[Tensor]:
     """Steps as on a GPU, where reading a loss would wait for all earlier operations."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
-    steps: Steps[Tensor] = Steps(model, optimizer, lambda x_B1: (model(x_B1) ** 2).sum(), 1.0, Hardware.plain(), 0)
+    steps: Steps[Tensor] = Steps(model, optimizer, lambda x_B1: (model(x_B1) ** 2).sum(), 1.0, plain_hardware(), 0)
     steps.must_read = False
     return steps
 
@@ -165,7 +166,7 @@ def losses(
     torch.manual_seed(0)
     model = Thinned(failures)
     torch.seed()
-    plain: Hardware[Any] = Hardware.plain()
+    plain: Hardware[Any] = plain_hardware()
     hardware = replace(plain, processes=replace(plain.processes, rank=rank))
     if monkeypatch is not None:
         monkeypatch.setattr(hardware.micro_batches, "halve", lambda inputs, rows_short: True)

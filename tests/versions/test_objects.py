@@ -33,6 +33,15 @@ def test_a_stored_file_is_found_after_the_workspace_copy_changed(toy: Path) -> N
         assert objects.fault_of("start.lock", other, commit=None)
 
 
+def test_a_commit_of_the_registry_is_no_option_of_git(toy: Path, tmp_path: Path) -> None:
+    for arguments in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message", "toy"]):
+        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments], cwd=toy, check=True)
+    missing = hashlib.md5(b"missing", usedforsecurity=False).hexdigest()
+    with Objects.open(toy) as objects:
+        assert objects.fault_of("raw.txt", missing, commit=f"--output={tmp_path}/planted")
+    assert not list(tmp_path.glob("planted*"))
+
+
 def test_a_file_in_the_workspace_is_not_looked_for_at_the_remote(
     toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

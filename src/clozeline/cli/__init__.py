@@ -14,7 +14,6 @@ import typer
 
 from clozeline.cli import (
     ask,
-    demo,
     evaluate,
     experiments,
     keep,
@@ -32,7 +31,8 @@ from clozeline.system.machine import collect_rarely
 VERBS: Final[Mapping[str, Sequence[Callable[..., None]]]] = MappingProxyType(
     {
         "Make a model": (
-            *(project.init, project.params, release.run, plan.plan, experiments.ablate, experiments.sweep, demo.demo),
+            *(project.init, project.params, release.run, plan.plan),
+            *(experiments.ablate, experiments.sweep, experiments.demo),
             *(published.import_, release.release, release.rollback, release.history),
         ),
         "Use a model": (

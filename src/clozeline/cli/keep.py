@@ -149,9 +149,9 @@ def gc(
         yes: Remove it; without this option nothing is removed.
     """
     workspace = project_here()
-    from clozeline.orchestration.garbage import Kept, sweep_project
+    from clozeline.orchestration.garbage import sweep_project
 
-    stores = sweep_project(workspace, Kept(nights, timedelta(hours=hours)), shared=shared, is_dry=not yes)
+    stores = sweep_project(workspace, nights, timedelta(hours=hours), shared=shared, is_dry=not yes)
     _show_stores(stores, "kept", "removed" if yes else "removable")
     if yes:
         typer.echo(f"{_total(stores)} were removed; `clozeline status` shows the free disk space")

@@ -54,18 +54,11 @@ def files_of(folder: Path, content: bytes) -> tuple[FetchedFile, ...]:
     told, place = json.loads(content), place_of(folder)
     sizes = {**told["bytes"], RECORD: len(content)}
     hashes = {**told["sha256"], RECORD: sha256(content).hexdigest()}
+    if outside := [name for name in hashes if name in {"", ".."} or name != Path(name).name]:
+        raise ValueError(f"{outside} are no names of files")  # `../..` would be written wherever it leads
     return tuple(
         FetchedFile(folder / name, f"{place}/{name}", sizes[name], hashes[name], told["task"]) for name in hashes
     )
-
-
-def put_by_hash(path: Path, place: str, store: SharedStore) -> FetchedFile:
-    """Put a file that no task wrote into a folder of the store, unless it is there."""
-    digest, size = sha256_of(path), path.stat().st_size
-    target = f"{place}/{digest}"
-    if store.sizes(target).get(target) != size:
-        store.put(path, target)
-    return FetchedFile(path, target, size, digest, "this machine")
 
 
 @dataclass(frozen=True)
@@ -210,8 +203,12 @@ class Ledger:
         if path not in self._stored and self.folder in path.parents:
             found = _record_of(path.parent, store)
             self._stored.update({file.path: file for file in found.stored} if found else {})
-        elif path not in self._stored:
-            self._stored[path] = put_by_hash(path, f"{self._place}/{_OTHERS}", store)
+        elif path not in self._stored:  # no task wrote it
+            digest, size_bytes = sha256_of(path), path.stat().st_size
+            target = f"{self._place}/{_OTHERS}/{digest}"
+            if store.sizes(target).get(target) != size_bytes:
+                store.put(path, target)
+            self._stored[path] = FetchedFile(path, target, size_bytes, digest, "this machine")
         return self._stored.get(path)
 
 
@@ -238,10 +235,20 @@ class _Task:
 
 
 def _recorded(task: _Task) -> FinishedTask:
-    """Return the record of a task; run it if there is none. An attempt whose node died may have left one."""
+    """Return the record of a task; run it if there is none, on fetched files if nodes share a store, which then gets
+    what it wrote, its record last. An attempt whose node died may have left a record.
+    """
     if task.store is None:
         return record_in(task.path) or _made(task)
-    return _record_of(task.path, task.store) or _stored(task, task.store)
+    if found := _record_of(task.path, task.store):
+        return found
+    for file in task.files:
+        task.store.fetch(file)
+    record = _made(task)
+    files = files_of(task.path, (task.path / RECORD).read_bytes())
+    for file in files:
+        task.store.put(file.path, file.place)
+    return replace(record, stored=files)
 
 
 def record_in(folder: Path) -> FinishedTask | None:
@@ -294,17 +301,6 @@ def _made(task: _Task) -> FinishedTask:
         finally:
             shutil.rmtree(beside, ignore_errors=True)
     return FinishedTask(task.key, path, json.loads(json.dumps(done.facts)), is_found=False)
-
-
-def _stored(task: _Task, store: SharedStore) -> FinishedTask:
-    """Run a task on fetched files, and store what it wrote, its record last."""
-    for file in task.files:
-        store.fetch(file)
-    record = _made(task)
-    files = files_of(task.path, (task.path / RECORD).read_bytes())
-    for file in files:
-        store.put(file.path, file.place)
-    return replace(record, stored=files)
 
 
 def _hashes(folder: Path) -> dict[str, str]:

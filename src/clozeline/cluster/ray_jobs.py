@@ -76,14 +76,6 @@ class StoppedError(Exception):
 
 
 @dataclass(frozen=True)
-class _Room:
-    """What each command takes of a node: as much as the smallest node has, so that any node can run it."""
-
-    cpus: float
-    gpus: float
-
-
-@dataclass(frozen=True)
 class Heard:
     """What an agent tells."""
 
@@ -214,57 +206,30 @@ class _Job:
         """Run the command to its end, on another node if its node ends before."""
         faults: list[str] = []
         while len(faults) < _MOST_ATTEMPTS:
+            room = _room()
+            options = {"max_restarts": 0, "max_concurrency": 2, **room}  # one call reads, the other may end
+            agent = ray.remote(scheduling_strategy="SPREAD", **options)(Agent).remote()
             try:
-                return self.attempt()
+                if self._is_placed(agent, room):
+                    return self._run_by(agent, room)
             except LocalRayletDiedError as error:
                 raise nodes.gone(error) from error
             except RayError as error:
                 faults.append(nodes.first_line(error))
                 _LOG.warning("its node ended (attempt %d of %d): %s", len(faults), _MOST_ATTEMPTS, faults[-1])
+            finally:
+                ray.kill(agent)
         raise ClusterError(
             f"{len(faults)} nodes ended while they ran one command: {'; '.join(dict.fromkeys(faults))}",
             do="see what ended them (memory?; `ray status` lists the nodes that are left), then run again",
         )
 
-    def attempt(self) -> JobEnded:
-        """Run the command to its end on one node.
-
-        Raises:
-            RayError: its node ended before.
+    def _is_placed(self, agent: Any, room: Mapping[str, float]) -> bool:
+        """Return whether the agent has a node, which is then checked; False if its room is no longer right, as nodes
+        come and go.
         """
-        with self._process() as (process, room):
-            environment = {**self.environment, MOST: f"{room.cpus:.0f}"}
-            self.watch.answer(process.start.remote(self.command, str(Path.cwd()), environment))
-            try:
-                while True:
-                    heard: Heard = self.watch.answer(process.read.remote())
-                    if heard.output or heard.ended:
-                        self.write(heard.output)
-                    if heard.ended:
-                        return replace(heard.ended, node=nodes.named(heard.node))
-            finally:
-                with suppress(RayError):
-                    ray.get(process.end.remote(), timeout=_END_SECONDS)
-
-    @contextmanager
-    def _process(self) -> Iterator[tuple[Any, _Room]]:
-        """Yield a process of a checked node, once one has room; nodes may come and go meanwhile."""
-        kind = ray.remote(max_restarts=0, max_concurrency=2)(Agent)  # one reads, the other may end
-        while True:
-            room = _room()
-            options = {"num_cpus": room.cpus, "num_gpus": room.gpus, "scheduling_strategy": "SPREAD"}
-            process = kind.options(**options).remote()
-            try:
-                if self._is_placed(process, room):
-                    yield process, room
-                    return
-            finally:
-                ray.kill(process)
-
-    def _is_placed(self, process: Any, room: _Room) -> bool:
-        """Return whether the process has a node, which is then checked; False if its room is no longer right."""
         with nodes.token_in(self.shared) as token:
-            asked = process.facts.remote(token)
+            asked = agent.facts.remote(token)
             while not self.watch.done([asked]):
                 if _room() != room:
                     return False
@@ -272,6 +237,20 @@ class _Job:
             nodes.check_nodes([facts], nodes.facts_of(token, "here"), self.shared)
         _LOG.info("runs on node %s", facts.node)
         return True
+
+    def _run_by(self, agent: Any, room: Mapping[str, float]) -> JobEnded:
+        environment = {**self.environment, MOST: f"{room['num_cpus']:.0f}"}
+        self.watch.answer(agent.start.remote(self.command, str(Path.cwd()), environment))
+        try:
+            while True:
+                heard: Heard = self.watch.answer(agent.read.remote())
+                if heard.output or heard.ended:
+                    self.write(heard.output)
+                if heard.ended:
+                    return replace(heard.ended, node=nodes.named(heard.node))
+        finally:
+            with suppress(RayError):
+                ray.get(agent.end.remote(), timeout=_END_SECONDS)
 
 
 def run_jobs(
@@ -301,28 +280,22 @@ def run_jobs(
         return list(threads.map(_Job.run, jobs))
 
 
-def _room() -> _Room:
-    """Return the share of the smallest node; of those with GPUs, if any has one.
+def _room() -> dict[str, float]:
+    """Return what each command takes of a node: as much as the smallest one has, so that any of them can run it; of
+    those with GPUs, if any has one.
 
     Raises:
         TransientError: no node runs commands.
     """
-    have = [Counter(node["Resources"]) for node in _workers()]
-    gpus = [one for one in have if one["GPU"]]
-    fitting = gpus or have
-    return _Room(min(one["CPU"] for one in fitting), min(one["GPU"] for one in fitting))
-
-
-def _workers() -> list[dict[str, Any]]:
-    """Return the nodes that are alive and have cores for commands."""
     alive = nodes.living()
-    found = [node for node in alive if node["Resources"].get("CPU")]
-    if not found:
+    have = [Counter(node["Resources"]) for node in alive if node["Resources"].get("CPU")]
+    if not have:
         raise TransientError(
             f"no node of the cluster runs commands: {len(alive)} nodes, all without cores (`--num-cpus=0`)",
             do="start one with cores: `ray start --address=HEAD:6379` (docs/cluster.md)",
         )
-    return found
+    fitting = [one for one in have if one["GPU"]] or have
+    return {"num_cpus": min(one["CPU"] for one in fitting), "num_gpus": min(one["GPU"] for one in fitting)}
 
 
 @dataclass(frozen=True)

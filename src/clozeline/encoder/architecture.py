@@ -11,11 +11,12 @@ rounding, at a fraction of the cost.
 Shapes: B rows, L tokens, X any axis; Q positions of each row; P any axes of positions: T of all rows, or [B, Q].
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Literal, Protocol, Self, cast
+from typing import Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +24,9 @@ from transformers import PretrainedConfig
 
 from clozeline.params.model import ModelParams
 
-Norm = Literal["layer", "rms"]
-
 Pooling = Literal["first", "last", "mean"]
 
-_OWN_ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
+OWN_ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
     {
         "gelu": nn.GELU,
         "gelu_pytorch_tanh": partial(nn.GELU, approximate="tanh"),
@@ -110,7 +109,6 @@ class Architecture:
     """Whether norms precede attention and MLP and follow the last layer (pre-norm); otherwise they follow each residual
     sum (Xiong et al. 2020).
     """
-    norm: Norm = "layer"
     has_norm_bias: bool = True
     has_attention_bias: bool = True
     has_mlp_bias: bool = True
@@ -154,12 +152,6 @@ class HeadShape:
     dense_std: float = 0.02
     output_std: float = 0.02
     cutoff: float | None = None
-
-
-def norm_of(kind: Norm, width: int, epsilon: float, *, has_bias: bool) -> nn.Module:
-    if kind == "rms":
-        return nn.RMSNorm(width, eps=epsilon)
-    return nn.LayerNorm(width, eps=epsilon, bias=has_bias)
 
 
 @dataclass(frozen=True)
@@ -220,25 +212,14 @@ def activation_of(name: str) -> nn.Module:
     """Return a new module.
 
     Raises:
-        KeyError: `name` is not among `known_activations`.
+        KeyError: `name` is neither in OWN_ACTIVATIONS nor in transformers' table.
     """
-    if name in _OWN_ACTIVATIONS:
-        return _OWN_ACTIVATIONS[name]()
+    if name in OWN_ACTIVATIONS:
+        return OWN_ACTIVATIONS[name]()
     from transformers.activations import ACT2FN
 
     module: nn.Module = ACT2FN[name]
     return module
-
-
-def is_known_activation(name: str) -> bool:
-    return name in _OWN_ACTIVATIONS or name in known_activations()
-
-
-def known_activations() -> list[str]:
-    """Return the names that transformers knows, sorted."""
-    from transformers.activations import ACT2FN
-
-    return sorted(ACT2FN)
 
 
 def first_position(config: PretrainedConfig) -> int:
@@ -251,53 +232,47 @@ def longest_row_of(config: PretrainedConfig) -> int:
     return int(config.max_position_embeddings) - first_position(config)
 
 
-class Positions(Protocol):
+class Positions(ABC):
     """The requested positions of each row, in order."""
 
-    @property
-    def position_BQ(self) -> Tensor:
+    @abstractmethod
+    def queries_BQ(self) -> Tensor:
         """Position of each query in its row; [1, Q] if the same in all rows."""
 
     @property
     def are_few(self) -> bool:
         """Whether computing the last layer for these positions alone pays off."""
+        return True
 
+    @abstractmethod
     def of(self, values_BLX: Tensor) -> Tensor:
         """Return `values_PX` at these positions."""
 
     def as_queries(self, values_PX: Tensor) -> Tensor:
         """Return `values_BQX`: attention needs the same number of queries in each row."""
+        return values_PX
 
     def from_queries(self, values_BQX: Tensor) -> Tensor:
         """Return `values_PX`: the inverse of `as_queries`."""
+        return values_BQX
 
 
-class FirstPosition:
+class FirstPosition(Positions):
     """The first token of each row, usually [CLS]; P is [B, 1]."""
 
-    are_few = True
-
-    @property
-    def position_BQ(self) -> Tensor:
+    def queries_BQ(self) -> Tensor:
         return torch.zeros(1, 1, dtype=torch.long)
 
     def of(self, values_BLX: Tensor) -> Tensor:
         return values_BLX[:, :1]
 
-    def as_queries(self, values_PX: Tensor) -> Tensor:
-        return values_PX
-
-    def from_queries(self, values_BQX: Tensor) -> Tensor:
-        return values_BQX
-
 
 @dataclass(frozen=True)
-class ChosenPositions:
+class ChosenPositions(Positions):
     """The same number of positions in each row, that of the row with the most; P is [B, Q]."""
 
     position_BQ: Tensor
     length: int
-    are_few = True
 
     @classmethod
     def where(cls, is_asked_BL: Tensor) -> Self:
@@ -314,19 +289,16 @@ class ChosenPositions:
         # The number stays a tensor, so that a traced graph computes it.
         return cls(key_BL.topk(cast(int, num_asked), dim=1).indices, length)
 
+    def queries_BQ(self) -> Tensor:
+        return self.position_BQ
+
     def of(self, values_BLX: Tensor) -> Tensor:
         first_B1 = self.length * torch.arange(values_BLX.shape[0], device=values_BLX.device).unsqueeze(1)
         return values_BLX.flatten(0, 1)[self.position_BQ + first_B1]
 
-    def as_queries(self, values_PX: Tensor) -> Tensor:
-        return values_PX
-
-    def from_queries(self, values_BQX: Tensor) -> Tensor:
-        return values_BQX
-
 
 @dataclass(frozen=True)
-class Slots:
+class Slots(Positions):
     """Any number of positions in each row; P is T."""
 
     slot_T: Tensor
@@ -350,8 +322,7 @@ class Slots:
         first_B = torch.searchsorted(self.slot_T, starts_B)
         return row_T, torch.arange(len(self.slot_T), device=self.slot_T.device) - first_B[row_T]
 
-    @property
-    def position_BQ(self) -> Tensor:
+    def queries_BQ(self) -> Tensor:
         return self.as_queries(self.slot_T % self.length)
 
     def of(self, values_BLX: Tensor) -> Tensor:

@@ -134,8 +134,10 @@ def published_config(name: str) -> Any:
     return checkpoint.config(has_weights=False)
 
 
-def find_checkpoint(name: str, revision: str | None) -> tuple[Checkpoint, dict[str, Any]]:
+def find_checkpoint(name: str, revision: str | None, named: str | None = None) -> tuple[Checkpoint, dict[str, Any]]:
     """Return the checkpoint `name`, a folder or a name on the hub, and the content of its config.json.
+
+    `named`: the knob that names it, for the error.
 
     Raises:
         ArtifactError: there is none.
@@ -145,11 +147,12 @@ def find_checkpoint(name: str, revision: str | None) -> tuple[Checkpoint, dict[s
             checkpoint = Checkpoint(name, pinned(name, revision))
             facts, _ = PretrainedConfig.get_config_dict(**checkpoint.where)
     except OSError as error:
+        at = f" --revision {revision}" if revision else ""
         raise ArtifactError(
-            f"{name}: there is no such model",
+            f"{named or name}: there is no such model",
             given="no config.json in it" if Path(name).is_dir() else "no folder, and none on the hub, or no answer",
             expected="a folder with config.json and weights, or a name on the hub and a network",
-            do=f"check the name; with a network, run `hf download {name} --local-dir FOLDER`",
+            do=f"check the name; with a network, run `hf download {name}{at} --local-dir FOLDER`",
         ) from error
     return checkpoint, dict(facts)
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from clozeline.encoder.architecture import Architecture, HeadShape, LayerKind, Positions, activation_of, norm_of
+from clozeline.encoder.architecture import Architecture, HeadShape, LayerKind, Positions, activation_of
 
 _STEPS = 2**16
 _LOWEST_64 = -(2**63)
@@ -70,7 +70,7 @@ class Embeddings(nn.Module):
         pad_position = of.pad_id if of.counts_from_pad else None
         self.positions = nn.Embedding(of.num_positions, width, padding_idx=pad_position) if of.num_positions else None
         self.types = nn.Embedding(of.num_types, width) if of.num_types else None
-        self.norm = norm_of(of.norm, width, of.norm_epsilon, has_bias=of.has_norm_bias)
+        self.norm = nn.LayerNorm(width, of.norm_epsilon, bias=of.has_norm_bias)
         self.dropout = DropoutOf16Bits(of.dropouts.embedding)
         self._pad_id = of.pad_id if of.counts_from_pad else None
 
@@ -191,7 +191,7 @@ class Layer(nn.Module):
 
     def __init__(self, of: Architecture, *, is_first: bool) -> None:
         super().__init__()
-        new_norm = partial(norm_of, of.norm, of.hidden_size, of.norm_epsilon, has_bias=of.has_norm_bias)
+        new_norm = partial(nn.LayerNorm, of.hidden_size, of.norm_epsilon, bias=of.has_norm_bias)
         # The norm of the embeddings precedes the first layer.
         self.attention_norm = nn.Identity() if of.is_pre_norm and is_first else new_norm()
         self.attention = Attention(of)
@@ -226,9 +226,8 @@ class Encoder(nn.Module):
         is_factorized = of.embedding_size is not None
         self.embedding_projection = nn.Linear(of.table_width, of.hidden_size) if is_factorized else None
         self.layers = nn.ModuleList(Layer(of, is_first=number == 0) for number in range(max(of.uses) + 1))
-        self.final_norm = (
-            norm_of(of.norm, of.hidden_size, of.norm_epsilon, has_bias=of.has_norm_bias) if of.is_pre_norm else None
-        )
+        final_norm = nn.LayerNorm(of.hidden_size, of.norm_epsilon, bias=of.has_norm_bias)
+        self.final_norm = final_norm if of.is_pre_norm else None
         self.recomputes = False
         """Whether the backward pass recomputes each layer to save memory (gradient checkpointing, Chen et al. 2016)."""
 
@@ -264,7 +263,7 @@ class Encoder(nn.Module):
             hidden = self._through(last, hidden, sight)
             hidden = hidden if positions is None else positions.of(hidden)
         else:
-            sight = self._sight(kinds[-1], positions.position_BQ.to(input_ids.device), every_1L, is_real_BL)
+            sight = self._sight(kinds[-1], positions.queries_BQ().to(input_ids.device), every_1L, is_real_BL)
             hidden = self._through(last, hidden, sight, positions)
         return Hidden(hidden if self.final_norm is None else self.final_norm(hidden))
 
@@ -288,7 +287,7 @@ class Encoder(nn.Module):
     def _mask(self, kind: LayerKind, position_BQ: Tensor, every_1L: Tensor, is_real_BL: Tensor | None) -> Tensor | None:
         """Return [B or 1, 1, Q or 1, L], True where attention may look; None: everywhere, or up to the query."""
         # An exported graph has to serve every length; otherwise short rows need no window.
-        reach = kind.reach if _is_recorded() or every_1L.shape[1] > (kind.reach or 0) + 1 else None
+        reach = kind.reach if torch.compiler.is_exporting() or every_1L.shape[1] > (kind.reach or 0) + 1 else None
         is_causal = self.architecture.is_causal
         if reach is None and not (is_causal and (is_real_BL is not None or position_BQ is not every_1L)):
             return None if is_real_BL is None else is_real_BL[:, None, None]
@@ -310,11 +309,6 @@ def _turns(position_BX: Tensor, theta: float, size: int) -> tuple[Tensor, Tensor
     return torch.cat((angle_BXE, angle_BXE), dim=-1).cos(), torch.cat((-sin_BXE, sin_BXE), dim=-1)
 
 
-def _is_recorded() -> bool:
-    """Whether torch.export is recording a graph, which has to serve other lengths too."""
-    return torch.compiler.is_exporting()
-
-
 class Head(nn.Module):
     """Head with the parts that `HeadShape` names, in order: dropout, dense, activation, norm, dropout, output."""
 
@@ -325,11 +319,8 @@ class Head(nn.Module):
         self.dropout_before = DropoutOf16Bits(shape.dropout_before)
         self.dense = None if shape.dense_size is None else nn.Linear(hidden_size, width, bias=shape.has_dense_bias)
         self.activation = None if shape.activation is None else activation_of(shape.activation)
-        self.norm = (
-            None
-            if shape.norm_epsilon is None
-            else norm_of("layer", width, shape.norm_epsilon, has_bias=shape.has_norm_bias)
-        )
+        epsilon = shape.norm_epsilon
+        self.norm = None if epsilon is None else nn.LayerNorm(width, epsilon, bias=shape.has_norm_bias)
         self.dropout_after = DropoutOf16Bits(shape.dropout_after)
         self.output = nn.Linear(width, shape.num_outputs, bias=shape.has_output_bias) if shape.num_outputs else None
 

@@ -7,6 +7,7 @@ Shapes: B rows, L tokens, H hidden; P any axes of positions.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,14 +22,13 @@ from transformers.utils import logging
 
 from clozeline.encoder.architecture import ChosenPositions, FirstPosition, Pooling, Positions
 from clozeline.encoder.families import LAYOUTS
-from clozeline.encoder.families.layout import HeadKind, Layout
+from clozeline.encoder.families.layout import HeadKind, Layout, class_name_of
 from clozeline.encoder.layers import Encoder, Head, mean_over_tokens
 from clozeline.system.errors import ArtifactError
 
 _ADDED = ("attention.output", "mlp.output")
 """Matrices that write to the residual stream."""
 
-_TIED = "head.output.weight"
 _BIAS = "head.output.bias"
 _NARROW = 10**-4.5
 """Standard deviation of new rows over that of trained rows; its square is the 1e-9 of transformers."""
@@ -113,11 +113,99 @@ class Logits(NamedTuple):
     """
 
 
-class EncoderModel(nn.Module):
+class HeadedModel(nn.Module, ABC):
     """An encoder with a head. Initial weights come from the global random state."""
 
+    config: Any
+    kind: HeadKind
+    encoder: Any
+    head: Any
     head_dropout = 0.0
     """Dropout rate on the input of the head, in training."""
+
+    @property
+    def base_model(self) -> Any:
+        """The encoder, under transformers' name for it."""
+        return self.encoder
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def prefix(self) -> str:
+        """Prefix of the encoder's published weights."""
+        return "encoder"
+
+    def of_encoder(self, published: Iterable[str]) -> list[str]:
+        """Return those of the model's published names that belong to the encoder itself, without head and pooler."""
+        return [name for name in published if name.startswith(f"{self.prefix}.")]
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        positions: Positions | None = None,
+    ) -> Logits:
+        """Return logits. `positions`: as in `Encoder.forward`, ignored by a head that pools.
+
+        A head that pools one token computes that token only.
+        """
+        pooling: Pooling | None = self.head.shape.pooling
+        if pooling is not None:
+            positions = _POOLED_AT[pooling](self, input_ids)
+        hidden = self.encoder(input_ids, attention_mask, token_type_ids, positions).last_hidden_state
+        if pooling is not None:
+            hidden = mean_over_tokens(hidden, attention_mask) if pooling == "mean" else hidden[:, 0]
+        return Logits(self.says(hidden))
+
+    def says(self, hidden_PH: Tensor) -> Tensor:
+        """Return the logits of the encoder's hidden states: run the head alone."""
+        if self.training and self.head_dropout:
+            hidden_PH = functional.dropout(hidden_PH, self.head_dropout)
+        logits_PC: Tensor = self.head(hidden_PH)
+        return logits_PC.squeeze(-1) if self.kind == "rtd" else logits_PC
+
+    def save(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Write config.json and model.safetensors in the form that stock transformers reads.
+
+        `weights`: used instead of the model's own, under our names.
+
+        Raises:
+            OSError: the write failed.
+        """
+        self._write(out, self.kind, weights or self.state_dict())
+
+    def save_encoder(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Write the encoder without its head, in the form that stock `AutoModel` reads."""
+        self._write(out, "feature-extraction", weights or self.state_dict())
+
+    def _kept(self, kind: HeadKind, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what a model of this kind writes of its own weights: shared ones once."""
+        repeated = self._repeated()
+        is_whole = kind == self.kind
+        return {
+            name: weight
+            for name, weight in weights.items()
+            if name not in repeated and (is_whole or name.startswith("encoder."))
+        }
+
+    def _repeated(self) -> set[str]:
+        """Return the further names of shared weights, such as that of a tied head."""
+        every = {name for name, _ in self.named_parameters(remove_duplicate=False)}
+        return every - {name for name, _ in self.named_parameters()}
+
+    @abstractmethod
+    def _write(self, out: Path, kind: HeadKind, weights: Mapping[str, Tensor]) -> None:
+        """Write the model as one of this kind; of another kind than its own, the encoder alone."""
+
+
+class EncoderModel(HeadedModel):
+    """A model on our layers."""
+
+    encoder: Encoder
+    head: Head
 
     def __init__(self, config: Any, kind: HeadKind) -> None:
         """`config`: a transformers configuration of a family in LAYOUTS.
@@ -146,31 +234,18 @@ class EncoderModel(nn.Module):
             self.head.output.weight = self.encoder.embeddings.tokens.weight
 
     @property
-    def base_model(self) -> Encoder:
-        """The encoder, under transformers' name for it."""
-        return self.encoder
-
-    @property
     def layout(self) -> Layout:
         return LAYOUTS[self.config.model_type]
 
     @property
     def prefix(self) -> str:
-        """Prefix of the encoder's published weights."""
         return self.layout.prefix
-
-    @property
-    def device(self) -> torch.device:
-        return self.encoder.embeddings.tokens.weight.device
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.embeddings.tokens
 
     def set_input_embeddings(self, table: nn.Embedding) -> None:
         self.encoder.embeddings.tokens = table
-
-    def get_output_embeddings(self) -> nn.Linear | None:
-        return self.head.output
 
     def resize_token_embeddings(self, vocab_size: int) -> None:
         """Resize the vocabulary.
@@ -190,56 +265,15 @@ class EncoderModel(nn.Module):
     def gradient_checkpointing_enable(self) -> None:
         self.encoder.recomputes = True
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        positions: Positions | None = None,
-    ) -> Logits:
-        """Return logits. `positions`: as in `Encoder.forward`, ignored by a head that pools.
-
-        A head that pools one token computes that token only.
-        """
-        pooling = self.head.shape.pooling
-        if pooling is not None:
-            positions = _POOLED_AT[pooling](self, input_ids)
-        hidden = self.encoder(input_ids, attention_mask, token_type_ids, positions).last_hidden_state
-        if pooling is not None:
-            hidden = mean_over_tokens(hidden, attention_mask) if pooling == "mean" else hidden[:, 0]
-        return Logits(self.says(hidden))
-
-    def says(self, hidden_PH: Tensor) -> Tensor:
-        """Return the logits of the encoder's hidden states: run the head alone."""
-        if self.training and self.head_dropout:
-            hidden_PH = functional.dropout(hidden_PH, self.head_dropout)
-        logits_PC: Tensor = self.head(hidden_PH)
-        return logits_PC.squeeze(-1) if self.kind == "rtd" else logits_PC
-
-    def save(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-        """Write config.json and model.safetensors in the form that stock transformers reads.
-
-        `weights`: used instead of the model's own, under our names.
-
-        Raises:
-            OSError: the write failed.
-        """
-        self._write(out, self.kind, weights or self.state_dict())
-
-    def save_encoder(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-        """Write the encoder without its head, in the form that stock `AutoModel` reads."""
-        named = (weights or self.state_dict()).items()
-        self._write(out, "feature-extraction", {name: it for name, it in named if name.startswith("encoder.")})
-
     def _write(self, out: Path, kind: HeadKind, weights: Mapping[str, Tensor]) -> None:
-        own = {name: weight for name, weight in weights.items() if not (name == _TIED and self.head.shape.is_tied)}
+        own = self._kept(kind, weights)
         published = self.layout.published(own, self.config, kind)
         row = self.layout.heads[kind]
         named = {published[name]: weight for name, weight in own.items()}
         if _BIAS in own and "output.bias" in row.names and not self.head.shape.is_tied:
             # transformers 5 reads the bias of an untied output layer only under its second name.
             named[_second_name(published[_BIAS])] = own[_BIAS].clone()
-        write_model(self.config, row.class_name, named, out)
+        write_model(self.config, class_name_of(self.layout.config_class, kind), named, out)
 
     def load(self, weights: Mapping[str, Tensor]) -> list[str]:
         """Load weights by their published names. Parameters without a weight keep their values.
@@ -269,7 +303,6 @@ class EncoderModel(nn.Module):
         return missing
 
     def of_encoder(self, published: Iterable[str]) -> list[str]:
-        """Return the published names that belong to the encoder itself, without head and pooler."""
         own = [name for name, _ in self.named_parameters() if name.startswith("encoder.")]
         names = set(self.layout.published(own, self.config, self.kind).values())
         return [name for name in published if name in names]
@@ -323,7 +356,7 @@ def _resized(rows_VX: Tensor, num_rows: int) -> Tensor:
     return torch.cat((kept_VX, mean_X + _NARROW * std_X * added_NX))
 
 
-def _last_real(model: EncoderModel, input_ids_BL: Tensor) -> ChosenPositions:
+def _last_real(model: HeadedModel, input_ids_BL: Tensor) -> ChosenPositions:
     """Return the last real token of each row, from which decoders classify."""
     place_L = torch.arange(input_ids_BL.shape[1], device=input_ids_BL.device)
     last_B = (place_L * (input_ids_BL != model.config.pad_token_id)).argmax(dim=1)

@@ -26,22 +26,20 @@ Shapes: B rows, L longest row, H hidden, V vocabulary; P any axes of positions.
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import AutoConfig, PretrainedConfig
 
 from clozeline.encoder.architecture import HeadShape, Positions, shape_of
-from clozeline.encoder.families.layout import HeadKind, TokenIds
-from clozeline.encoder.layers import Head, Hidden, mean_over_tokens
-from clozeline.encoder.model import Logits, draw_head, write_model
+from clozeline.encoder.families.layout import HeadKind, TaskHead, TokenIds, class_name_of
+from clozeline.encoder.layers import Head, Hidden
+from clozeline.encoder.model import HeadedModel, draw_head, write_model
 from clozeline.params.model import ModelParams, is_own
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError
 
@@ -53,16 +51,7 @@ _CONTRACT = "read the contract: docs/pretraining.md, under â€œYour own encoderâ€
 
 OWN_MODEL_TYPE = "clozeline-encoder"
 
-_CLASSES: Mapping[HeadKind, str] = MappingProxyType(
-    {
-        "mlm": "OwnForMaskedLM",
-        "feature-extraction": "OwnModel",
-        "text-classification": "OwnForSequenceClassification",
-        "token-classification": "OwnForTokenClassification",
-        "question-answering": "OwnForQuestionAnswering",
-    }
-)
-"""Name of each kind of model in config.json, with the ending that transformers gives to its classes."""
+_KINDS: tuple[HeadKind, ...] = ("mlm", *get_args(TaskHead))
 
 
 def built(params: ModelParams, ids: TokenIds) -> nn.Module:
@@ -84,17 +73,6 @@ def hidden_of(output: Any) -> Tensor:
     """Return `hidden_BLH` of what your encoder returned: a tensor, or an object with `last_hidden_state`."""
     hidden_BLH: Tensor = output if isinstance(output, Tensor) else output.last_hidden_state
     return hidden_BLH
-
-
-def sources_of_code(family: str, encoder: nn.Module) -> list[Path]:
-    """Return the files that define the encoder: the module that `family` names, and those of the same package that
-    define its parts.
-    """
-    named = family.partition(":")[0]
-    package = named.partition(".")[0]
-    modules = {named, *(kind.__module__ for part in encoder.modules() for kind in type(part).__mro__)}
-    own = (sys.modules[name] for name in modules if name.partition(".")[0] == package)
-    return sorted(Path(file) for module in own if (file := module.__file__) is not None)
 
 
 def sources_of_family(family: str) -> list[Path]:
@@ -276,17 +254,23 @@ class OwnEncoder(nn.Module):
         self.own = own
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        positions: Positions | None = None,
     ) -> Hidden:
-        """Return the hidden states. Your encoder gets no token types: `token_type_ids` is ignored."""
-        return Hidden(hidden_of(self.own(input_ids, attention_mask=attention_mask)))
+        """Return the hidden states at `positions`; None: at all. Your encoder computes all, and gets no token types."""
+        hidden_BLH = hidden_of(self.own(input_ids, attention_mask=attention_mask))
+        return Hidden(hidden_BLH if positions is None else positions.of(hidden_BLH))
 
 
-class OwnModel(nn.Module):
-    """Your own encoder with a head. Initial weights come from the global random state."""
+class OwnModel(HeadedModel):
+    """Your own encoder with a head."""
 
-    head_dropout = 0.0
-    """Dropout rate on the input of the head, in training."""
+    config: OwnConfig
+    encoder: OwnEncoder
+    head: Head
 
     def __init__(self, config: OwnConfig, kind: HeadKind) -> None:
         """Build the encoder by the code that the configuration names: check first that the params name it too.
@@ -296,9 +280,9 @@ class OwnModel(nn.Module):
             ParamsError: `build` is missing or fails, or the encoder breaks the contract.
         """
         super().__init__()
-        if kind not in _CLASSES:
+        if kind not in _KINDS:
             raise ArtifactError(
-                f"an encoder of your own has no head for {kind}, only for {', '.join(_CLASSES)}",
+                f"an encoder of your own has no head for {kind}, only for {', '.join(_KINDS)}",
                 do="choose another objective or kind of task",
             )
         self.config, self.kind = config, kind
@@ -310,20 +294,6 @@ class OwnModel(nn.Module):
         if self.head.shape.is_tied:
             assert self.head.output is not None
             self.head.output.weight = own.get_input_embeddings().weight
-
-    @property
-    def base_model(self) -> OwnEncoder:
-        """The encoder, under transformers' name for it."""
-        return self.encoder
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.parameters()).device
-
-    @property
-    def prefix(self) -> str:
-        """Prefix of the encoder's weights."""
-        return "encoder"
 
     @property
     def layers(self) -> nn.ModuleList | None:
@@ -341,10 +311,6 @@ class OwnModel(nn.Module):
         """
         raise TypeError(f"{type(self.encoder.own).__name__} keeps its own table, not {type(table).__name__}")
 
-    def of_encoder(self, published: Iterable[str]) -> list[str]:
-        """See `Model`."""
-        return [name for name in published if name.startswith(f"{self.prefix}.")]
-
     def gradient_checkpointing_enable(self) -> None:
         """Turn on gradient checkpointing in your encoder.
 
@@ -359,51 +325,8 @@ class OwnModel(nn.Module):
             )
         own.gradient_checkpointing_enable()
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        positions: Positions | None = None,
-    ) -> Logits:
-        """Return logits. `positions`: positions that the head computes; None: all. A head that pools ignores them."""
-        hidden_PH = self.encoder(input_ids, attention_mask).last_hidden_state
-        if self.head.shape.pooling is not None:
-            hidden_PH = mean_over_tokens(hidden_PH, attention_mask)
-        elif positions is not None:
-            hidden_PH = positions.of(hidden_PH)
-        return Logits(self.says(hidden_PH))
-
-    def says(self, hidden_PH: Tensor) -> Tensor:
-        """Return the logits of the encoder's hidden states: run the head alone."""
-        if self.training and self.head_dropout:
-            hidden_PH = functional.dropout(hidden_PH, self.head_dropout)
-        logits_PC: Tensor = self.head(hidden_PH)
-        return logits_PC
-
-    def save(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-        """Write config.json and model.safetensors, a shared weight once. `weights`: used instead of the model's own.
-
-        Raises:
-            OSError: the write failed.
-        """
-        self._write(out, self.kind, weights)
-
-    def save_encoder(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-        """Write the encoder without its head."""
-        self._write(out, "feature-extraction", weights)
-
-    def _write(self, out: Path, kind: HeadKind, weights: Mapping[str, Tensor] | None) -> None:
-        repeated = self._repeated()
-        kept = {name: it for name, it in (weights or self.state_dict()).items() if name not in repeated}
-        if kind == "feature-extraction":
-            kept = {name: kept[name] for name in self.of_encoder(kept)}
-        write_model(self.config, _CLASSES[kind], kept, out)
-
-    def _repeated(self) -> set[str]:
-        """Return the further names of shared weights, such as that of a tied head."""
-        every = {name for name, _ in self.named_parameters(remove_duplicate=False)}
-        return every - {name for name, _ in self.named_parameters()}
+    def _write(self, out: Path, kind: HeadKind, weights: Mapping[str, Tensor]) -> None:
+        write_model(self.config, class_name_of(OwnConfig, kind), self._kept(kind, weights), out)
 
     @classmethod
     def loaded(cls, config: OwnConfig, kind: HeadKind, weights: Mapping[str, Tensor]) -> tuple[Self, list[str]]:
@@ -418,7 +341,7 @@ class OwnModel(nn.Module):
         """
         saved = next(iter(config.architectures or []), None)
         model = cls(config, kind)
-        if saved != _CLASSES[kind]:
+        if saved != class_name_of(OwnConfig, kind):
             weights = {name: it for name, it in weights.items() if not name.startswith("head.")}
         try:
             report = model.load_state_dict(weights, strict=False)
@@ -438,10 +361,16 @@ def fresh_own(params: ModelParams, ids: TokenIds) -> OwnModel:
 
 
 def sources_of(model: object) -> list[Path]:
-    """Return the files that define your own encoder; empty for other models."""
+    """Return the files that define your own encoder: the module that its family names, and those of the same package
+    that define its parts; empty for other models.
+    """
     if not isinstance(model, OwnModel):
         return []
-    return sources_of_code(model.config.model_params.family, model.encoder.own)
+    named = model.config.model_params.family.partition(":")[0]
+    package = named.partition(".")[0]
+    modules = {named, *(kind.__module__ for part in model.encoder.own.modules() for kind in type(part).__mro__)}
+    own = (sys.modules[name] for name in modules if name.partition(".")[0] == package)
+    return sorted(Path(file) for module in own if (file := module.__file__) is not None)
 
 
 def _shape_of_head(config: OwnConfig, kind: HeadKind) -> HeadShape:

@@ -1,22 +1,17 @@
-"""Models of transformers' own classes behind the interface of `Model`, for families that do not run on our layers."""
+"""Models of transformers' own classes for families that do not run on our layers."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from clozeline.encoder.architecture import Positions
 from clozeline.encoder.families.layout import HeadKind
-from clozeline.encoder.model import Logits, errors_only, failed_writes_as_os_errors
+from clozeline.encoder.model import HeadedModel, Logits, errors_only, failed_writes_as_os_errors
 from clozeline.system.errors import ArtifactError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 _CLASSES: Mapping[HeadKind, str] = MappingProxyType(
     {
@@ -36,55 +31,39 @@ _HEADS: Mapping[str, str] = MappingProxyType(
 """`model_type` → module that predicts tokens, for classes with a single one: it is called with the targets alone."""
 
 
-class StockModel(nn.Module):
-    """A stock model with the interface of `Model`. Its last layer computes every position; so does its head, unless
-    `_HEADS` names it.
-    """
+class StockModel(HeadedModel):
+    """A stock model. Its last layer computes every position; so does its head, unless `_HEADS` names it."""
 
-    head_dropout = 0.0
+    stock: Any
 
-    def __init__(self, stock: "PreTrainedModel", kind: HeadKind) -> None:
+    def __init__(self, stock: Any, kind: HeadKind) -> None:
         super().__init__()
-        self.stock, self.kind = stock, kind
+        self.stock, self.kind, self.config = stock, kind, stock.config
 
     @property
-    def config(self) -> Any:
-        return self.stock.config
+    def base_model(self) -> Any:
+        return self.stock.base_model
 
     @property
-    def base_model(self) -> nn.Module:
-        base_model: nn.Module = self.stock.base_model
-        return base_model
+    def head(self) -> Any:
+        """The head of a language model that `_HEADS` names."""
+        return getattr(self.stock, _HEADS[self.config.model_type])
 
     @property
-    def device(self) -> torch.device:
-        device: torch.device = self.stock.device
-        return device
+    def prefix(self) -> str:
+        return str(self.stock.base_model_prefix)
 
-    def get_input_embeddings(self) -> nn.Module:
-        table: nn.Module = self.stock.get_input_embeddings()
-        return table
+    def get_input_embeddings(self) -> Any:
+        return self.stock.get_input_embeddings()
 
     def set_input_embeddings(self, table: nn.Module) -> None:
         self.stock.set_input_embeddings(table)
 
-    def get_output_embeddings(self) -> nn.Module | None:
-        output: nn.Module | None = self.stock.get_output_embeddings()
-        return output
-
-    @property
-    def prefix(self) -> str:
-        """Prefix of the encoder's published weights."""
-        prefix: str = self.stock.base_model_prefix
-        return prefix
-
     def of_encoder(self, published: Iterable[str]) -> list[str]:
-        """See `Model`."""
         prefix = "" if self.kind == "feature-extraction" else f"{self.prefix}."
         return [name for name in published if name.startswith(prefix) and "pooler" not in name]
 
     def resize_token_embeddings(self, vocab_size: int) -> None:
-        """See `Model`."""
         with errors_only():
             self.stock.resize_token_embeddings(vocab_size, mean_resizing=True)
 
@@ -115,33 +94,15 @@ class StockModel(nn.Module):
             hidden_PH = positions.of(hidden_PH)
         return self.says(hidden_PH)
 
-    def says(self, hidden_PH: Tensor) -> Tensor:
-        """Return the logits of the encoder's hidden states: run the head alone."""
-        if self.training and self.head_dropout:
-            hidden_PH = functional.dropout(hidden_PH, self.head_dropout)
-        logits_PV: Tensor = getattr(self.stock, _HEADS[self.config.model_type])(hidden_PH)
-        return logits_PV
-
-    def save(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-        """See `Model`.
-
-        Raises:
-            OSError: the write failed.
-        """
-        self._write(self.stock, "stock.", out, weights)
-
-    def save_encoder(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-        self._write(self.stock.base_model, f"stock.{self.stock.base_model_prefix}.", out, weights)
-
-    def _write(self, model: "PreTrainedModel", prefix: str, out: Path, weights: Mapping[str, Tensor] | None) -> None:
-        named = None
-        if weights is not None:
-            named = {name.removeprefix(prefix): it for name, it in weights.items() if name.startswith(prefix)}
+    def _write(self, out: Path, kind: HeadKind, weights: Mapping[str, Tensor]) -> None:
+        is_whole = kind == self.kind
+        model, prefix = (self.stock, "stock.") if is_whole else (self.base_model, f"stock.{self.prefix}.")
+        named = {name.removeprefix(prefix): it for name, it in weights.items() if name.startswith(prefix)}
         with failed_writes_as_os_errors(), errors_only():
             model.save_pretrained(out, state_dict=named)
 
 
-def stock_class(config: Any, kind: HeadKind) -> "type[PreTrainedModel]":
+def stock_class(config: Any, kind: HeadKind) -> Any:
     """Return transformers' class for this family and head.
 
     Raises:
@@ -155,8 +116,7 @@ def stock_class(config: Any, kind: HeadKind) -> "type[PreTrainedModel]":
             f"{config.model_type} is not in transformers.{_CLASSES[kind]}, so it has no head of this kind",
             do="pre-train another family (`family`), or choose another kind of task",
         )
-    found: type[PreTrainedModel] = mapping[type(config)]
-    return found
+    return mapping[type(config)]
 
 
 def fresh_stock(config: Any, kind: HeadKind) -> StockModel:

@@ -45,6 +45,7 @@ Reader = Callable[[int, Rows], npt.NDArray[np.int64]]
 NORMAL_QUANTILE_95 = 1.959963984540054
 
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+Vectors = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
 Holds = npt.NDArray[np.bool_]
 
@@ -265,9 +266,39 @@ def per_text(holds_A: npt.NDArray[np.bool_], text_A: npt.NDArray[np.int64]) -> n
     return np.bincount(text_A[holds_A], minlength=int(text_A.max(initial=-1)) + 1)
 
 
+Ask = Callable[[OpenModel, Iterable[TextBatch]], Answers]
+"""Function from a model and batches, which hold each text once, to its answers."""
+Count = Callable[[Answers, Answers], Counts]
+"""Function from a model's answers and those of fp32 to its metric as two sums over texts."""
+
+
+def reading(read: Reader) -> Ask:
+    """Ask for the main output, in which `read` finds the answers."""
+    return lambda model, grouped: Answers(answers(model, grouped, read, model.main_output))
+
+
+by_likeliest = reading(likeliest)
+"""Asks for the label or the token with the largest logit."""
+
+
+def comparing(choose: Callable[[Vectors], Places]) -> Ask:
+    """Ask for the embeddings of the texts, by which `choose` finds the answers."""
+
+    def ask(model: OpenModel, grouped: Iterable[TextBatch]) -> Answers:
+        embeddings_TH = embeddings(model, grouped)
+        return Answers(choose(embeddings_TH), embeddings_TH)
+
+    return ask
+
+
+def is_higher(value_A: Numbers) -> Places:
+    """Return whether each value is above the one before it (the first: above the last), as 1 or 0."""
+    return (value_A > np.roll(value_A, 1)).astype(np.int64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Exam:
-    """Exam whose answers are either right or wrong."""
+    """Texts, their right answers, and how a graph is asked and judged."""
 
     texts: Sequence[TokenizedText]
     text_A: Places
@@ -276,6 +307,13 @@ class Exam:
     """Label of each answer; UNKNOWN without a label."""
     metric: str
     """Name of the metric. If it ends with "agreement", fp32's answers serve as the reference."""
+    answers: Ask = by_likeliest
+    count: Count | None = None
+    """None: the metric is the share of right answers."""
+    says: Callable[[Places], Holds] | None = None
+    """Which answers say something: two graphs are compared on what either says. None: all do."""
+    quality: Callable[[OpenModel, Answers], Mapping[str, Measured]] = lambda model, given: {}
+    """Figures of a model and its answers, by name; none if its own stage has measured them."""
 
     @property
     def num_texts(self) -> int:
@@ -287,27 +325,20 @@ class Exam:
         """Whether fp32's answers serve as the reference, because there are no labels."""
         return self.metric.endswith("agreement")
 
-    def answers(self, model: OpenModel, grouped: Iterable[TextBatch]) -> Answers:
-        """Return the answers of `model` to the texts of the exam; `grouped` holds each of them once."""
-        return Answers(answers(model, grouped, self.read, model.main_output))
-
-    def read(self, position: int, rows: Rows) -> Places:
-        """Return the answers for the text with the index `position`."""
-        return likeliest(position, rows)
-
     def counts(self, given: Answers, fp32: Answers) -> Counts:
         """Return the metric of `given` as two sums over texts: of labelled answers, or all if fp32 is the reference."""
+        if self.count is not None:
+            return self.count(given, fp32)
         is_counted = (self.true_A != UNKNOWN) | self.is_agreement
         is_right = is_counted & (given.top1_A == (fp32.top1_A if self.is_agreement else self.true_A))
         return Counts(per_text(is_right, self.text_A), per_text(is_counted, self.text_A))
 
-    def quality(self, model: OpenModel, given: Answers) -> Mapping[str, Measured]:
-        """Return figures of `model`, whose answers are `given`, by name; none if its own stage has measured them."""
-        return {}
-
     def matters(self, one: Answers, other: Answers) -> Holds:
-        """Return which answers of two graphs are compared; by default all."""
-        return np.ones(len(one.top1_A), dtype=np.bool_)
+        """Return which answers of two graphs are compared; all if neither says anything."""
+        if self.says is None:
+            return np.ones(len(one.top1_A), dtype=np.bool_)
+        is_said = self.says(one.top1_A) | self.says(other.top1_A)
+        return is_said if is_said.any() else ~is_said
 
 
 def exam_of(model: OpenModel, sample: Sample) -> Exam:
@@ -334,12 +365,6 @@ def different(texts: Sequence[TokenizedText], sample: Sample) -> list[int]:
     return list(first.values())
 
 
-def either(one: Holds, other: Holds) -> Holds:
-    """Combine two masks by OR; if no position is true in either, return all positions."""
-    is_said = one | other
-    return is_said if is_said.any() else ~is_said
-
-
 def nothing_to_ask(given: str) -> DataError:
     """Return the error for a sample without items."""
     return DataError(
@@ -347,48 +372,45 @@ def nothing_to_ask(given: str) -> DataError:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokensExam(Exam):
-    """Exam of predicted tokens. Its answers are the tokens that the graph serves as `TOP`, not the argmax of logits."""
+def tokens_exam(
+    texts: Sequence[TokenizedText], text_A: Places, true_A: Places, metric: str, asked_T: Sequence[Places]
+) -> Exam:
+    """Return an exam of predicted tokens. Its answers are the tokens that the graph serves as `TOP`.
 
-    asked_T: Sequence[Places]
-    """Answers that each of `texts` gives: its hidden tokens, or the one after a beginning of a text."""
+    Args:
+        asked_T: answers that each of `texts` gives: its hidden tokens, or the one after a beginning of a text.
+    """
 
-    def answers(self, model: OpenModel, grouped: Iterable[TextBatch]) -> Answers:
-        """Return the answers as in serving: a request for tokens alone computes fewer positions than for embeddings."""
+    def ask(model: OpenModel, grouped: Iterable[TextBatch]) -> Answers:
+        # Asked as in serving: a request for tokens alone computes fewer positions than for embeddings.
         batches = list(grouped)
         return Answers(answers(model, batches, named_first, TOP), embeddings(model, batches))
 
-    def quality(self, model: OpenModel, given: Answers) -> Mapping[str, Measured]:
-        is_known_A = self.true_A != UNKNOWN
-        right_A = (given.top1_A == self.true_A)[is_known_A]
-        return {"perplexity": self._perplexity(model), "top1": share(right_A, self.text_A[is_known_A])}
+    def quality(model: OpenModel, given: Answers) -> Mapping[str, Measured]:
+        is_known_A = true_A != UNKNOWN
+        right_A = (given.top1_A == true_A)[is_known_A]
+        return {"perplexity": _perplexity(model, exam, asked_T), "top1": share(right_A, text_A[is_known_A])}
 
-    def _perplexity(self, model: OpenModel) -> Measured:
-        """Return exp of the mean loss of the predicted tokens; the interval is that of the mean over texts."""
-        loss_A = np.zeros(len(self.true_A))
-        output = model.main_output
-        for batch, (values,) in model.run_batches(model.batches(self.texts), output):
-            for position, logits in zip(batch.positions, model.split(batch, output, values), strict=True):
-                asked = self.asked_T[position]
-                scores_PV = np.atleast_2d(logits).astype(np.float64)
-                highest_P = scores_PV.max(axis=1)
-                total_P = highest_P + np.log(np.exp(scores_PV - highest_P[:, None]).sum(axis=1))
-                loss_A[asked] = total_P - scores_PV[np.arange(len(asked)), self.true_A[asked]]
-        is_known_A = self.true_A != UNKNOWN
-        num_T = per_text(is_known_A, self.text_A)
-        loss_T = np.bincount(self.text_A[is_known_A], weights=loss_A[is_known_A], minlength=len(num_T))
-        loss = ratio(loss_T, num_T, int(num_T.sum()))
-        ends = {name: float(np.exp(getattr(loss, name))) for name in ("value", "low", "high")}
-        return loss.model_copy(update=ends)
+    exam = Exam(texts=texts, text_A=text_A, true_A=true_A, metric=metric, answers=ask, quality=quality)
+    return exam
 
 
-class HalvesExam(Exam):
-    """Exam of the texts of `halves`. An answer is the second half nearest to a first half."""
-
-    def answers(self, model: OpenModel, grouped: Iterable[TextBatch]) -> Answers:
-        embeddings_TH = embeddings(model, grouped)
-        return Answers((embeddings_TH[::2] @ embeddings_TH[1::2].T).argmax(axis=1), embeddings_TH)
+def _perplexity(model: OpenModel, exam: Exam, asked_T: Sequence[Places]) -> Measured:
+    """Return exp of the mean loss of the predicted tokens; the interval is that of the mean over texts."""
+    loss_A = np.zeros(len(exam.true_A))
+    output = model.main_output
+    for batch, (values,) in model.run_batches(model.batches(exam.texts), output):
+        for position, logits in zip(batch.positions, model.split(batch, output, values), strict=True):
+            asked = asked_T[position]
+            scores_PV = np.atleast_2d(logits).astype(np.float64)
+            highest_P = scores_PV.max(axis=1)
+            total_P = highest_P + np.log(np.exp(scores_PV - highest_P[:, None]).sum(axis=1))
+            loss_A[asked] = total_P - scores_PV[np.arange(len(asked)), exam.true_A[asked]]
+    is_known_A = exam.true_A != UNKNOWN
+    num_T = per_text(is_known_A, exam.text_A)
+    loss_T = np.bincount(exam.text_A[is_known_A], weights=loss_A[is_known_A], minlength=len(num_T))
+    loss = ratio(loss_T, num_T, int(num_T.sum()))
+    return loss.model_copy(update={name: float(np.exp(getattr(loss, name))) for name in ("value", "low", "high")})
 
 
 def masks_exam(model: OpenEncoder, sample: Sample) -> Exam:
@@ -403,13 +425,8 @@ def masks_exam(model: OpenEncoder, sample: Sample) -> Exam:
     if len(text_A) == 0:
         raise nothing_to_ask(f"{len(read)} texts without a token to mask, such as {sample.texts[0][:60]!r}")
     true_A = np.concatenate([text.true_ids_M for text in hidden])
-    return TokensExam(
-        texts=[it.text for it in hidden],
-        text_A=text_A,
-        true_A=true_A,
-        metric="masked-LM accuracy",
-        asked_T=[np.flatnonzero(text_A == number) for number in range(len(hidden))],
-    )
+    asked_T = [np.flatnonzero(text_A == number) for number in range(len(hidden))]
+    return tokens_exam([it.text for it in hidden], text_A, true_A, "masked-LM accuracy", asked_T)
 
 
 def next_tokens_exam(model: Completer, sample: Sample) -> Exam:
@@ -424,13 +441,10 @@ def next_tokens_exam(model: Completer, sample: Sample) -> Exam:
     asked = [one for of_text in begun for one in of_text]
     if not asked:
         raise nothing_to_ask(f"{len(read)} texts without a token, such as {sample.texts[0][:60]!r}")
-    return TokensExam(
-        texts=[text for text, _ in asked],
-        text_A=np.repeat(np.arange(len(begun)), [len(of_text) for of_text in begun]),
-        true_A=np.array([token_id for _, token_id in asked], dtype=np.int64),
-        metric="next-token accuracy",
-        asked_T=[np.array([number]) for number in range(len(asked))],
-    )
+    text_A = np.repeat(np.arange(len(begun)), [len(of_text) for of_text in begun])
+    true_A = np.array([token_id for _, token_id in asked], dtype=np.int64)
+    asked_T = [np.array([number]) for number in range(len(asked))]
+    return tokens_exam([text for text, _ in asked], text_A, true_A, "next-token accuracy", asked_T)
 
 
 def halves_exam(model: OpenModel, sample: Sample) -> Exam:
@@ -446,4 +460,5 @@ def halves_exam(model: OpenModel, sample: Sample) -> Exam:
         raise nothing_to_ask("no text with at least two tokens")
     texts = [half for place in different(every[1::2], sample) for half in every[2 * place : 2 * place + 2]]
     number_A = np.arange(len(texts) // 2)
-    return HalvesExam(texts=texts, text_A=number_A, true_A=number_A, metric="halves found")
+    ask = comparing(lambda embeddings_TH: (embeddings_TH[::2] @ embeddings_TH[1::2].T).argmax(axis=1))
+    return Exam(texts=texts, text_A=number_A, true_A=number_A, metric="halves found", answers=ask)

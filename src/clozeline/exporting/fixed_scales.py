@@ -21,7 +21,7 @@ import numpy.typing as npt
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from clozeline.exporting.exams import hide
-from clozeline.exporting.graph import num_readers, write_graph
+from clozeline.exporting.graph import float_matrices, num_readers, transposed, write_graph
 from clozeline.exporting.quantization import LEVELS, ActivationRange, Scheme
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.open_model import OpenModel, padded
@@ -185,11 +185,9 @@ def smoothable(graph: GraphProto, products: Collection[str]) -> dict[str, list[W
     table, or shared layers.
     """
     readers = num_readers(graph)
-    stored = {tensor.name for tensor in graph.initializer if _is_matrix(tensor) and readers[tensor.name] == 1}
+    stored = {name for name in float_matrices(graph) if readers[name] == 1}
     weights = {name: Weight(name, 0) for name in stored} | {
-        node.output[0]: Weight(node.input[0], 1)
-        for node in graph.node
-        if node.op_type == "Transpose" and node.input[0] in stored and readers[node.output[0]] == 1
+        turned: Weight(name, 1) for turned, name in transposed(graph, stored).items() if readers[turned] == 1
     }
     found: dict[str, list[Weight | None]] = defaultdict(list)
     for node in graph.node:
@@ -248,10 +246,6 @@ def smoothed(model: ModelProto, factors: Mapping[str, Floats], products: Collect
     graph.ClearField("node")
     graph.node.extend(nodes)
     return copy
-
-
-def _is_matrix(tensor: TensorProto) -> bool:
-    return tensor.data_type == TensorProto.FLOAT and len(tensor.dims) == 2
 
 
 def _tried(seen: Seen) -> Iterator[Floats]:

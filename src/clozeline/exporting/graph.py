@@ -214,14 +214,25 @@ def strip(model: ModelProto) -> None:
 def weight_of(model: ModelProto) -> dict[str, str]:
     """Map the name of each MatMul to the name of the weight that it reads, directly or transposed."""
     matrices = {tensor.name: tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
-    transposed = {
-        node.output[0]: node.input[0]
-        for node in model.graph.node
-        if node.op_type == "Transpose" and node.input[0] in matrices
-    }
-    known = matrices | transposed
+    known = matrices | transposed(model.graph, matrices)
     products = (node for node in model.graph.node if node.op_type == "MatMul")
     return {node.name: known[node.input[1]] for node in products if node.input[1] in known}
+
+
+def float_matrices(graph: GraphProto) -> dict[str, TensorProto]:
+    """Return the constant float matrices by name."""
+    return {
+        tensor.name: tensor
+        for tensor in graph.initializer
+        if tensor.data_type == TensorProto.FLOAT and len(tensor.dims) == 2
+    }
+
+
+def transposed(graph: GraphProto, names: Container[str]) -> dict[str, str]:
+    """Map the name of each transposed matrix to the name of its constant, one of `names`."""
+    return {
+        node.output[0]: node.input[0] for node in graph.node if node.op_type == "Transpose" and node.input[0] in names
+    }
 
 
 def _linear(node: NodeProto) -> Iterator[NodeProto]:
@@ -250,7 +261,8 @@ def _name_products(model: ModelProto) -> None:
 
 def lookups(graph: GraphProto, tables: Container[str]) -> frozenset[str]:
     """Return the names of the tensors that are looked up in `tables`: rows by index, or a slice of rows (positions)."""
-    first = {tensor.name for tensor in graph.initializer if _is_zero(tensor)}
+    integers = (tensor for tensor in graph.initializer if tensor.data_type == TensorProto.INT64)
+    first = {tensor.name for tensor in integers if not numpy_helper.to_array(tensor).any()}
     read = [node for node in graph.node if node.input and node.input[0] in tables]
     return frozenset(node.output[0] for node in read if _selects_rows(node, first))
 
@@ -259,10 +271,6 @@ def _selects_rows(node: NodeProto, first: Container[str]) -> bool:
     if node.op_type == "Gather":
         return not any(attribute.i for attribute in node.attribute if attribute.name == "axis")
     return node.op_type == "Slice" and len(node.input) > 3 and node.input[3] in first
-
-
-def _is_zero(tensor: TensorProto) -> bool:
-    return tensor.data_type == TensorProto.INT64 and not numpy_helper.to_array(tensor).any()
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,22 @@
 
 Beside the graphs, config.json opens them in optimum's classes for ONNX graphs (`ORTModelFor…`), tokenizer.json
 truncates and pads texts as the graphs need them, and the model card is that of the trained model with the figures of
-the export. Too little text for the proof of INT8 gives a warning.
+the export. Too little text for the proof of INT8 gives a warning. The bill of materials, in CycloneDX 1.6, has the
+files, the base model and the Python packages that serve it; it has no date and no serial number, so the same export
+writes the same bytes.
 """
 
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageMetadata, PackageNotFoundError, distribution, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from huggingface_hub import ModelCard
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from tokenizers import Tokenizer
 
 from clozeline.exporting.exams import Sample
@@ -23,7 +27,6 @@ from clozeline.exporting.ladder import Climbed, Ladder, Passed
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.proof import Proof, lacking
 from clozeline.exporting.quantization import NUM_CALIBRATION_TEXTS
-from clozeline.exporting.sbom import write_sbom
 from clozeline.exporting.to_onnx import export_onnx, head_products
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.latency import Latency, measure
@@ -40,7 +43,8 @@ _LOG = logging.getLogger(__name__)
 _OF_WEIGHTS = frozenset({"auto_map", "dtype", "quantization_config", "torch_dtype", "transformers_version"})
 """Keys about the original weight file or about the code that opens it; the package leaves them out."""
 
-_MADE_WITH = ("clozeline", "onnx", "onnxruntime", "onnxscript", "optimum", "tokenizers", "torch", "transformers")
+_OURS: Final = "clozeline"
+_MADE_WITH = (_OURS, "onnx", "onnxruntime", "onnxscript", "optimum", "tokenizers", "torch", "transformers")
 _INPUTS = {
     name: package.TensorSpec.model_validate({"name": name, "dtype": dtype, "shape": shape, "meaning": meaning})
     for name, dtype, shape, meaning in (
@@ -308,3 +312,94 @@ def _of_int8(served: Passed) -> dict[str, Any]:
         # small layers of the head, those that the scheme excludes, products of two activations outside Attention
         "float_matmuls": op_counts(quantized.model)["MatMul"],
     }
+
+
+@dataclass(frozen=True)
+class _Package:
+    """An installed Python package, and the names of those that it requires here."""
+
+    metadata: PackageMetadata
+    needs: set[str]
+
+
+def write_sbom(folder: Path, name: str, draft: Manifest) -> None:
+    """Write the bill of materials of the package in `folder`, called `name`, whose other files are all there."""
+    files = [
+        {"type": "file", "name": path.name, "hashes": [{"alg": "SHA-256", "content": package.record_of(path).sha256}]}
+        for path in sorted(folder.iterdir())
+    ]
+    model = _model(name, draft, ModelCard.load(folder / CARD, ignore_metadata_errors=True).data.to_dict())
+    packages = _installed_with(_OURS)
+    described = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": model | {"components": files}},
+        "components": [_library(one.metadata) | {"bom-ref": ref} for ref, one in packages.items()],
+        "dependencies": [
+            {"ref": model["bom-ref"], "dependsOn": [_OURS]},
+            *({"ref": ref, "dependsOn": sorted(one.needs & packages.keys())} for ref, one in packages.items()),
+        ],
+    }
+    (folder / package.SBOM).write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _model(name: str, draft: Manifest, stated: dict[str, Any]) -> dict[str, Any]:
+    """Return the component for the model; a licence or a base model only if the model card states it."""
+    licence = stated.get("license_name") or stated.get("license")
+    licensed = {"licenses": [{"license": {"name": str(licence)}}]} if licence else {}
+    base = stated.get("base_model") or ()
+    names = [base] if isinstance(base, str) else base
+    kind = {"type": "machine-learning-model"}
+    ancestors = [kind | {"name": str(ancestor)} | licensed for ancestor in names]
+    return (
+        kind
+        | {"bom-ref": f"model {name}", "name": name}
+        | licensed
+        | ({"pedigree": {"ancestors": ancestors}} if ancestors else {})
+        | {"modelCard": {"modelParameters": {"task": draft.task, "architectureFamily": draft.family}}}
+    )
+
+
+def _library(found: PackageMetadata) -> dict[str, Any]:
+    name = canonicalize_name(found["Name"])
+    # No index has ours: a registered model carries its wheel.
+    address = {} if name == _OURS else {"purl": f"pkg:pypi/{name}@{found['Version']}"}
+    return {"type": "library", "name": found["Name"], "version": found["Version"]} | address | _licences(found)
+
+
+def _licences(found: PackageMetadata) -> dict[str, Any]:
+    """Return what the metadata of a package states: an SPDX expression, or else names in words."""
+    told = found.json
+    if expression := told.get("license_expression"):
+        return {"licenses": [{"expression": expression}]}
+    classified = [line.rpartition(" :: ")[2] for line in told.get("classifier", ()) if line.startswith("License")]
+    stated = str(told.get("license", "")).strip().partition("\n")[0]
+    names = classified or ([stated] if stated else [])
+    return {"licenses": [{"license": {"name": name}} for name in names]} if names else {}
+
+
+def _installed_with(root: str) -> dict[str, _Package]:
+    """Return `root` and every package that its installation brings along, by canonical name."""
+    packages: dict[str, _Package] = {}
+    waiting, seen = [Requirement(root)], set()
+    while waiting:
+        asked = waiting.pop()
+        name = canonicalize_name(asked.name)
+        if (name, *asked.extras) in seen:
+            continue
+        seen.add((name, *asked.extras))
+        try:
+            installed = distribution(name)
+        except PackageNotFoundError:  # removed by hand
+            continue
+        needs = [
+            one
+            for one in map(Requirement, installed.requires or ())
+            if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *asked.extras))
+        ]
+        known = packages.setdefault(name, _Package(installed.metadata, set()))
+        known.needs.update(canonicalize_name(one.name) for one in needs)
+        waiting += needs
+    return dict(sorted(packages.items()))

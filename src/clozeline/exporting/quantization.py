@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from clozeline.exporting.graph import biases, drop_unread, lookups, op_counts
+from clozeline.exporting.graph import biases, drop_unread, float_matrices, lookups, op_counts, transposed
 
 FULL_LIMIT = 127
 ZERO_POINT = 128
@@ -213,16 +213,8 @@ class _Rewriting:
         self._scheme = scheme
         self._exact, self._ranges = exact, ranges
         self._biases = biases(model.graph)
-        self._matrices = {
-            tensor.name: tensor
-            for tensor in model.graph.initializer
-            if tensor.data_type == TensorProto.FLOAT and len(tensor.dims) == 2
-        }
-        self._transposed = {
-            node.output[0]: node.input[0]
-            for node in model.graph.node
-            if node.op_type == "Transpose" and node.input[0] in self._matrices
-        }
+        self._matrices = float_matrices(model.graph)
+        self._transposed = transposed(model.graph, self._matrices)
         self._lookups = lookups(model.graph, self._matrices)
         self._tables = {node.input[0] for node in model.graph.node if self._lookups.intersection(node.output)}
         self._made: dict[str, Integers] = {}
@@ -273,17 +265,13 @@ class _Rewriting:
         """Return one operator for the product and the bias after it, which onnxruntime would not fuse by itself."""
         assert left.zero_point is not None
         inputs = [left.values, right.values, left.scale, right.scale, left.zero_point, right.zero_point or ""]
-        bias, output = self._biases.get(node.output[0]), node.output[0]
-        if bias and bias.size == self._num_outputs(node.input[1]):
+        bias, output, name = self._biases.get(node.output[0]), node.output[0], node.input[1]
+        is_turned = name in self._transposed
+        num_outputs = self._matrices[self._transposed[name] if is_turned else name].dims[0 if is_turned else 1]
+        if bias and bias.size == num_outputs:
             self._folded.add(bias.output)
             inputs, output = [*inputs, bias.vector], bias.output
         return helper.make_node(PRODUCT, inputs, [output], domain=MICROSOFT)
-
-    def _num_outputs(self, name: str) -> int:
-        """Return N of a matrix."""
-        if name in self._matrices:
-            return int(self._matrices[name].dims[1])
-        return int(self._matrices[self._transposed[name]].dims[0])
 
     def _product_of_tokens(self, left: Integers, right: Integers, output: str) -> Iterator[NodeProto]:
         """Yield the product with scale 1, then apply the tokens' scales: the operator takes only one for the batch."""

@@ -9,18 +9,17 @@ Shapes: A answers, C labels, D second texts, H hidden, L tokens, T texts, W word
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from clozeline.exporting import exams
-from clozeline.exporting.exams import UNKNOWN, Answers, Counts, Exam, Holds, Places, Sample
+from clozeline.exporting.exams import UNKNOWN, Answers, Count, Counts, Exam, Places, Sample
 from clozeline.inference.answerer import Answerer, context_of, spans_in
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.fields import OUTSIDE, AnswerSearch
-from clozeline.inference.open_model import OpenModel, Rows, TextBatch
+from clozeline.inference.open_model import OpenModel, Rows
 from clozeline.inference.tagger import Extent, Tagger, extents
 from clozeline.inference.tokenization import Given, TokenizedText, Window
 from clozeline.records.finetune import scored_items
@@ -34,41 +33,6 @@ _QUESTION_WORDS = 8
 _SEARCH = AnswerSearch(max_answer_len=30)
 _NO_ANSWER = -1
 _END_BITS = 32
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelSetExam(Exam):
-    """Exam of models that give several labels to a text. An answer is 1 or 0 for each label of each text."""
-
-    least_logit: float
-    """Logit above which a label is given."""
-
-    def read(self, position: int, rows: Rows) -> Places:
-        return (rows > self.least_logit).astype(np.int64)
-
-    def counts(self, given: Answers, fp32: Answers) -> Counts:
-        """Return the sums of the micro-averaged F1; labels that a text does not have are no items."""
-        is_given_A, is_right_A = given.top1_A == 1, (fp32.top1_A if self.is_agreement else self.true_A) == 1
-        both_T = 2 * exams.per_text(is_given_A & is_right_A, self.text_A)
-        whole_T = exams.per_text(is_given_A, self.text_A) + exams.per_text(is_right_A, self.text_A)
-        return Counts(both_T, whole_T, num_right=int(is_right_A.sum()))
-
-    def matters(self, one: Answers, other: Answers) -> Holds:
-        """Return the labels that at least one graph gives; on most labels both agree trivially."""
-        return exams.either(one.top1_A == 1, other.top1_A == 1)
-
-
-class OrderExam(Exam):
-    """Exam of models with one score. An answer is whether a text has a higher score than the text before it."""
-
-    def answers(self, model: OpenModel, grouped: Iterable[TextBatch]) -> Answers:
-        given = super().answers(model, grouped)
-        return Answers((given.top1_A > np.roll(given.top1_A, 1)).astype(np.int64), None)
-
-    def read(self, position: int, rows: Rows) -> Places:
-        """Return integers that sort like the scores."""
-        bits = rows.astype(np.float32).view(np.int32).astype(np.int64)
-        return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
 
 
 def labels_exam(model: Classifier, sample: Sample) -> Exam:
@@ -89,15 +53,27 @@ def labels_exam(model: Classifier, sample: Sample) -> Exam:
 
 
 def _order(read: Sequence[TokenizedText], scores: Sequence[float | None]) -> Exam:
-    """Return the exam of a model with one score, with the right scores of the texts if all are known."""
+    """Return the exam of a model with one score: whether each text has a higher score than the text before it."""
     number_T = np.arange(len(read))
+    true_A, metric = np.full_like(number_T, UNKNOWN), "order agreement"
     known = [score for score in scores if score is not None]
-    if len(known) < len(read) or len(set(known)) < 2:
-        return OrderExam(texts=read, text_A=number_T, true_A=np.full_like(number_T, UNKNOWN), metric="order agreement")
-    score_T = np.array(known)
-    before_T = np.roll(score_T, 1)
-    true_A = np.where(score_T == before_T, UNKNOWN, score_T > before_T)
-    return OrderExam(texts=read, text_A=number_T, true_A=true_A, metric="order accuracy")
+    if len(known) == len(read) and len(set(known)) > 1:
+        score_T = np.array(known)
+        true_A, metric = np.where(score_T == np.roll(score_T, 1), UNKNOWN, exams.is_higher(score_T)), "order accuracy"
+    ask = exams.reading(_like_scores)
+    return Exam(
+        texts=read,
+        text_A=number_T,
+        true_A=true_A,
+        metric=metric,
+        answers=lambda model, grouped: Answers(exams.is_higher(ask(model, grouped).top1_A)),
+    )
+
+
+def _like_scores(position: int, rows: Rows) -> Places:
+    """Return integers that sort like the scores."""
+    bits = rows.astype(np.float32).view(np.int32).astype(np.int64)
+    return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
 
 
 def _items(model: Classifier, sample: Sample) -> tuple[list[Given], list[Sequence[str]]]:
@@ -127,62 +103,26 @@ def _one_label(labels: Sequence[str], read: Sequence[TokenizedText], labels_T: S
 def _label_sets(
     labels: Sequence[str], threshold: float, read: Sequence[TokenizedText], labels_T: Sequence[Sequence[str]]
 ) -> Exam:
+    """Return the exam of a model that gives several labels to a text: for each label of each text 1 or 0."""
+    text_A = np.repeat(np.arange(len(read)), len(labels))
     true_A = np.array([label in of_text for of_text in labels_T for label in labels], dtype=np.int64)
-    return LabelSetExam(
+    least_logit = math.log(threshold / (1 - threshold)) if 0 < threshold < 1 else math.inf * (threshold - 0.5)
+
+    def micro_f1(given: Answers, fp32: Answers) -> Counts:
+        """Labels that a text does not have are no items."""
+        is_given_A, is_right_A = given.top1_A == 1, (true_A if true_A.any() else fp32.top1_A) == 1
+        whole_T = exams.per_text(is_given_A, text_A) + exams.per_text(is_right_A, text_A)
+        return Counts(2 * exams.per_text(is_given_A & is_right_A, text_A), whole_T, num_right=int(is_right_A.sum()))
+
+    return Exam(
         texts=read,
-        text_A=np.repeat(np.arange(len(read)), len(labels)),
+        text_A=text_A,
         true_A=true_A,
         metric="micro F1" if true_A.any() else "label agreement",
-        least_logit=math.log(threshold / (1 - threshold)) if 0 < threshold < 1 else math.inf * (threshold - 0.5),
+        answers=exams.reading(lambda position, rows: (rows > least_logit).astype(np.int64)),
+        count=micro_f1,
+        says=lambda top1_A: top1_A == 1,  # on most labels both graphs agree trivially
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CosinesExam(Exam):
-    """Exam of scored pairs; the texts of a pair follow each other.
-
-    An answer is whether a pair has a higher cosine than the pair before it.
-    """
-
-    score_A: Values
-
-    def answers(self, model: OpenModel, grouped: Iterable[TextBatch]) -> Answers:
-        embeddings_TH = exams.embeddings(model, grouped)
-        cosine_A = _cosines(embeddings_TH)
-        return Answers((cosine_A > np.roll(cosine_A, 1)).astype(np.int64), embeddings_TH)
-
-    def counts(self, given: Answers, fp32: Answers) -> Counts:
-        """Return the sums of Spearman's correlation, computed as for the task."""
-        part_A = _shares_of_correlation(self.score_A, _cosines(_embeddings(given)))
-        return Counts(part_A, np.ones(len(part_A)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchExam(Exam):
-    """Exam of retrieval. An answer is the second text nearest to a first text.
-
-    In `texts`, a first text precedes those of its matches that are new.
-    """
-
-    is_first_T: Holds
-    belonging: Sequence[Sequence[int]]
-    """For each first text, the indices of its matches among the second texts."""
-    recall_at: int
-
-    def answers(self, model: OpenModel, grouped: Iterable[TextBatch]) -> Answers:
-        embeddings_TH = exams.embeddings(model, grouped)
-        firsts_AH, seconds_DH = self._parted(embeddings_TH)
-        return Answers((firsts_AH @ seconds_DH.T).argmax(axis=1), embeddings_TH)
-
-    def counts(self, given: Answers, fp32: Answers) -> Counts:
-        """Return the sums of the recall, computed as for the task."""
-        found = scored_items.ranked(scored_items.by_vectors(*self._parted(_embeddings(given))), self.belonging)
-        return Counts(found.recall_at(self.recall_at), np.ones(len(self.belonging)))
-
-    def _parted(self, embeddings_TH: Floats) -> tuple[Floats, Floats]:
-        """Split into first and second texts; there may be fewer embeddings than texts in the exam."""
-        is_first_T = self.is_first_T[: len(embeddings_TH)]
-        return embeddings_TH[is_first_T], embeddings_TH[~is_first_T]
 
 
 def similarity_exam(model: OpenModel, sample: Sample) -> Exam:
@@ -200,25 +140,40 @@ def similarity_exam(model: OpenModel, sample: Sample) -> Exam:
 
 
 def _cosines_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam:
+    """Return the exam of scored pairs: whether each has a higher cosine than the pair before it."""
     texts = [text for item in items for text in (item.text, item.second or "")]
-    return CosinesExam(
+    return Exam(
         texts=model.tokenize(texts, truncate=True),
         text_A=np.arange(len(items)),
         true_A=np.full(len(items), UNKNOWN),
         metric="Spearman correlation",
-        score_A=np.array([item.score for item in items], dtype=np.float64),
+        answers=exams.comparing(lambda embeddings_TH: exams.is_higher(_cosines(embeddings_TH))),
+        count=correlation_with(np.array([item.score for item in items], dtype=np.float64)),
     )
 
 
+def correlation_with(score_A: Values) -> Count:
+    """Count Spearman's correlation of the pairs' cosines with `score_A`, computed as for the task."""
+
+    def count(given: Answers, fp32: Answers) -> Counts:
+        part_A = _shares_of_correlation(score_A, _cosines(_embeddings(given)))
+        return Counts(part_A, np.ones(len(part_A)))
+
+    return count
+
+
 def _search_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam | None:
-    """Return the retrieval exam; None if the pairs have fewer than two second texts with distinct tokens."""
+    """Return the retrieval exam; None if the pairs have fewer than two second texts with distinct tokens.
+
+    An answer is the second text nearest to a first text. A first text precedes those of its matches that are new.
+    """
     firsts = model.tokenize([item.text for item in items], truncate=True)
     different = list(dict.fromkeys(text for item in items for text in item.right))
     seconds = dict(zip(different, model.tokenize(different, truncate=True), strict=True))
     texts: list[TokenizedText] = []
     place: dict[bytes, int] = {}
     belonging: list[list[int]] = []
-    is_first_T: list[bool] = []
+    kinds: list[bool] = []
     for item, first in zip(items, firsts, strict=True):
         # Texts with equal tokens count as one, because rounding would decide which of them is nearer.
         own = {seconds[text].ids_L.tobytes(): seconds[text] for text in item.right}
@@ -226,20 +181,34 @@ def _search_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam | None:
         place |= {ids: number for number, ids in enumerate(new, start=len(place))}
         belonging.append(sorted(place[ids] for ids in own))
         texts += [first, *new.values()]
-        is_first_T += [True, *(False for _ in new)]
+        kinds += [True, *(False for _ in new)]
     if len(place) < 2:
         return None
     recall_at = items[0].recall_at or 1
     if recall_at >= len(place):  # recall over all second texts would always be 1
         recall_at = 1
-    return SearchExam(
+    is_first_T = np.array(kinds)
+
+    def parted(embeddings_TH: Floats) -> tuple[Floats, Floats]:
+        """Split into first and second texts; there may be fewer embeddings than texts in the exam."""
+        among_T = is_first_T[: len(embeddings_TH)]
+        return embeddings_TH[among_T], embeddings_TH[~among_T]
+
+    def nearest(embeddings_TH: Floats) -> Places:
+        firsts_AH, seconds_DH = parted(embeddings_TH)
+        return (firsts_AH @ seconds_DH.T).argmax(axis=1)
+
+    def recall(given: Answers, fp32: Answers) -> Counts:
+        found = scored_items.ranked(scored_items.by_vectors(*parted(_embeddings(given))), belonging)
+        return Counts(found.recall_at(recall_at), np.ones(len(belonging)))
+
+    return Exam(
         texts=texts,
         text_A=np.arange(len(items)),
         true_A=np.full(len(items), UNKNOWN),
         metric=f"recall at {recall_at}",
-        is_first_T=np.array(is_first_T),
-        belonging=belonging,
-        recall_at=recall_at,
+        answers=exams.comparing(nearest),
+        count=recall,
     )
 
 
@@ -270,44 +239,11 @@ def _shares_of_correlation(score_A: Values, cosine_A: Values) -> npt.NDArray[np.
     return shares_A
 
 
-@dataclass(frozen=True, kw_only=True)
-class TagsExam(Exam):
-    """Exam of taggers. An answer is the tag at the first token of a word; words are separated by white space."""
-
-    tags: Sequence[str]
-    first_TW: Sequence[Places]
-    true_T: Sequence[frozenset[Extent]]
-
-    def read(self, position: int, rows: Rows) -> Places:
-        said_W: Places = rows[self.first_TW[position]].argmax(axis=1)
-        return said_W
-
-    def counts(self, given: Answers, fp32: Answers) -> Counts:
-        """Return the sums of the entity F1, against fp32's entities if there are no labels.
-
-        Words outside of entities are no items.
-        """
-        true_T = self._entities(fp32) if self.is_agreement else self.true_T
-        pairs = list(zip(self._entities(given), true_T, strict=True))
-        both_T = np.array([2 * len(found & true) for found, true in pairs], dtype=np.int64)
-        whole_T = np.array([len(found) + len(true) for found, true in pairs], dtype=np.int64)
-        return Counts(both_T, whole_T, num_right=sum(map(len, true_T)))
-
-    def matters(self, one: Answers, other: Answers) -> Holds:
-        """Return the words that at least one graph puts into an entity; on most words both agree trivially."""
-        outside = self.tags.index(OUTSIDE) if OUTSIDE in self.tags else UNKNOWN
-        return exams.either(one.top1_A != outside, other.top1_A != outside)
-
-    def _entities(self, given: Answers) -> list[frozenset[Extent]]:
-        ends = np.cumsum([len(first_W) for first_W in self.first_TW])[:-1]
-        of_text = np.split(given.top1_A, ends)
-        return [frozenset(extents([self.tags[place] for place in said_W.tolist()])) for said_W in of_text]
-
-
 def tags_exam(model: Tagger, sample: Sample) -> Exam:
     """Return the exam of a tagger, with the held-out sentences or otherwise the texts of the sample.
 
-    Only the first window of a long text is used.
+    An answer is the tag at the first token of a word; words are separated by white space. Only the first window of a
+    long text is used.
 
     Raises:
         DataError: no text has a word.
@@ -324,14 +260,29 @@ def tags_exam(model: Tagger, sample: Sample) -> Exam:
     text_A = np.repeat(np.arange(len(texts)), [len(first_W) for first_W, _ in placed])
     if len(text_A) == 0:
         raise exams.nothing_to_ask(f"{len(texts)} texts without a word, such as {texts[0][:60]!r}")
-    return TagsExam(
+    tags, first_TW = model.manifest.labels, [first_W for first_W, _ in placed]
+    outside = tags.index(OUTSIDE) if OUTSIDE in tags else UNKNOWN
+
+    def entities(given: Answers) -> list[frozenset[Extent]]:
+        of_text = np.split(given.top1_A, np.cumsum([len(first_W) for first_W in first_TW])[:-1])
+        return [frozenset(extents([tags[place] for place in said_W.tolist()])) for said_W in of_text]
+
+    def entity_f1(given: Answers, fp32: Answers) -> Counts:
+        """Words outside of entities are no items."""
+        right_T = true_T if any(true_T) else entities(fp32)
+        pairs = list(zip(entities(given), right_T, strict=True))
+        both_T = np.array([2 * len(found & right) for found, right in pairs], dtype=np.int64)
+        whole_T = np.array([len(found) + len(right) for found, right in pairs], dtype=np.int64)
+        return Counts(both_T, whole_T, num_right=sum(map(len, right_T)))
+
+    return Exam(
         texts=[window.read for window in windows],
         text_A=text_A,
         true_A=np.full(len(text_A), UNKNOWN),
         metric="entity F1" if any(true_T) else "entity agreement",
-        tags=model.manifest.labels,
-        first_TW=[first_W for first_W, _ in placed],
-        true_T=true_T,
+        answers=exams.reading(lambda position, rows: rows[first_TW[position]].argmax(axis=1)),
+        count=entity_f1,
+        says=lambda top1_A: top1_A != outside,  # on most words both graphs agree trivially
     )
 
 
@@ -367,57 +318,46 @@ def _in_words(
     return frozenset(found)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnswersExam(Exam):
-    """Exam of question answering. An answer is a span of characters of the context, or no answer."""
-
-    windows: Sequence[Window]
-    contexts: Sequence[str]
-    right_T: Sequence[Sequence[str]]
-    no_answer_margin: float | None
-
-    def read(self, position: int, rows: Rows) -> Places:
-        found = spans_in(self.windows[position], rows, 1, _SEARCH)
-        margin = self.no_answer_margin
-        if not found.spans or (margin is not None and found.nothing - found.spans[0].logit > margin):
-            return np.array([_NO_ANSWER])
-        best = found.spans[0]
-        return np.array([best.start << _END_BITS | best.end])
-
-    def counts(self, given: Answers, fp32: Answers) -> Counts:
-        """Return the sums of the word F1 of SQuAD's script, against fp32's answers if there are no labels."""
-        right_T = [[text] for text in self._texts(fp32)] if self.is_agreement else self.right_T
-        parts = [scored_items.f1(right, answer) for right, answer in zip(right_T, self._texts(given), strict=True)]
-        return Counts(np.array(parts), np.ones(len(parts)))
-
-    def _texts(self, given: Answers) -> list[str]:
-        return [
-            "" if answer == _NO_ANSWER else context[answer >> _END_BITS : answer & ((1 << _END_BITS) - 1)]
-            for answer, context in zip(given.top1_A.tolist(), self.contexts, strict=True)
-        ]
-
-
 def answers_exam(model: Answerer, sample: Sample) -> Exam:
     """Return the exam with the held-out questions, or otherwise with the first words of each text as its question.
 
-    Only the first window of a long context is used.
+    An answer is a span of characters of the context, or no answer. Only the first window of a long context is used.
     """
     asked = [(item.text, item.second or item.text) for item in sample.held_out] or [
         (" ".join(text.split()[:_QUESTION_WORDS]), text) for text in sample.texts
     ]
     windows = _first_windows(model.windows(asked), sample)
     contexts = [asked[window.number][1] for window in windows]
-    number_T = np.arange(len(windows))
+    number_T, margin = np.arange(len(windows)), model.manifest.no_answer_margin
     right = [sample.held_out[window.number].right for window in windows] if sample.held_out else []
-    return AnswersExam(
+    right_T = [_in_window(*of) for of in zip(right, windows, contexts, strict=False)]
+
+    def read(position: int, rows: Rows) -> Places:
+        found = spans_in(windows[position], rows, 1, _SEARCH)
+        if not found.spans or (margin is not None and found.nothing - found.spans[0].logit > margin):
+            return np.array([_NO_ANSWER])
+        best = found.spans[0]
+        return np.array([best.start << _END_BITS | best.end])
+
+    def spoken(given: Answers) -> list[str]:
+        return [
+            "" if answer == _NO_ANSWER else context[answer >> _END_BITS : answer & ((1 << _END_BITS) - 1)]
+            for answer, context in zip(given.top1_A.tolist(), contexts, strict=True)
+        ]
+
+    def word_f1(given: Answers, fp32: Answers) -> Counts:
+        """As by SQuAD's script."""
+        accepted_T = right_T if right else [[text] for text in spoken(fp32)]
+        parts = [scored_items.f1(accepted, answer) for accepted, answer in zip(accepted_T, spoken(given), strict=True)]
+        return Counts(np.array(parts), np.ones(len(parts)))
+
+    return Exam(
         texts=[window.read for window in windows],
         text_A=number_T,
         true_A=np.full(len(windows), UNKNOWN),
         metric="answer F1" if right else "answer agreement",
-        windows=windows,
-        contexts=contexts,
-        right_T=[_in_window(*of) for of in zip(right, windows, contexts, strict=False)],
-        no_answer_margin=model.manifest.no_answer_margin,
+        answers=exams.reading(read),
+        count=word_f1,
     )
 
 

@@ -229,8 +229,8 @@ class MaskingCollator:
         return {name: self._padded(value_N, length_B, padding.get(name, 0)) for name, value_N in column_N.items()}
 
     def _padded(self, value_N: Ids, length_B: Ids, padding: int) -> torch.Tensor:
-        rows = torch.from_numpy(value_N).split(length_B.tolist())
-        value_BL = pad_sequence(rows, batch_first=True, padding_value=padding, padding_side=self._side)
+        rows = torch.split(torch.from_numpy(value_N), length_B.tolist())
+        value_BL = pad_sequence(list(rows), batch_first=True, padding_value=padding, padding_side=self._side)
         missing = -value_BL.shape[1] % self._multiple
         return functional.pad(value_BL, (missing, 0) if self._side == "left" else (0, missing), value=padding)
 

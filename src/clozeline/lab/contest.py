@@ -13,18 +13,20 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
 from scipy import stats
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from clozeline.corpus.cleaning.portions import texts_of
+from clozeline.encoder.architecture import longest_row_of
 from clozeline.encoder.checkpoints import find_checkpoint, opened
-from clozeline.encoder.families import FORMS
+from clozeline.encoder.families import LANGUAGE_HEADS
 from clozeline.encoder.families.layout import LanguageHead
 from clozeline.encoder.own import OWN_MODEL_TYPE
 from clozeline.evaluation import groups, measuring
@@ -70,12 +72,12 @@ def open_published(name: str, family: str | None = None, revision: str | None = 
     checkpoint, facts = find_checkpoint(name, revision)
     inspect_model(name, checkpoint.revision)
     architecture = (facts.get("architectures") or ["none"])[0]
-    head, _ = FORMS.get(architecture, (None, None))
+    head = LANGUAGE_HEADS.get(architecture)
     if checkpoint.is_folder and (facts.get("model_type") == OWN_MODEL_TYPE or head == "rtd"):
         return models.load(Path(name), family)
-    if facts.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES and head is None:
-        head = "mlm"
     if head is None or head == "rtd":
+        head = "mlm" if facts.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES else None
+    if head is None:
         raise ArtifactError(
             f"{name} holds a model that does not predict tokens: model_type {facts.get('model_type', 'none')},"
             f" architecture {architecture}",
@@ -172,7 +174,7 @@ class Contender:
 
     @property
     def longest_row(self) -> int:
-        return models.longest_row(self.model)
+        return longest_row_of(self.model.config)
 
     def ask(self, texts: Path, how: ContestAsking, scratch: Path, *, num_groups: int) -> Said:
         """Predict every token of the texts in a Parquet file, and sum the results by document modulo `num_groups`.
@@ -260,14 +262,16 @@ class Comparison:
     def of(cls, first: Said, second: Said, *, same_tokens: bool, seed: int, num_samples: int) -> Self:
         ours, theirs = first.documents, second.documents
         one, other, targets_D = ours.sums, theirs.sums, ours.sums.num_targets_G
-        pairs = [(ours.nats_D, theirs.nats_D, ours.text_bytes_D)]
+        pairs: list[tuple[NDArray[Any], ...]] = [(ours.nats_D, theirs.nats_D, ours.text_bytes_D)]
         if same_tokens:
             pairs += [(one.loss_nats_G, other.loss_nats_G, targets_D), (one.num_top1_G, other.num_top1_G, targets_D)]
         tests = [
             PairedTest.of(*(sum_D.astype(np.float64) for sum_D in pair), seed=seed, num_samples=num_samples)
             for pair in pairs
         ]
-        return cls(*tests) if same_tokens else cls(*tests, None, None)
+        of_text, *of_tokens = tests
+        loss, top1 = of_tokens or (None, None)
+        return cls(of_text, loss, top1)
 
 
 def have_same_tokens(first: Contender, second: Contender) -> bool:

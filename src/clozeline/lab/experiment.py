@@ -178,14 +178,17 @@ class Stopwatch(Callback):
         now, before = Seconds.now(), self.total
         self._started = Seconds(now.wall - before.wall, now.cpu - before.cpu)
 
-    def on_point(self, point: CurvePoint | State) -> None:
-        now = Seconds.now()
-        self._spent_at[point.step] = Seconds(now.wall - self._started.wall, now.cpu - self._started.cpu)
-        _Spent(at_step=self._spent_at).write(self._file)
+    def on_point(self, point: CurvePoint) -> None:
+        self._note(point.step)
 
     def on_end(self, state: State) -> None:
         """Count the validation pass after the last point too."""
-        self.on_point(state)
+        self._note(state.step)
+
+    def _note(self, step: int) -> None:
+        now = Seconds.now()
+        self._spent_at[step] = Seconds(now.wall - self._started.wall, now.cpu - self._started.cpu)
+        _Spent(at_step=self._spent_at).write(self._file)
 
 
 def environment_of(corpus: Corpus) -> dict[str, str]:

@@ -8,7 +8,7 @@ import hashlib
 import heapq
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -130,12 +130,13 @@ def write_records(task: GlueTask, files: Files, out: Path, limit: int | None) ->
     def draw(row: Row) -> bytes:
         return hashlib.sha256("\n".join(row[name] for name in task.columns).encode()).digest()
 
+    def limited(rows: Iterable[Row]) -> Iterable[Row]:
+        return rows if limit is None else heapq.nsmallest(limit, rows, key=draw)
+
     num = {}
     with replacing_folder(out) as folder:
         for name, parts in ((TRAIN, [TRAIN]), (DEV, [*task.parts])):
-            all_rows = [_rows(task, part, files[part]) for part in parts]
-            some = all_rows if limit is None else [heapq.nsmallest(limit, rows, key=draw) for rows in all_rows]
-            rows = [row for of_part in some for row in of_part]
+            rows = [row for part in parts for row in limited(_rows(task, part, files[part]))]
             text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
             (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
             num[name] = len(rows)

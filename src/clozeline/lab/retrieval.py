@@ -7,7 +7,7 @@ Shapes: Q queries, B queries of a block, D documents, H hidden.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Self
 
@@ -15,20 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.inference.language import Embedder
+from clozeline.lab.search import embedded
 from clozeline.records.finetune.scored_items import Floats, by_vectors
 from clozeline.records.finetune.statistics import Interval, bootstrap_interval
-from clozeline.records.reading.files import read_json_lines
-from clozeline.records.reading.streams import lines_of
+from clozeline.records.reading.files import read_json_lines, read_separated
 from clozeline.records.record import Record
 from clozeline.system.errors import DataError
 from clozeline.system.progress import ProgressBar
 from clozeline.tasks.similarity.bm25 import bm25, scorer_with_fusion
 
 _ID, _TITLE, _TEXT = "_id", "title", "text"
-_NUM_COLUMNS = 3
 K = 10
 _BLOCK = 64
-_CHUNK_TEXTS = 512
 METHODS = ("encoder", "BM25", "both")
 _BASELINE = "BM25"
 _QUERY_PROMPTS, _DOCUMENT_PROMPTS = ("query", "queries", "search_query"), ("document", "passage", "search_document")
@@ -54,9 +52,10 @@ class JudgedQueries:
             DataError: a file is missing or cannot be read, or no query has a relevant document.
         """
         corpus, queries, judgements = _files(folder, split)
-        documents = {str(row[_ID]): f"{row.get(_TITLE) or ''} {row[_TEXT]}".strip() for _, row in _records(corpus)}
+        records = partial(read_json_lines, fields={"the id": _ID, "the text": _TEXT})
+        documents = {str(row[_ID]): f"{row.get(_TITLE) or ''} {row[_TEXT]}".strip() for _, row in records(corpus)}
         place_of = {identity: place for place, identity in enumerate(documents)}
-        texts = {str(row[_ID]): str(row[_TEXT]) for _, row in _records(queries)}
+        texts = {str(row[_ID]): str(row[_TEXT]) for _, row in records(queries)}
         gains: dict[str, dict[int, int]] = {}
         for query, document, relevance in _judgements(judgements):
             if relevance > 0 and document in place_of and query in texts:
@@ -96,23 +95,14 @@ def _files(folder: Path, split: str) -> list[Path]:
     return [path for path in found if path is not None]
 
 
-def _records(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    return read_json_lines(path, {"the id": _ID, "the text": _TEXT})
-
-
 def _judgements(path: Path) -> Iterator[tuple[str, str, int]]:
-    """Yield query, document and relevance of each line after the header."""
-    for number, line in enumerate(lines_of(path), start=1):
-        cells = line.rstrip("\r\n").split("\t")
-        if number == 1 or not line.strip():
-            continue
-        if len(cells) != _NUM_COLUMNS or not cells[-1].strip().lstrip("-").isdecimal():
-            raise DataError(
-                f"{path}, line {number}: not a judgement (query-id, corpus-id and a whole number, separated by tabs): "
-                f"{line.strip()[:80]}",
-                do="correct the line",
-            )
-        yield cells[0], cells[1], int(cells[2])
+    """Yield query, document and relevance of each line."""
+    fields = {"the query": "query-id", "the document": "corpus-id", "the relevance": "score"}
+    for place, row in read_separated(path, fields, delimiter="\t"):
+        query, document, score = (str(row[name]) for name in fields.values())
+        if not score.strip().lstrip("-").isdecimal():
+            raise DataError(f"{place}: the score is no whole number: {score[:80]}", do="correct the line")
+        yield query, document, int(score)
 
 
 class MeanOverQueries(Record):
@@ -142,8 +132,8 @@ class Retrieval(Record):
 
 def retrieval(model: Embedder, judged: JudgedQueries) -> Retrieval:
     """Search the documents for each query by every method, exactly."""
-    queries_QH = _embedded(model, judged.queries, "queries", _QUERY_PROMPTS)
-    documents_DH = _embedded(model, judged.documents, "documents", _DOCUMENT_PROMPTS)
+    queries_QH = embedded(model, judged.queries, "queries", prompts=_QUERY_PROMPTS)
+    documents_DH = embedded(model, judged.documents, "documents", prompts=_DOCUMENT_PROMPTS)
     words = bm25(judged.queries, judged.documents)
     scores_of = scorer_with_fusion(by_vectors(queries_QH, documents_DH), words)
     found: dict[str, list[tuple[float, float]]] = {method: [] for method in METHODS}
@@ -175,18 +165,6 @@ def figures_of(found: Sequence[int], gains: Mapping[int, int]) -> tuple[float, f
 
 def _dcg(gains: Sequence[int]) -> float:
     return float(sum(gain / np.log2(rank + 1) for rank, gain in enumerate(gains, start=1)))
-
-
-def _embedded(model: Embedder, texts: Sequence[str], name: str, prompts: Sequence[str]) -> Floats:
-    """Return `vector_TH`, with the prompt that the model has for these texts, if it has one."""
-    prompt = next((prompt for prompt in prompts if prompt in model.manifest.prompts), None)
-    vector_TH = np.empty((len(texts), model.manifest.hidden_size), dtype=np.float32)
-    with ProgressBar(name, len(texts)) as bar:
-        for start in range(0, len(texts), _CHUNK_TEXTS):
-            chunk = texts[start : start + _CHUNK_TEXTS]
-            vector_TH[start : start + len(chunk)] = model.embed(chunk, truncate=True, prompt_name=prompt)
-            bar.advance(len(chunk))
-    return vector_TH
 
 
 def _measured(ours_Q: npt.NDArray[np.float64], baseline_Q: npt.NDArray[np.float64] | None) -> MeanOverQueries:

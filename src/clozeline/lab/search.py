@@ -150,14 +150,20 @@ class SearchIndex:
         return sorted({entry.library for entry in self.entries})
 
 
-def _build(model: Embedder, clean: Path, folder: Path) -> None:
-    entries, texts = zip(*entries_of(clean), strict=True)
-    vector_EH = np.empty((len(texts), model.manifest.hidden_size), dtype=np.float16)
-    with ProgressBar("index", len(texts)) as bar:
+def embedded(model: Embedder, texts: Sequence[str], name: str, prompts: Sequence[str] = ()) -> Floats:
+    """Return `vector_TH`, with the first of these prompts that the model has; `name`: what the bar shows."""
+    prompt = next((prompt for prompt in prompts if prompt in model.manifest.prompts), None)
+    vector_TH = np.empty((len(texts), model.manifest.hidden_size), dtype=np.float32)
+    with ProgressBar(name, len(texts)) as bar:
         for start in range(0, len(texts), _CHUNK_TEXTS):
             chunk = texts[start : start + _CHUNK_TEXTS]
-            vector_EH[start : start + len(chunk)] = model.embed(chunk, truncate=True)
+            vector_TH[start : start + len(chunk)] = model.embed(chunk, truncate=True, prompt_name=prompt)
             bar.advance(len(chunk))
-    np.save(folder / _VECTORS, vector_EH)
+    return vector_TH
+
+
+def _build(model: Embedder, clean: Path, folder: Path) -> None:
+    entries, texts = zip(*entries_of(clean), strict=True)
+    np.save(folder / _VECTORS, embedded(model, texts, "index").astype(np.float16))
     WordIndex.of(texts).save(folder)
     pq.write_table(pa.Table.from_pylist([asdict(entry) for entry in entries]), folder / _ENTRIES)

@@ -208,8 +208,9 @@ class Sweep:
 
     def best_of(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
         """Return the finished trial with the best figure, the earliest of equal ones; None: none has finished."""
-        best = min if self.plan.direction == "minimize" else max
-        return best((one for one in trials if one.value is not None), key=lambda one: one.value or 0.0, default=None)
+        sign = 1 if self.plan.direction == "minimize" else -1
+        finished = [one for one in trials if one.value is not None]
+        return min(finished, key=lambda one: (sign * (one.value or 0.0), one.number), default=None)
 
 
 def run_trials(sweep: Sweep, logged: Logged, *, joins: bool = False) -> None:

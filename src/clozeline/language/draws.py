@@ -3,7 +3,6 @@
 Shapes: N tokens.
 """
 
-from collections.abc import Iterable
 from enum import IntEnum
 
 import numpy as np
@@ -49,8 +48,10 @@ def token_hashes(seed: int, epoch: int, stream: Stream, document_N: Ids, positio
 
     The shapes of the two arrays have to broadcast.
     """
-    key = _key([seed, epoch, stream])
-    return mixed(mixed(document_N.astype(np.uint64) + key) + position_N.astype(np.uint64))
+    key = np.zeros(1, dtype=np.uint64)
+    for part in (seed, epoch, stream):
+        key = mixed(key + np.uint64(part))
+    return mixed(mixed(document_N.astype(np.uint64) + key[0]) + position_N.astype(np.uint64))
 
 
 def first_uniform(hashes: Hashes) -> Uniforms:
@@ -73,10 +74,3 @@ def follows(row_N: Ids, position_N: Ids) -> Flags:
     follows_N = np.zeros(len(row_N), dtype=bool)
     follows_N[1:] = (row_N[1:] == row_N[:-1]) & (position_N[1:] == position_N[:-1] + 1)
     return follows_N
-
-
-def _key(parts: Iterable[int]) -> np.uint64:
-    key = np.zeros(1, dtype=np.uint64)
-    for part in parts:
-        key = mixed(key + np.uint64(part))
-    return np.uint64(key[0])

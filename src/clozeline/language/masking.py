@@ -12,12 +12,13 @@ Shapes: N tokens, rows whole and in reading order where a masking unit is more t
 starts of a span that covers a token.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import prod
 from types import MappingProxyType
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 
@@ -60,28 +61,25 @@ class Tokens:
     """Bits of each token in stream TARGET."""
 
 
-class Unit(Protocol):
+class Unit(ABC):
+    @abstractmethod
     def numbers(self, tokens: Tokens) -> Uniforms:
         """Return a number in [0, 1] for each token, the same in any epoch order, batch or process."""
-        ...
 
     def threshold(self, rate: float) -> float:
         """Return the threshold that a share `rate` of the tokens falls below."""
-        ...
+        return rate
 
 
-class TokenUnit:
+class TokenUnit(Unit):
     """Single tokens (Devlin et al. 2018, section 3.1)."""
 
     def numbers(self, tokens: Tokens) -> Uniforms:
         return first_uniform(tokens.hash_N)
 
-    def threshold(self, rate: float) -> float:
-        return rate
-
 
 @dataclass(frozen=True)
-class WordUnit:
+class WordUnit(Unit):
     """Whole words (BERT's release of May 2019): the number of a word is that of its first token in the row.
 
     Words are chosen with equal probability, whatever their length, so the expected share of tokens is the rate too.
@@ -96,12 +94,9 @@ class WordUnit:
         first_N = np.maximum.accumulate(np.where(continues_N, 0, index_N))
         return first_uniform(tokens.hash_N)[first_N]
 
-    def threshold(self, rate: float) -> float:
-        return rate
-
 
 @dataclass(frozen=True)
-class SpanUnit:
+class SpanUnit(Unit):
     """Spans of geometric length, at most 10 tokens (Joshi et al. 2020, section 3.1), without their quota per row.
 
     A span may begin at any position, also before the first of the document, so every position is covered with the same
@@ -176,17 +171,10 @@ def _span_unit(params: MaskingParams, spelling: Spelling | None) -> Unit:
     return span_unit(params.mean_span_tokens)
 
 
-def _token_unit(params: MaskingParams, spelling: Spelling | None) -> Unit:
-    return TokenUnit()
-
-
 UNITS: Mapping[str, Callable[[MaskingParams, Spelling | None], Unit]] = MappingProxyType(
-    {"token": _token_unit, "word": _word_unit, "span": _span_unit}
+    {"token": lambda params, spelling: TokenUnit(), "word": _word_unit, "span": _span_unit}
 )
 """Constructor of the unit for each value of `masking.unit`."""
-
-
-__all__ = ["Ids", "Masked", "Masker", "Vocabulary", "evaluation_folds", "mean_rate"]
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from clozeline.encoder.architecture import Shape, longest_row_of
+from clozeline.encoder.architecture import Shape
 from clozeline.encoder.checkpoints import AnyModel, Checkpoint, opened_whole
-from clozeline.encoder.families import FAMILIES, FORMS, LAYOUTS
+from clozeline.encoder.families import FAMILIES, LANGUAGE_HEADS, LAYOUTS
 from clozeline.encoder.families.layout import LanguageHead, TokenIds
 from clozeline.encoder.model import EncoderModel
 from clozeline.encoder.own import OWN_MODEL_TYPE, OwnModel, fresh_own
@@ -89,7 +89,10 @@ def _fresh(params: ModelParams, head: LanguageHead, ids: TokenIds) -> LanguageMo
             f"`family: {params.family}` has no head for `{head}`; these have: {', '.join(able)}",
             do="choose one of these, or another `objective`",
         )
-    _warn_of_fixed_settings(params)
+    for fixed in FAMILIES[params.family].fixed:
+        if getattr(params, fixed.knob) != fixed.value:
+            told = (params.family, fixed.knob, fixed.where, fixed.value)
+            _LOG.warning("%s: `%s` of %s is %s; the value given has no effect", *told)
     config = forms[head].configure(params, ids)
     if config.model_type not in LAYOUTS:
         return fresh_stock(config, head)
@@ -113,12 +116,13 @@ def load(folder: Path, family: str | None = None) -> LanguageModel:
     if facts.get("model_type") == OWN_MODEL_TYPE:
         return opened_whole(Checkpoint(str(folder), family=family), "mlm").eval()
     name = (facts.get("architectures") or ["no architecture"])[0]
-    if name not in FORMS:
+    if name not in LANGUAGE_HEADS:
         raise ArtifactError(
-            f"{folder} holds a model of family {name}, not one of {', '.join(sorted(FORMS))} or an encoder of your own",
+            f"{folder} holds a model of family {name}, not one of {', '.join(sorted(LANGUAGE_HEADS))}, nor an encoder"
+            " of your own",
             do="pre-train one of them, or add a row for it to clozeline/encoder/families/",
         )
-    head, _ = FORMS[name]
+    head = LANGUAGE_HEADS[name]
     if head == "rtd":
         return load_pair(folder).eval()
     return opened_whole(Checkpoint(str(folder)), head).eval()
@@ -179,11 +183,6 @@ def check_vocabulary(model: LanguageModel, vocab_size: int, tokens: Path) -> Non
         )
 
 
-def longest_row(model: LanguageModel) -> int:
-    """Return the longest row that the model's positions allow, in tokens."""
-    return longest_row_of(model.config)
-
-
 def shape_of_encoder(model: LanguageModel) -> Shape | None:
     """Return depth and widths of the encoder; None for your own encoder, of which only the width is known."""
     part = parts_of(model)[0]
@@ -194,12 +193,3 @@ def shape_of_encoder(model: LanguageModel) -> Shape | None:
         return Shape(len(ours.layers), ours.hidden_size, ours.num_heads, ours.intermediate_size)
     stock = part.config
     return Shape(stock.num_hidden_layers, stock.hidden_size, stock.num_attention_heads, stock.intermediate_size)
-
-
-def _warn_of_fixed_settings(params: ModelParams) -> None:
-    fixed = FAMILIES[params.family].fixed if params.family in FAMILIES else ()
-    for it in fixed:
-        if getattr(params, it.knob) != it.value:
-            _LOG.warning(
-                "%s: `%s` of %s is %s; the value given has no effect", params.family, it.knob, it.where, it.value
-            )

@@ -24,9 +24,9 @@ from clozeline.encoder.families.layout import LanguageHead
 from clozeline.language.draws import Ids, Stream, fine_uniform, token_hashes
 from clozeline.language.masking import Masked, Masker, Vocabulary, evaluation_folds, mean_rate
 from clozeline.language.order import Block
-from clozeline.language.shards import NUM_BOUNDARY_TOKENS, Boundary, Rows, RowTokens, TokenShards, gather
+from clozeline.language.shards import NUM_BOUNDARY_TOKENS, Rows, RowTokens, TokenShards, gather
 from clozeline.params.pretraining import MaskingParams
-from clozeline.records.reading.tokens import TokensInfo
+from clozeline.records.reading.tokens import SpecialIds, TokensInfo
 
 _CHUNK_TOKENS = 1 << 18
 
@@ -37,12 +37,12 @@ class Split:
 
     shards: TokenShards
     rows: Rows
-    boundary: Boundary
+    boundary: SpecialIds
     vocabulary: Vocabulary
 
     @classmethod
     def open(cls, shards: TokenShards, max_length: int) -> Self:
-        return cls(shards, Rows.cut(shards.offsets, max_length), boundary_of(shards.info), vocabulary_of(shards.info))
+        return cls(shards, Rows.cut(shards.offsets, max_length), shards.info.special_ids, vocabulary_of(shards.info))
 
     @cached_property
     def blocks(self) -> list[Block]:
@@ -58,11 +58,6 @@ class Split:
     def num_tokens(self, rows_B: NDArray[np.int64]) -> int:
         """Return the number of real tokens in these rows, with boundary tokens and without padding."""
         return int(self.rows.length_R[rows_B].sum()) + NUM_BOUNDARY_TOKENS * len(rows_B)
-
-
-def boundary_of(info: TokensInfo) -> Boundary:
-    ids = info.special_ids
-    return Boundary(ids.cls, ids.sep, ids.pad)
 
 
 def vocabulary_of(info: TokensInfo) -> Vocabulary:
@@ -206,7 +201,7 @@ def next_token_batch(split: Split, tokens: RowTokens, asked_N: NDArray[np.bool_]
     if with_end:
         end_B = np.flatnonzero(tokens.ends_document_B)
         slot_T = np.append(slot_T, end_B * tokens.longest + tokens.length_B[end_B] - 2)
-        labels_T = np.append(labels_T, np.full(len(end_B), split.boundary.sep_id))
+        labels_T = np.append(labels_T, np.full(len(end_B), split.boundary.sep))
         rising_T = np.argsort(slot_T, kind="stable")
         slot_T, labels_T = slot_T[rising_T], labels_T[rising_T]
     return TargetBatch(
@@ -240,11 +235,6 @@ def in_fold(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: in
     fold_N: Ids = evaluation_folds(seed, num_folds, tokens.document_N, tokens.position_N)
     in_fold_N: NDArray[np.bool_] = (fold_N == fold) & ~split.vocabulary.is_special_V[tokens.input_ids_N]
     return in_fold_N
-
-
-def _fold_hidden(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> Masked:
-    is_target_N = in_fold(split, tokens, seed, fold, num_folds)
-    return Masked(np.where(is_target_N, split.vocabulary.mask_id, tokens.input_ids_N), is_target_N)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.language.draws import Ids
-from clozeline.records.reading.tokens import REBUILD, ShardInfo, ShardPaths, TokensInfo
+from clozeline.records.reading.tokens import REBUILD, ShardInfo, ShardPaths, SpecialIds, TokensInfo
 from clozeline.records.words.numbers import IndexArray, run_positions
 from clozeline.system.arrays import DiskArrays, chunks
-from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError
 
 _READ_BYTES = 1 << 22
@@ -59,7 +58,7 @@ class TokenShards:
 
     @classmethod
     def open(cls, folder: Path, split: str) -> Self:
-        """Map the shards of `split`. Sizes are checked here, contents by `verify`.
+        """Map the shards of `split`. Sizes are checked, not contents.
 
         Raises:
             ArtifactError: a file is missing, truncated or does not fit its neighbours; or the split does not exist.
@@ -122,17 +121,6 @@ class TokenShards:
                 while file.readinto(buffer):
                     pass
 
-    def verify(self) -> None:
-        """Read every file and compare its sha256 with tokens.json.
-
-        Raises:
-            ArtifactError: a file was changed; the message names the first one.
-        """
-        for paths, shard in zip(self._paths, self.info.splits[self.split].shards, strict=True):
-            _expect_sha256(paths.tokens, shard.tokens_sha256)
-            _expect_sha256(paths.offsets, shard.offsets_sha256)
-            _expect_sha256(paths.document_bytes, shard.bytes_sha256)
-
 
 def _map_tokens(path: Path, num_tokens: int, dtype: np.dtype[Any]) -> TokenArray:
     expected = num_tokens * dtype.itemsize
@@ -167,23 +155,6 @@ def _read_offsets(path: Path, shard: ShardInfo) -> NDArray[np.uint64]:
             do=REBUILD,
         )
     return offsets
-
-
-def _expect_sha256(path: Path, expected: str) -> None:
-    given = sha256_of(path)
-    if given != expected:
-        raise ArtifactError(
-            f"{path} was changed after it was written: its sha256 is {given}, not {expected}", do=REBUILD
-        )
-
-
-@dataclass(frozen=True)
-class Boundary:
-    """Ids that frame a row and pad it."""
-
-    cls_id: int
-    sep_id: int
-    pad_id: int
 
 
 @dataclass(frozen=True)
@@ -256,12 +227,12 @@ class RowTokens:
         """Index into the flattened [B × L] batch."""
         return self.row_N * self.longest + self.place_N + 1
 
-    def padded(self, input_ids_N: Ids, boundary: Boundary) -> Ids:
+    def padded(self, input_ids_N: Ids, boundary: SpecialIds) -> Ids:
         """Return `input_ids_BL`: [CLS] content [SEP] [PAD] …, with `input_ids_N` as the content."""
         num_rows = len(self.length_B)
-        input_ids_BL = np.full((num_rows, self.longest), boundary.pad_id, dtype=np.int64)
-        input_ids_BL[:, 0] = boundary.cls_id
-        input_ids_BL[np.arange(num_rows), self.length_B - 1] = boundary.sep_id
+        input_ids_BL = np.full((num_rows, self.longest), boundary.pad, dtype=np.int64)
+        input_ids_BL[:, 0] = boundary.cls
+        input_ids_BL[np.arange(num_rows), self.length_B - 1] = boundary.sep
         input_ids_BL.reshape(-1)[self.slot_N] = input_ids_N
         return input_ids_BL
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 from prefect import get_run_logger
 
 from clozeline.params.model import is_own
-from clozeline.params.pretraining import FROM_CHAMPION, Setting, architecture_of, laid_over
+from clozeline.params.pretraining import FROM_CHAMPION, Setting, architecture_of
 from clozeline.params.project import Params
 from clozeline.params.reading import read_tree
 from clozeline.params.tasks import LabelledParams
@@ -203,21 +203,15 @@ def require_own_encoder(workspace: Workspace, graph: Sequence[StageNode], params
     if str(root) not in sys.path:
         sys.path.append(str(root))  # as for the stages, which run in the project's folder
     model = fresh_own(params.pretrain.model, TokenIds(_VOCAB_SIZE, pad_id=0, cls_id=2, sep_id=3))
-    _require_deps(root, node, sources_of(model))
-    if params.export.models:
-        check_export(model, workspace.work / _PRETRAIN)
-
-
-def _require_deps(root: Path, node: StageNode, sources: Sequence[Path]) -> None:
-    for file in sources:
-        if not file.is_relative_to(root):  # installed: requirements.lock has its version
-            continue
-        path = file.relative_to(root)
+    own = [file.relative_to(root) for file in sources_of(model) if file.is_relative_to(root)]
+    for path in own:  # of an installed one, requirements.lock has the version
         if not any(path.is_relative_to(dep) for dep in node.deps):
             raise ParamsError(
                 f"stage `{_PRETRAIN}` would not run again after an edit of {path}: it is outside its deps in dvc.yaml",
                 do=f"add the line `- {path}` below `deps:` of `{_PRETRAIN}` in dvc.yaml",
             )
+    if params.export.models:
+        check_export(model, workspace.work / _PRETRAIN)
 
 
 def settle_start(workspace: Workspace, graph: Sequence[StageNode], params: Params) -> bool:
@@ -341,12 +335,10 @@ def locked_architecture(lock: Lock) -> Mapping[str, Setting]:
     Empty if dvc.lock does not have them, as for an encoder that no stage trained.
     """
     maker = lock.maker_of(_ENCODER)
-    params = {key: value for file in maker[1].params.values() for key, value in file.items()} if maker else {}
-    pretrain = {key.removeprefix("pretrain."): value for key, value in params.items() if key.startswith("pretrain.")}
-    name = params.get("pretrain.recipe")
-    recipe = params.get(f"recipes.{name}", params.get("recipes", {}).get(name))
-    whole = laid_over(pretrain, recipe or {})
-    return architecture_of(whole["objective"], whole["model"]) if {"objective", "model"} <= whole.keys() else {}
+    settings = {key: value for file in maker[1].params.values() for key, value in file.items()} if maker else {}
+    if not {"pretrain.objective", "pretrain.model"} <= settings.keys():
+        return {}
+    return architecture_of(settings["pretrain.objective"], settings["pretrain.model"])
 
 
 def git_tags(root: Path) -> dict[str, str]:

@@ -19,7 +19,6 @@ from pydantic import ConfigDict, NonNegativeFloat, ValidationError
 from clozeline.records.finetune.statistics import stability_index
 from clozeline.records.limits import Limit
 from clozeline.records.record import Record, leaves
-from clozeline.registry.sources import REGISTRY_SCHEME
 from clozeline.system.errors import DataError, ParamsError, TransientError
 
 _TIMEOUT_SECONDS: Final = 10.0
@@ -96,11 +95,15 @@ def ask(url: str, api_key: str | None = None) -> dict[str, Served]:
 
     Raises:
         TransientError: the server does not answer.
-        DataError: `url` is not HTTP, or the answer does not hold the counters of `clozeline serve`.
+        ParamsError: `url` is not HTTP, such as the address of a registered model, which does not say who serves it.
+        DataError: the answer does not hold the counters of `clozeline serve`.
     """
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     if not url.startswith(("http://", "https://")):
-        raise DataError(f"{url} is not the URL of a server", do="give it as http://HOST:PORT")
+        raise ParamsError(
+            f"{url} is not the URL of a server",
+            do="name each server: CLOZELINE_SERVER=http://10.0.0.5:8000,http://10.0.0.6:8000",
+        )
     try:
         with urlopen(Request(f"{url.rstrip('/')}/metrics", headers=headers), timeout=_TIMEOUT_SECONDS) as answer:
             text = answer.read().decode("utf-8", "replace")
@@ -198,18 +201,6 @@ def shifts(reference: Traffic, now: Traffic, limits: DriftLimits) -> list[Limit]
         index = stability_index(reference.answers_by_confidence, now.answers_by_confidence)
         found.append(Limit.at_most("confidence_index", index, limits.max_index))
     return found
-
-
-def urls_of(given: str) -> list[str]:
-    """Return the URLs in `given`, separated by commas.
-
-    Raises:
-        ParamsError: it is the address of a registered model, which does not say who serves it.
-    """
-    if given.startswith(REGISTRY_SCHEME):
-        problem = f"the registry does not know which servers answer for {given}"
-        raise ParamsError(problem, do="name the servers: CLOZELINE_SERVER=http://10.0.0.5:8000,http://10.0.0.6:8000")
-    return [url.strip() for url in given.split(",") if url.strip()]
 
 
 class Watched(Record):

@@ -209,18 +209,23 @@ class _Forgetting:
         self._is_known = before == self._forgotten
         self._num_words = len(words_of(text))
         self._lock = own_lock(workspace.root)
-        self._registered = self._versions()
-        locks = [self._lock, *(one for _, _, one in self._registered if one)]
+        database = database_of(self._address)
+        self._has_mlflow = database is None or database.exists()
+        self._registered = every_version(self._address) if self._has_mlflow else []
+        self._locks: dict[Registered, Lock] = {}
+        for version, _ in self._registered:
+            with suppress(ArtifactError):  # it is gone: nobody can say what the version was made of
+                self._locks[version] = lock_of(version, Publisher(self._address))
         quoting = {str(file.relative_to(self._root)) for file in items_files(self._root) if sought.is_quoted_in(file)}
         deps = [dep for stage in self._lock.stages.values() for dep in stage.deps]
         items = {dep.md5 for dep in deps if dep.md5 and dep.path in quoting}
         self._holding = stored.holding(sought.is_in).union(self._in_outputs(), items)
         unfinished = _Unfinished.read(self._root / _UNFINISHED, absent=_Unfinished())
-        self._spread = stored.spread(self._holding, locks).union(unfinished.objects)
+        self._spread = stored.spread(self._holding, [self._lock, *self._locks.values()]).union(unfinished.objects)
 
     def findings(self) -> Findings:
         versions = tuple(self._affected())
-        runs = {version.run_id for version, _, _ in self._registered}
+        runs = {version.run_id for version, _ in self._registered}
         searched = search_files(self._address, self._sought.is_quoted_in, runs) if self._has_mlflow else (None, ())
         in_runs, of_versions = searched
         outs = {self._root / out.path: out.md5 in self._spread and name != _SNAPSHOT for name, out in self._outs()}
@@ -247,25 +252,11 @@ class _Forgetting:
         sweep(findings.stores)
         (self._root / _UNFINISHED).unlink()
 
-    @property
-    def _has_mlflow(self) -> bool:
-        database = database_of(self._address)
-        return database is None or database.exists()
-
-    def _versions(self) -> list[tuple[Registered, tuple[str, ...], Lock | None]]:
-        """Return every registered version with its aliases, and its dvc.lock if that is still there."""
-        found: list[tuple[Registered, tuple[str, ...], Lock | None]] = []
-        for version, aliases in every_version(self._address) if self._has_mlflow else ():
-            lock = None
-            with suppress(ArtifactError):  # without it nobody can say what the version was made of
-                lock = lock_of(version, Publisher(self._address))
-            found.append((version, aliases, lock))
-        return found
-
     def _affected(self) -> Iterator[AffectedVersion]:
-        for version, aliases, lock in self._registered:
-            if lock is None:
+        for version, aliases in self._registered:
+            if version not in self._locks:
                 continue
+            lock = self._locks[version]
             behind = list(ancestry(lock, f"dist/{version.name.removeprefix(MODEL_PREFIX)}").all())
             removed = tuple(sorted(one.path for one in behind if one.md5 in self._spread))
             if removed:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -24,21 +23,15 @@ from clozeline.versions.objects import Stored
 from clozeline.versions.project import own_lock
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What a sweep keeps besides the data of named versions, the working tree, branches and tags."""
-
-    num_nights: int
-    """Newest nights of each workspace."""
-    min_age: timedelta
-    """Anything younger is kept, because a run may be about to use it."""
-
-
-def sweep_project(workspace: Workspace, kept: Kept, *, shared: bool, is_dry: bool) -> tuple[SweptStore, ...]:
+def sweep_project(
+    workspace: Workspace, num_nights: int, min_age: timedelta, *, shared: bool, is_dry: bool
+) -> tuple[SweptStore, ...]:
     """Remove data that is no longer needed, unless `is_dry`. Return the kept and the removable data of each store.
 
-    Every store is read before the first removal. A sweep may be killed; the next one continues it. `shared`: also sweep
-    the remote, and a cache outside the project.
+    Every store is read before the first removal. A sweep may be killed; the next one continues it. Kept are the data of
+    named versions, of the newest nights of each workspace, of the working tree, branches and tags; and anything that is
+    younger than `min_age`, because a run may be about to use it. `shared`: also sweep the remote, and a cache outside
+    the project.
 
     Raises:
         ParamsError: DVC cannot read a branch or tag.
@@ -49,7 +42,7 @@ def sweep_project(workspace: Workspace, kept: Kept, *, shared: bool, is_dry: boo
     database = database_of(address)
     if database is not None and not database.exists():
         raise _nothing_known(address)
-    before = datetime.now(UTC) - kept.min_age
+    before = datetime.now(UTC) - min_age
     with ExitStack() as stack:
         if not is_dry:
             stack.enter_context(held_to_remove(workspace))
@@ -57,7 +50,7 @@ def sweep_project(workspace: Workspace, kept: Kept, *, shared: bool, is_dry: boo
         versions = versions_in_use(address)
         if start := StartLock.of_yaml(workspace.root / START_LOCK):  # its version may have no alias any more
             versions.append(publisher.registry.version(start.model, start.version))
-        nights = Nights.read(address, identity_of(workspace), kept.num_nights)
+        nights = Nights.read(address, identity_of(workspace), num_nights)
         if not nights.has_own:
             raise _nothing_known(address)
         if shared and nights.running_elsewhere:

@@ -236,8 +236,15 @@ def _check_weights(published: Published) -> None:
         raise ArtifactError(
             f"{published.name} has no {WEIGHTS}, whole or in shards with {INDEX}", do="download or save the model again"
         )
-    for name in sizes:
-        _check_readable(published, name)
+    for file in (Path(published.name) / name for name in sizes):
+        if file.suffix == ".safetensors" and file.is_file():  # on the hub they are downloaded later
+            try:
+                with safe_open(file, framework="numpy") as weights:
+                    weights.keys()
+            except SafetensorError as error:
+                raise ArtifactError(
+                    f"{file.name} of {published.name} is no safetensors: {error}", do="download or save the model again"
+                ) from error
     needed, free = _BYTES_PER_WEIGHT_BYTE * size_bytes, available_bytes()
     if needed > free:
         raise ArtifactError(
@@ -245,20 +252,6 @@ def _check_weights(published: Published) -> None:
             f" {free / 1e9:.1f} GB are available here",
             do="import a smaller model, or import this one on a machine with more memory",
         )
-
-
-def _check_readable(published: Published, name: str) -> None:
-    """Refuse a damaged file of weights in a folder; on the hub they are downloaded later."""
-    file = Path(published.name) / name
-    if file.suffix != ".safetensors" or not file.is_file():
-        return
-    try:
-        with safe_open(file, framework="numpy") as weights:
-            weights.keys()
-    except SafetensorError as error:
-        raise ArtifactError(
-            f"{name} of {published.name} is no safetensors: {error}", do="download or save the model again"
-        ) from error
 
 
 def _task(published: Published, asked: str | None, *, is_sentence_encoder: bool) -> Task:

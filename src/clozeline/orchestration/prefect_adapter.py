@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
@@ -86,16 +86,16 @@ def _is_transient(task: object, task_run: object, state: State[Any]) -> bool:
     return isinstance(state.result(raise_on_failure=False), TransientError)
 
 
-EFFECT: Final[Mapping[str, Any]] = {"cache_policy": NO_CACHE, "persist_result": False}
+EFFECT: Final[dict[str, Any]] = {"cache_policy": NO_CACHE, "persist_result": False}
 """Options of a task that acts on the outside world: it runs each time."""
-RETRIES: Final[Mapping[str, Any]] = {
+RETRIES: Final[dict[str, Any]] = {
     **EFFECT,
     "retries": len(_RETRY_DELAYS_SECONDS),
     "retry_delay_seconds": _RETRY_DELAYS_SECONDS,
     "retry_condition_fn": _is_transient,
 }
 """Options of one that is tried again after a `TransientError`, too, through an outage of more than 10 minutes."""
-STAGE_RETRIES: Final[Mapping[str, Any]] = {**RETRIES, "retry_delay_seconds": 0.0}
+STAGE_RETRIES: Final[dict[str, Any]] = {**RETRIES, "retry_delay_seconds": 0.0}
 """The same for a task in a thread, where no signal ends Prefect's wait: it waits itself for `seconds_before`."""
 
 

@@ -126,7 +126,14 @@ def sign_in(workspace: Workspace, port: int) -> str:
 
 
 def _kept_password(workspace: Workspace, port: int) -> str:
-    _close(workspace.work)
+    try:
+        workspace.close_to_others()
+    except PermissionError as error:
+        raise ParamsError(
+            f"{workspace.work}, which holds the password of Prefect's server, belongs to another user and is open to"
+            " others",
+            do="start the server as its owner, or set PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD",
+        ) from error
     file = workspace.prefect_password(port)
     if not file.exists():
         with held_beside(file) as folder:
@@ -137,19 +144,6 @@ def _kept_password(workspace: Workspace, port: int) -> str:
                 os.link(new, file)
     file.chmod(0o600)
     return file.read_text(encoding="utf-8").strip()
-
-
-def _close(folder: Path) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_mode & 0o077:
-        try:
-            folder.chmod(0o700)
-        except PermissionError as error:
-            raise ParamsError(
-                f"{folder}, which holds the password of Prefect's server, belongs to another user and is open to"
-                " others",
-                do="start the server as its owner, or set PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD",
-            ) from error
 
 
 def serve_until_interrupted(

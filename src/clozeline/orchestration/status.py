@@ -15,7 +15,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from clozeline.orchestration.prefect_adapter import deployments_of, runs_of
 from clozeline.orchestration.servers import answering_server
 from clozeline.records.record import Record
-from clozeline.registry.decisions import newest_decision_about
+from clozeline.registry.decisions import newest_decision
 from clozeline.registry.models import CANDIDATE, CHAMPION, MODEL_PREFIX
 from clozeline.registry.versions import Registry
 from clozeline.system.errors import ClozelineError
@@ -178,7 +178,7 @@ def _models(address: str) -> list[ModelStatus]:
 def _model(registry: Registry, address: str, name: str) -> ModelStatus:
     champion, candidate = registry.at(name, CHAMPION), registry.at(name, CANDIDATE)
     last = next(iter(registry.changes(name)[-1:]), None)
-    decision = newest_decision_about(candidate, address) if candidate else None
+    decision = newest_decision(candidate, registry.run_of(candidate), address) if candidate else None
     serves_from = champion.announcement.serve_from_seconds if champion and champion.announcement else 0.0
     return ModelStatus(
         name=name,

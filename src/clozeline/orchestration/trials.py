@@ -24,7 +24,6 @@ from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import kind_of, load
 from clozeline.inference.tokenization import TokenizedText, Window
 from clozeline.orchestration.import_items import are_built_in
-from clozeline.params.delivery import ImportParams
 from clozeline.params.pretraining import FROM_CHAMPION
 from clozeline.params.project import Params
 from clozeline.records.evaluation import NATS_PER_UNKNOWN_BYTE
@@ -315,22 +314,14 @@ class PackageTrials:
     def _test_items(self) -> str:
         if imported := self.params.imports.get(self.package):
             if not kind_of(imported.task).is_language_model:
-                self._check_own(imported)
+                items = HeldOut.lines(self.workspace.root / imported.items)
+                if are_built_in(items, imported.task, reads_pairs=imported.reads_pairs):
+                    raise incomparable(
+                        f"{imported.items} holds the built-in items, which cannot tell the better model;"
+                        " `clozeline import --labelled FILE` takes yours"
+                    )
             return imported.items
         return f"models/{self.params.export.models[self.package]}/{TEST_FILE}"
-
-    def _check_own(self, imported: ImportParams) -> None:
-        """Check that the items of an import are the user's.
-
-        Raises:
-            IncomparableError: they are built in.
-        """
-        items = HeldOut.lines(self.workspace.root / imported.items)
-        if are_built_in(items, imported.task, reads_pairs=imported.reads_pairs):
-            raise incomparable(
-                f"{imported.items} holds the built-in items, which cannot tell the better model;"
-                " `clozeline import --labelled FILE` takes yours"
-            )
 
     def _items(self) -> TrialItems:
         root = self.workspace.root

@@ -19,9 +19,8 @@ from ruamel.yaml.nodes import CollectionNode, MappingNode, Node
 
 from clozeline.params import reading
 from clozeline.params.delivery import ExportParams, ImportParams, ReleaseParams
-from clozeline.params.layers import with_layers
 from clozeline.params.pretraining import BUDGETS, EvaluateParams, PretrainParams, laid_over, where_written
-from clozeline.params.project import Params
+from clozeline.params.project import Params, with_layers
 from clozeline.params.schema import section_in
 from clozeline.params.tasks import FinetuneParams
 from clozeline.params.text import ContractParams, PreprocessParams, TokenizeParams
@@ -152,7 +151,8 @@ def _shown(tree: Any, place: str) -> str:
 def _with_value(text: str, key: Sequence[str], value: Any) -> str:
     section: CollectionNode = YAML(typ="safe").compose(text)  # in C: a tenth of the time of the default
     for depth, name in enumerate(key):
-        found = _entry(section, name)
+        pairs = section.value if isinstance(section, MappingNode) else ()
+        found = next((pair for pair in pairs if pair[0].value == name), None)
         if found is None:
             return _inserted(text, section, f"{name}: {reading.on_one_line(_nested(key[depth + 1 :], value))}")
         key_node, value_node = found
@@ -164,11 +164,6 @@ def _with_value(text: str, key: Sequence[str], value: Any) -> str:
 
 def _nested(key: Sequence[str], value: Any) -> Any:
     return {key[0]: _nested(key[1:], value)} if key else value
-
-
-def _entry(section: Node, name: str) -> tuple[Node, Node] | None:
-    pairs = section.value if isinstance(section, MappingNode) else ()
-    return next(((key, value) for key, value in pairs if key.value == name), None)
 
 
 def _replaced(text: str, key: Node, value: Node, new: str) -> str:
@@ -216,11 +211,14 @@ class Knobs(MutableMapping[str, Any]):
     def __init__(self, tree: dict[str, Any], place: Place) -> None:
         vars(self).update(_tree=tree, _place=place)
 
+    @property
+    def _values(self) -> dict[str, Any]:
+        """The values of the section, with the layers under them."""
+        values: dict[str, Any] = _at(with_layers(self._tree)[1], self._place)
+        return values
+
     def __getitem__(self, name: str) -> Any:
-        found = _at(with_layers(self._tree)[1], self._place)
-        if name not in found:
-            raise KeyError(name)
-        value = found[name]
+        value = self._values[name]
         if isinstance(value, Mapping):
             return Knobs(self._tree, (*self._place, name))
         return tuple(value) if isinstance(value, list) else value
@@ -269,17 +267,17 @@ class Knobs(MutableMapping[str, Any]):
         self[name] = value
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_at(with_layers(self._tree)[1], self._place))
+        return iter(self._values)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._values)
 
     def __dir__(self) -> list[str]:
         return sorted(self)
 
     def __repr__(self) -> str:
         text = StringIO()
-        reading.write_yaml(_at(with_layers(self._tree)[1], self._place), text)
+        reading.write_yaml(self._values, text)
         return text.getvalue()
 
 
@@ -347,7 +345,7 @@ def _at(tree: Any, place: Sequence[str]) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Knobs):
-        return deepcopy(_at(with_layers(value._tree)[1], value._place))
+        return deepcopy(value._values)
     if isinstance(value, PathLike):
         return str(value)
     if isinstance(value, Mapping):

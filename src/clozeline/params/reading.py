@@ -9,6 +9,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -22,7 +23,7 @@ from ruamel.yaml.reader import ReaderError
 from clozeline.params.pretraining import BUDGETS, laid_over, where_written
 from clozeline.params.project import Params
 from clozeline.params.schema import FaultsError, IdleKeyError, UnknownKeyError, section_in
-from clozeline.params.tasks import SECTIONS, FinetuneParams, where_laid
+from clozeline.params.tasks import SECTIONS, where_laid
 from clozeline.system.errors import ClozelineError, ParamsError
 from clozeline.system.files import replacing_file
 
@@ -162,7 +163,7 @@ def params_in(tree: Any, name: Path) -> Params:
     try:
         return Params.model_validate(tree)
     except ValidationError as error:
-        raise _all_faults(name, tree, list(_flat(error))) from error
+        raise _all_faults(name, list(_faults_in(error, tree))) from error
 
 
 def check_key(tree: Any, key: str, name: Path) -> None:
@@ -174,20 +175,14 @@ def check_key(tree: Any, key: str, name: Path) -> None:
     try:
         Params.model_validate(tree)
     except ValidationError as error:
-        if faults := [fault for fault in _flat(error) if _is_about(fault, key, tree)]:
-            raise _all_faults(name, tree, faults) from error
-
-
-def _is_about(fault: Any, key: str, tree: Any) -> bool:
-    """Return whether the fault is in `key` or a part of it, and in nothing else."""
-    unknown = _unknown(fault, tree)
-    if unknown is not None:
-        places = [unknown.place]
-    elif fault["type"] == "value_error":  # of our own checks, with the keys that it is about
-        places = [".".join([*map(str, _location(fault)), inner]) for inner in fault["ctx"]["error"].args[-1]]
-    else:
-        places = [_key(fault)]
-    return all(place == key or place.startswith(f"{key}.") for place in places)
+        about = (key, where_set(key, tree))
+        faults = [
+            fault
+            for fault in _faults_in(error, tree)
+            if all(f"{place}.".startswith(tuple(f"{one}." for one in about)) for place in fault.given)
+        ]
+        if faults:
+            raise _all_faults(name, faults) from error
 
 
 def where_set(key: str, tree: Any) -> str:
@@ -207,11 +202,68 @@ def _place_and_reason(path: Path, content: bytes, error: Exception) -> str:
     return f"{path}, line {line}: {reason}"
 
 
-def _all_faults(path: Path, tree: Any, given: Sequence[Any]) -> ParamsError:
+@dataclass(frozen=True)
+class _Fault:
+    """What is wrong with the values of some keys."""
+
+    kind: str
+    """Its name in pydantic."""
+    given: Mapping[str, Any]
+    """Values by their dotted keys, at the place where these are written."""
+    expected: str
+    cause: ValueError | None
+    """The error of our own checks; None: pydantic found it."""
+
+
+def _faults_in(error: ValidationError, tree: Any) -> Iterator[_Fault]:
+    """Yield the faults, those of a `FaultsError` one by one."""
+    for record in error.errors():
+        cause = record.get("ctx", {}).get("error")
+        for one in cause.faults if isinstance(cause, FaultsError) else (cause,):
+            if isinstance(one, ValidationError):
+                yield from _faults_in(one, tree)
+            else:
+                yield _fault_of(record, one, tree)
+
+
+def _fault_of(record: Any, cause: Any, tree: Any) -> _Fault:
+    kind, location = record["type"], _location(record)
+    key = ".".join(map(str, location)) or "(whole file)"
+    if kind == "extra_forbidden":
+        cause = UnknownKeyError(where_set(key, tree), str(location[-1]), record["input"], _keys_beside(record["loc"]))
+        return _Fault(kind, {cause.place: cause.value}, "", cause)
+    if cause is not None:  # an error of our own checks has the values of some keys of the section
+        expected, values = cause.args
+        given = {".".join([*map(str, location), inner]): value for inner, value in values.items()}
+    else:
+        expected = _EXPECTED.get(kind, record["msg"]).removeprefix("Input should be ")
+        given = {key: record["ctx"]["tag"] if kind == "union_tag_invalid" else record["input"]}
+    return _Fault(kind, {where_set(name, tree): value for name, value in given.items()}, expected, cause)
+
+
+def _location(record: Any) -> tuple[int | str, ...]:
+    """Return the keys as in the file: pydantic adds a task's kind after its name, and omits a missing key `kind`."""
+    keys: tuple[int | str, ...] = record["loc"]
+    if record["type"].startswith("union_tag"):
+        return (*keys, "kind")
+    return keys[:2] + keys[3:] if keys[:1] == ("finetune",) and len(keys) > 2 else keys
+
+
+def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
+    """Return the names of the keys that are allowed in the same section as `location`."""
+    is_task = location[0] == "finetune"
+    kind: Any = SECTIONS[str(location[2])] if is_task else Params
+    for part in location[3 if is_task else 0 : -1]:
+        inner = get_args(kind)[1] if get_origin(kind) is dict else kind.model_fields[part].annotation
+        kind = section_in(inner) or inner
+    return sorted(kind.model_fields)
+
+
+def _all_faults(path: Path, given: Sequence[_Fault]) -> ParamsError:
     """Return one error about all faults, each once: unknown keys first, numbered if there are several."""
-    faults = sorted(given, key=lambda fault: fault["type"] != "extra_forbidden")
-    unknown = [found for fault in faults if (found := _unknown(fault, tree))]
-    errors = [_error_of(path, tree, fault) for fault in faults if not _follows(fault, unknown)]
+    unknown = [fault.cause for fault in given if isinstance(fault.cause, UnknownKeyError)]
+    faults = sorted(given, key=lambda fault: fault.kind != "extra_forbidden")
+    errors = [_error_of(path, fault) for fault in faults if not _follows(fault, unknown)]
     first, *others = {one.problem: one for one in errors}.values()
     if not others:
         return ParamsError(f"{path}: {first.problem}", given=first.given, expected=first.expected, do=first.do)
@@ -225,73 +277,45 @@ def _all_faults(path: Path, tree: Any, given: Sequence[Any]) -> ParamsError:
     )
 
 
-def _flat(error: ValidationError) -> Iterator[Any]:
-    """Yield pydantic's records of faults, those of a `FaultsError` one by one."""
-    for fault in error.errors():
-        cause = fault.get("ctx", {}).get("error")
-        for inner in cause.faults if isinstance(cause, FaultsError) else ():
-            if isinstance(inner, ValidationError):
-                yield from _flat(inner)
-            else:
-                yield {**fault, "ctx": {"error": inner}}
-        if not isinstance(cause, FaultsError):
-            yield fault
-
-
-def _unknown(fault: Any, tree: Any) -> UnknownKeyError | None:
-    """Return the unknown key of this fault, with the place where it is written; None: it is a fault of another sort."""
-    cause = fault.get("ctx", {}).get("error")
-    if fault["type"] == "extra_forbidden":
-        place, location = where_set(_key(fault), tree), fault["loc"]
-        return UnknownKeyError(place, str(location[-1]), fault["input"], _keys_beside(location))
-    return cause if isinstance(cause, UnknownKeyError) else None
-
-
-def _follows(fault: Any, unknown: Sequence[UnknownKeyError]) -> bool:
+def _follows(fault: _Fault, unknown: Sequence[UnknownKeyError]) -> bool:
     """Return whether a missing key may only be misspelt; its misspelling is already reported as an unknown key."""
-    is_task = fault["loc"][:1] == ("finetune",)
-    return fault["type"] == "missing" and any(
-        _near(one) == fault["loc"][-1] or (is_task and one.place.startswith("finetune_defaults.")) for one in unknown
-    )
+    if fault.kind != "missing":
+        return False
+    (key,) = fault.given
+    is_of_defaults = key.startswith("finetune.") and any(one.place.startswith("finetune_defaults.") for one in unknown)
+    return is_of_defaults or key.rpartition(".")[2] in map(_near, unknown)
 
 
-def _error_of(path: Path, tree: Any, fault: Any) -> ParamsError:
+def _error_of(path: Path, fault: _Fault) -> ParamsError:
     """Return the error about one fault; its problem does not name `path`."""
-    if unknown := _unknown(fault, tree):
-        section, _, rest = unknown.place.partition(".")  # a recipe has the keys of `pretrain`
-        place = f"pretrain.{rest.partition('.')[2]}" if section == "recipes" else unknown.place
-        if became := _removed().get(place) or _removed().get(unknown.name):
-            return ParamsError(
-                f"`{unknown.place}` {became}",
-                given=f"{unknown.name}: {_short(unknown.value)}",
-                expected="a file without this key",
-                do=f"rename it in {path}" if became.startswith("is now ") else f"remove it from {path}",
-            )
-        near = _near(unknown)
-        return ParamsError(
-            f"unknown key `{unknown.place}`",
-            given=f"{unknown.name}: {_short(unknown.value)}",
-            expected=f"one of: {', '.join(unknown.known)}",
-            do=f"rename it to `{near}`" if near else "remove it, or correct its name",
-        )
-    expected = _EXPECTED.get(fault["type"], fault["msg"]).removeprefix("Input should be ")
-    given = {_key(fault): fault["ctx"]["tag"] if fault["type"] == "union_tag_invalid" else fault["input"]}
-    if fault["type"] == "value_error":  # raised by our own checks, with the values of some keys of the section
-        expected, values = fault["ctx"]["error"].args
-        given = {".".join([*map(str, _location(fault)), inner]): value for inner, value in values.items()}
-    given = {where_set(name, tree): value for name, value in given.items()}
-    names = [f"`{name}`" for name in given]
+    if isinstance(fault.cause, UnknownKeyError):
+        return _unknown_key(path, fault.cause)
+    names = [f"`{name}`" for name in fault.given]
+    (value, *_) = fault.given.values()
     remedy = f"set {' or '.join(names)} in {path}"
-    if isinstance(fault.get("ctx", {}).get("error"), IdleKeyError):
+    if isinstance(fault.cause, IdleKeyError):
         remedy = f"remove it from {path}"
-    elif fault["type"] == "string_type" and isinstance(fault["input"], int | float):  # such as a label
-        remedy = f"write it in quotes in {path}: '{_short(fault['input'])}'"
+    elif fault.kind == "string_type" and isinstance(value, int | float):  # such as a label
+        remedy = f"write it in quotes in {path}: '{_short(value)}'"
+    told = ", ".join(f"{name}: {_short(value)}" for name, value in fault.given.items())
     return ParamsError(
         f"{' and '.join(names)} cannot be used{' together' if len(names) > 1 else ''}",
-        given="nothing" if fault["type"] in _NOTHING else ", ".join(f"{k}: {_short(v)}" for k, v in given.items()),
-        expected=expected,
+        given="nothing" if fault.kind in _NOTHING else told,
+        expected=fault.expected,
         do=remedy,
     )
+
+
+def _unknown_key(path: Path, unknown: UnknownKeyError) -> ParamsError:
+    section, _, rest = unknown.place.partition(".")  # a recipe has the keys of `pretrain`
+    place = f"pretrain.{rest.partition('.')[2]}" if section == "recipes" else unknown.place
+    near, became = _near(unknown), _removed().get(place) or _removed().get(unknown.name)
+    problem, expected = f"unknown key `{unknown.place}`", f"one of: {', '.join(unknown.known)}"
+    remedy = f"rename it to `{near}`" if near else "remove it, or correct its name"
+    if became:
+        problem, expected = f"`{unknown.place}` {became}", "a file without this key"
+        remedy = f"rename it in {path}" if became.startswith("is now ") else f"remove it from {path}"
+    return ParamsError(problem, given=f"{unknown.name}: {_short(unknown.value)}", expected=expected, do=remedy)
 
 
 def _near(unknown: UnknownKeyError) -> str | None:
@@ -300,32 +324,6 @@ def _near(unknown: UnknownKeyError) -> str | None:
 
 def _numbered(parts: Sequence[object]) -> str:
     return ("\n" + " " * 12).join(f"{number}. {part}" for number, part in enumerate(parts, start=1))
-
-
-def _key(fault: Any) -> str:
-    return ".".join(map(str, _location(fault))) or "(whole file)"
-
-
-def _location(fault: Any) -> tuple[int | str, ...]:
-    """Return the keys as in the file: pydantic adds a task's kind after its name, and omits a missing key `kind`."""
-    keys: tuple[int | str, ...] = fault["loc"]
-    if fault["type"].startswith("union_tag"):
-        return (*keys, "kind")
-    return keys[:2] + keys[3:] if keys[:1] == ("finetune",) and len(keys) > 2 else keys
-
-
-def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
-    """Return the names of the keys that are allowed in the same section as `location`."""
-    kind: Any = Params
-    for part in location[:-1]:
-        if kind is FinetuneParams:
-            kind = SECTIONS[str(part)]
-        elif get_origin(kind) is dict:
-            kind = section_in(get_args(kind)[1])
-        else:
-            inner = kind.model_fields[part].annotation
-            kind = section_in(inner) or inner
-    return sorted(kind.model_fields)
 
 
 def _short(value: object) -> str:

@@ -124,15 +124,10 @@ class FinetuneParams(Section):
     idle: ClassVar[tuple[str, ...]] = ()
     """Shared knobs that have no effect in this kind."""
 
-    @property
-    def instead_of_causal(self) -> str:
-        """What to set, and why, if the encoder is causal and cannot learn this task; empty if it can."""
-        return ""
-
-    @property
-    def instead_of_first_token(self) -> str:
-        """What to set, and why, if the encoder is causal and this task reads its first token; empty if it does not."""
-        return ""
+    instead_of_causal: ClassVar[str] = ""
+    """What to set, and why, if the encoder is causal and cannot learn this task; empty if it can."""
+    instead_of_first_token: ClassVar[str] = ""
+    """What to set, and why, if the encoder is causal and this task reads its first token; empty if it does not."""
 
 
 class LabelledParams(FinetuneParams):
@@ -206,13 +201,10 @@ class ClassificationParams(LabelledParams):
     """Tasks with one label, or any number of them, for each text or pair of texts."""
 
     kind: Literal["classification"]
-
-    @property
-    def instead_of_first_token(self) -> str:
-        return (
-            "family `modernbert`, which classifies at the last token if it is causal, or objective `mlm`; other "
-            "families classify at the first token, which sees no other in a causal model"
-        )
+    instead_of_first_token: ClassVar[str] = (
+        "family `modernbert`, which classifies at the last token if it is causal, or objective `mlm`; other families"
+        " classify at the first token, which sees no other in a causal model"
+    )
 
 
 class QuestionAnsweringParams(FinetuneParams):
@@ -235,10 +227,7 @@ class QuestionAnsweringParams(FinetuneParams):
             "`max_question_tokens` + `stride` + 3 special tokens below `max_length`: otherwise windows do not advance",
         ),
     )
-
-    @property
-    def instead_of_causal(self) -> str:
-        return "objective `mlm`, because a causal model has not read the context after a word"
+    instead_of_causal: ClassVar[str] = "objective `mlm`, because a causal model has not read the context after a word"
 
 
 class SimilarityParams(FinetuneParams):
@@ -295,10 +284,9 @@ class TaggingParams(FinetuneParams):
     token_column: int
     """Files in columns (CoNLL): column of the words, counted from 0, or from the last one back if negative."""
     tag_column: int
-
-    @property
-    def instead_of_causal(self) -> str:
-        return "objective `mlm`, because a causal model has not read the words after the one that it tags"
+    instead_of_causal: ClassVar[str] = (
+        "objective `mlm`, because a causal model has not read the words after the one that it tags"
+    )
 
 
 class EntailmentParams(Section):
@@ -355,10 +343,7 @@ class ZeroShotParams(LabelledParams):
     def named_labels(self) -> frozenset[str]:
         return frozenset(self.label_words or ())
 
-    @property
-    def instead_of_causal(self) -> str:
-        why = "objective `mlm`, because a causal model fills no masks; or set `entailment`"
-        return "" if self.entailment else why
+    instead_of_causal: ClassVar[str] = "objective `mlm`, because a causal model fills no masks; or set `entailment`"
 
 
 SECTIONS: Mapping[str, type[FinetuneParams]] = {
@@ -383,16 +368,11 @@ AnyTask = Annotated[FinetuneParams, _ByKind()]
 
 
 _INHERITED = {
-    "zero_shot": (
-        "classification",
-        {
-            name
-            for name in LabelledParams.model_fields.keys() - FinetuneParams.model_fields.keys()
-            if ZeroShotParams.model_fields[name].is_required()
-        },
-    )
+    name
+    for name in LabelledParams.model_fields.keys() - FinetuneParams.model_fields.keys()
+    if ZeroShotParams.model_fields[name].is_required()
 }
-"""Kind → kind whose defaults lie under its own, and the keys that it takes of them."""
+"""Keys that `zero_shot` takes of the defaults of `classification`."""
 
 
 def whole_task(
@@ -415,15 +395,13 @@ def _layers_under(
     """
     preset = preset_of(task, presets)
     kind = str(task.get("kind", preset.get("kind")))
-    other, inherited = _INHERITED.get(kind, (kind, ()))
-    layers = {
-        f"finetune_defaults.{name}": layer
-        for name in (SHARED, other, kind)
-        if isinstance(layer := defaults.get(name), Mapping)
-    }
-    if other != kind and (place := f"finetune_defaults.{other}") in layers:
-        layers[place] = {key: value for key, value in layers[place].items() if key in inherited}
-    return layers | {f"presets.{task.get(PRESET)}": {key: preset[key] for key in preset if key not in task}}
+    layers = {SHARED: mapping_at(defaults, SHARED)}
+    if kind == "zero_shot":
+        inherited = mapping_at(defaults, "classification")
+        layers["classification"] = {key: value for key, value in inherited.items() if key in _INHERITED}
+    layers[kind] = mapping_at(defaults, kind)
+    own = {key: preset[key] for key in preset if key not in task}
+    return {f"finetune_defaults.{name}": layer for name, layer in layers.items()} | {f"presets.{task.get(PRESET)}": own}
 
 
 def preset_of(task: Mapping[str, Any], presets: Mapping[str, Any]) -> dict[str, Any]:

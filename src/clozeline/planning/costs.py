@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from clozeline.encoder.architecture import SIZES, Shape
 from clozeline.encoder.families import FAMILIES
@@ -74,9 +74,9 @@ class ParameterCount:
 
     @classmethod
     def of(cls, model: LanguageModel) -> Self:
-        every = set(model.parameters())  # by identity: a tied weight is in it once
+        every: set[Tensor] = {*model.parameters()}  # by identity: a tied weight is in it once
         tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
-        inner = {parameter for part in parts_of(model) for parameter in part.base_model.parameters()}
+        inner: set[Tensor] = {parameter for part in parts_of(model) for parameter in part.base_model.parameters()}
         matrices = {parameter for parameter in every if parameter.ndim == 2}
         return cls(
             embedding=_size(tables),
@@ -84,7 +84,7 @@ class ParameterCount:
             head=_size(every - inner - tables),
             matrices=_size(matrices),
             scales=sum(map(len, matrices)),
-            layer_matrices=_size({*encoder_matrices(model)} - tables),
+            layer_matrices=_size(matrix for matrix in {*encoder_matrices(model)} if matrix not in tables),
             generator=_size(every - {*parts_of(model)[0].parameters()}),
         )
 
@@ -106,7 +106,7 @@ class ParameterCount:
         return self.matrices + (self.total - self.matrices + self.scales) * _FP32_BYTES
 
 
-def _size(parameters: Iterable[nn.Parameter]) -> int:
+def _size(parameters: Iterable[Tensor]) -> int:
     return sum(parameter.numel() for parameter in parameters)
 
 
@@ -140,7 +140,7 @@ class Compute:
             return cls(one.body + other.body, one.attention + other.attention, one.head + other.head)
         encoder = {*model.base_model.modules()}
         tables = {module.weight for module in encoder if isinstance(module, nn.Embedding)}
-        own = {*_multiplied(model)} - tables
+        own = {matrix for matrix in _multiplied(model) if matrix not in tables}
         inside = {*encoder_matrices(model)} & own
         times_used = num_layers(model) / getattr(model.config, "num_hidden_groups", num_layers(model))
         # The vocabulary's layer is outside the encoder, and counts also if it is tied to the table of tokens.
@@ -378,8 +378,7 @@ def _built(params: PretrainParams, vocab_size: int, device: str) -> LanguageMode
         with torch.device(device):
             return models.build(params.model, head, TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=0)
     ids = replace(token_ids(params.start, params.start_revision, head), vocab_size=vocab_size)
-    length = params.max_length
-    return start_from(params.start, params.start_revision, params.model, head, ids, seed=0, max_length=length)
+    return start_from(params, ids, seed=0)
 
 
 def _family_of(model: LanguageModel) -> str:

@@ -94,7 +94,7 @@ class WordDropout:
 
 
 @dataclass(frozen=True)
-class Feed:
+class Feed(Dataset[Batch[TargetBatch]]):
     """Material of the batches, and the share of their rows that this process gets."""
 
     objective: Objective
@@ -120,7 +120,7 @@ class Feed:
             return map(self.batch, turns)
         # A separate generator: by default the loader seeds its workers from the global one.
         loader = DataLoader(
-            _Turns(self),
+            self,
             sampler=turns,
             batch_size=None,
             collate_fn=_as_it_is,
@@ -137,6 +137,9 @@ class Feed:
             if turn.blocks_ahead:
                 Thread(target=shards.read_ahead, args=[turn.blocks_ahead], name="read-ahead", daemon=True).start()
             yield turn
+
+    def __getitem__(self, turn: Turn) -> Batch[TargetBatch]:
+        return self.batch(turn)
 
     def batch(self, turn: Turn) -> Batch[TargetBatch]:
         """Make the whole batch, so that all its targets are counted, then take this process's rows."""
@@ -180,16 +183,6 @@ def steps_of_epochs(epochs: float, split: Split, batch_tokens: int, seed: int) -
 def _num_batches(split: Split, batch_tokens: int, seed: int) -> int:
     """Return the number of batches of the first epoch."""
     return shuffled_plan(split.rows.length_R, batch_tokens, seed, 0, split.blocks).num_batches
-
-
-class _Turns(Dataset[Batch[TargetBatch]]):
-    """Map-style dataset indexed by `Turn` (epoch, batch, rows)."""
-
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-
-    def __getitem__(self, turn: Turn) -> Batch[TargetBatch]:
-        return self._feed.batch(turn)
 
 
 def _as_it_is(batch: Any) -> Any:

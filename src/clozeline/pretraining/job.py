@@ -20,17 +20,18 @@ from torch import Tensor, nn
 from clozeline.encoder.families.layout import TokenIds
 from clozeline.encoder.own import sources_of
 from clozeline.language import models
+from clozeline.language.detection import ReplacedTokenPair
 from clozeline.language.draws import check_seed
 from clozeline.language.masking import Masker
 from clozeline.language.models import LanguageModel
-from clozeline.language.objectives import OBJECTIVES, Split, TargetBatch
+from clozeline.language.objectives import OBJECTIVES, Split, TargetBatch, unigram_entropy
 from clozeline.language.shards import TokenShards
 from clozeline.language.spelling import Spelling
-from clozeline.params.pretraining import MaskingParams, PretrainParams
+from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining.feeding import Feed, Replay, WordDropout, steps_of, steps_of_epochs
 from clozeline.pretraining.losses import VALIDATION_TOKENS, Judge, loss_of
 from clozeline.pretraining.starting import sources_of_start, start_from
-from clozeline.pretraining.watching import Advancing, advisers
+from clozeline.pretraining.watching import NUM_EXAMPLES, Advancing, ShownExamples, ShownParts
 from clozeline.records.published import pinned
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo, documents_path
 from clozeline.system.content import code_of, fingerprint
@@ -43,7 +44,7 @@ from clozeline.training.distribution import Processes
 from clozeline.training.loop import Loop, Validation
 from clozeline.training.micro_batches import Hardware, MicroBatches, Precision
 from clozeline.training.optimizers import Schedule, build_optimizer
-from clozeline.training.state import Callback, Callbacks, State
+from clozeline.training.state import Callback, Callbacks, PlateauWarning, State
 
 CODE = (
     "encoder",
@@ -58,8 +59,6 @@ CODE = (
 NOT_OF_THE_RESULT = {"checkpoint_every_steps", "num_checkpoints", "num_workers"}
 """Knobs that do not affect the result; the stage in dvc.yaml does not list them as params."""
 _LOG = logging.getLogger(__name__)
-_OFF = {"unit": "token", "protected_tokens": ()}
-"""Fields of `masking`, with the values that turn them off."""
 _COMPILERS = ("c++", "g++", "clang++")
 
 
@@ -88,24 +87,16 @@ def name_of_training(
 
 def tell_what_has_no_effect(params: PretrainParams) -> None:
     """Warn about fields of `masking`, other than its rates, under an objective that hides nothing."""
-    if OBJECTIVES[params.objective].masks:
-        return
-    asked = _asked(params.masking)
-    if asked:
+    masking = params.masking
+    asked = [] if masking.unit == "token" else [f"unit {masking.unit}"]
+    if masking.protected_tokens:
+        asked.append(f"protected_tokens {', '.join(masking.protected_tokens)}")
+    if asked and not OBJECTIVES[params.objective].masks:
         _LOG.warning(
             "objective %s masks nothing: these settings of `masking` have no effect: %s",
             params.objective,
             ", ".join(asked),
         )
-
-
-def _asked(masking: MaskingParams) -> list[str]:
-    values = {name: getattr(masking, name) for name in _OFF}
-    return [f"{name} {_value(value)}" for name, value in values.items() if value != _OFF[name]]
-
-
-def _value(value: object) -> str:
-    return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def compiled(module: nn.Module, wanted: bool, backend: str | Callable[..., Any] = "inductor") -> nn.Module:
@@ -159,7 +150,19 @@ class Pretraining:
         state = self.loop.resume()
         if state.step:
             _LOG.info("resumed at step %s", f"{state.step:,}")
-        return self.loop.run(state, Callbacks.of(callbacks))
+        return self.loop.run(state, Callbacks(tuple(callbacks)))
+
+    def advisers(self, tokenizer: Path) -> list[Callback]:
+        """Return the callbacks of the first process: a plateau warning, and examples at each validation pass."""
+        entropy = unigram_entropy(self.train.shards, self.train.vocabulary)
+        first_step = 2 * Schedule(self.params.schedule, self.loop.total_steps).warmup_steps
+        asking: list[Callback] = []
+        if not self.loop.hardware.processes.divides_weights:  # else the first process alone cannot run the model
+            asking = [ShownExamples.of(self.model, self.validation, tokenizer, NUM_EXAMPLES)]
+        if not isinstance(self.model, ReplacedTokenPair):
+            return [PlateauWarning(entropy, first_step), *asking]
+        weight = self.params.discriminator_weight
+        return [ShownParts.of(self.model, self.judge, weight, entropy, first_step), *asking] if asking else []
 
     def trained(self, tokenizer: Path, state: State) -> "Pretrained":
         """Return the result. Every process must call it, because weights that are divided among them are gathered."""
@@ -238,7 +241,7 @@ def _watched(job: Pretraining, tokenizer: Path, callbacks: Iterable[Callback]) -
     if not job.is_first_process:
         return job.run(callbacks)
     with ProgressBar("pretrain", job.loop.total_steps) as bar:
-        return job.run([Advancing(bar), *advisers(job, tokenizer), *callbacks])
+        return job.run([Advancing(bar), *job.advisers(tokenizer), *callbacks])
 
 
 def prepare(
@@ -263,7 +266,9 @@ def prepare(
     precision = Precision.choose(params.precision, processes.device)
     hardware: Hardware[TargetBatch] = Hardware(processes, precision, MicroBatches.of(params, processes.device))
     TokensInfo.of_folder(tokens).check_tokenizer(tokens, tokenizer)
-    train, validation = _splits(params, tokens)
+    train, validation = (
+        Split.open(TokenShards.open(tokens, part), params.max_length) for part in ("train", "validation")
+    )
     replay = Replay.of(train, tokens, Path(params.start or ""), params.replay_fraction, seed) if continues else None
     train = replay.split if replay else train
     total_steps = _total_steps(params, train, seed)
@@ -303,18 +308,11 @@ def prepare(
     return Pretraining(params, model, loop, len(train.rows), train, validation, judge, replay)
 
 
-def _splits(params: PretrainParams, tokens: Path) -> tuple[Split, Split]:
-    train, validation = (TokenShards.open(tokens, part) for part in ("train", "validation"))
-    return Split.open(train, params.max_length), Split.open(validation, params.max_length)
-
-
 def _total_steps(params: PretrainParams, train: Split, seed: int) -> int:
     """Return the smallest of the budgets in steps."""
     if params.steps == 0:  # there may be no text
         return 0
-    budgets: dict[str, int] = {}
-    if params.steps is not None:
-        budgets["steps"] = params.steps
+    budgets = {"steps": params.steps} if params.steps is not None else {}
     if params.tokens is not None:
         budgets["tokens"] = steps_of(params.tokens, train, params.batch_tokens, seed)
     if params.epochs is not None:
@@ -327,22 +325,11 @@ def _total_steps(params: PretrainParams, train: Split, seed: int) -> int:
 
 def _model(params: PretrainParams, train: Split, tokenizer: Path, seed: int) -> LanguageModel:
     boundary = train.boundary
-    ids = TokenIds(train.vocabulary.size, boundary.pad_id, boundary.cls_id, boundary.sep_id)
-    head = OBJECTIVES[params.objective].head
+    ids = TokenIds(train.vocabulary.size, boundary.pad, boundary.cls, boundary.sep)
     if params.start is None:
-        model = models.build(params.model, head, ids, seed)
+        model = models.build(params.model, OBJECTIVES[params.objective].head, ids, seed)
     else:
-        model = start_from(
-            params.start,
-            params.start_revision,
-            params.model,
-            head,
-            ids,
-            seed=seed,
-            max_length=params.max_length,
-            tokenizer=tokenizer,
-            keeps_dropout=params.steps == 0,
-        )
+        model = start_from(params, ids, seed, tokenizer)
     if params.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     return model

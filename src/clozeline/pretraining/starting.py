@@ -6,6 +6,7 @@ compared with the tokens that it will be trained on.
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,15 +15,16 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PretrainedConfig
 
-from clozeline.encoder.architecture import first_position
-from clozeline.encoder.checkpoints import AnyModel, Checkpoint, check_whole, first_line, opened, opened_whole
+from clozeline.encoder.architecture import first_position, longest_row_of
+from clozeline.encoder.checkpoints import AnyModel, Checkpoint, check_whole, find_checkpoint, opened, opened_whole
 from clozeline.encoder.families import FAMILIES
 from clozeline.encoder.families.layout import Family, FamilyForm, LanguageHead, TokenIds
 from clozeline.encoder.own import OWN_MODEL_TYPE, OwnModel, read_config
 from clozeline.language.detection import GENERATOR, ReplacedTokenPair, fresh_generator
-from clozeline.language.models import LanguageModel, longest_row, regularize
-from clozeline.params.model import ModelParams
-from clozeline.records.published import asking_hub, inspect_model, pinned
+from clozeline.language.models import LanguageModel, regularize
+from clozeline.language.objectives import OBJECTIVES
+from clozeline.params.pretraining import PretrainParams
+from clozeline.records.published import inspect_model
 from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.tokenizing.tokenizer.vocabulary.opening import vocabulary_of
 
@@ -89,61 +91,51 @@ def fit_vocabulary(model: Any, name: str, ids: TokenIds, seed: int) -> None:
     _LOG.info("vocabulary of %s: resized from %s to %s rows", name, f"{trained:,}", f"{ids.vocab_size:,}")
 
 
-def start_from(
-    name: str,
-    revision: str | None,
-    params: ModelParams,
-    head: LanguageHead,
-    ids: TokenIds,
-    *,
-    seed: int,
-    max_length: int,
-    tokenizer: Path | None = None,
-    keeps_dropout: bool = False,
-) -> LanguageModel:
-    """Return the model saved as `name`, in training mode. The global random state is unchanged.
+def start_from(params: PretrainParams, ids: TokenIds, seed: int, tokenizer: Path | None = None) -> LanguageModel:
+    """Return the model saved as `params.start`, in training mode. The global random state is unchanged.
 
-    A missing head and missing rows of the vocabulary are functions of `seed`. So is the generator of replaced-token
-    detection, unless the checkpoint is a folder with a generator inside.
+    Shape and family are those of the checkpoint; only your own encoder must be of the family in `params.model`. The
+    dropout rates are those of `params.model`, but if no step is taken, those of the checkpoint, to fine-tune it as
+    published. A missing head and missing rows of the vocabulary are functions of `seed`. So is the generator of
+    replaced-token detection, unless the checkpoint is a folder with a generator inside.
 
     Args:
-        name: a folder, or a name on the hub; `revision` is a commit there.
-        params: gives the dropout rates; shape and family are those of the checkpoint. Only your own encoder must be of
-            the family in `params`.
+        params: section `pretrain` with a `start`; `start_revision` is a commit there.
         ids: ids of the tokens to train on.
-        max_length: tokens of the longest row.
         tokenizer: folder of the tokenizer that made the tokens; compared with the checkpoint's, token by token.
-        keeps_dropout: keeps the checkpoint's dropout rates in its configuration, to fine-tune it as published.
 
     Raises:
         ArtifactError: the checkpoint is missing, damaged or of an unknown family, or does not match the tokens.
-        ParamsError: rows of `max_length` are longer than the model reads, or it cannot have `params.stochastic_depth`.
+        ParamsError: the longest rows are longer than the model reads, or it cannot have `stochastic_depth`.
     """
-    checkpoint, facts = _found(name, revision)
-    model_type = facts.get("model_type", "none")
+    name = params.start or ""
+    head = OBJECTIVES[params.objective].head
+    checkpoint, facts = _found(name, params.start_revision)
     if tokenizer is not None:
         check_tokens(name, checkpoint.revision, tokenizer)
-    model: LanguageModel
-    if model_type == OWN_MODEL_TYPE and head == "mlm" and checkpoint.is_folder:
-        model = opened_whole(Checkpoint(name, family=params.family), "mlm")
+    start = _Start(checkpoint, facts.get("model_type", "none"), params, ids, seed)
+    if start.model_type == OWN_MODEL_TYPE and head == "mlm" and checkpoint.is_folder:
+        model: LanguageModel = opened_whole(Checkpoint(name, family=params.model.family), "mlm")
     else:
-        model = _trained(checkpoint, model_type, head, params, ids, seed, keeps_dropout=keeps_dropout)
-    parts: Any = (model, _generator(checkpoint, model, model_type, params, ids, seed)) if head == "rtd" else (model,)
+        model = start.trained(checkpoint, head, keeps_dropout=params.steps == 0)
+    parts: Any = (model, start.generator(model)) if head == "rtd" else (model,)
     for part in parts:
         fit_vocabulary(part, name, ids, seed)
-        _check_length(part, name, max_length)
-        regularize(part, params)
+        longest = longest_row_of(part.config)
+        if params.max_length > longest:
+            raise ParamsError(
+                f"`max_length: {params.max_length}` exceeds the {longest} positions of {name}",
+                do="lower `max_length`",
+            )
+        regularize(part, params.model)
     return (ReplacedTokenPair(*parts) if head == "rtd" else model).train()
 
 
 def sources_of_start(name: str | None) -> list[Path]:
     """Return the files that determine the result of `start_from`; empty for a name on the hub, where a commit does."""
     files = Path(name).rglob("*") if name is not None else ()
-    return sorted(file for file in files if file.is_file() and not _is_hidden(file.relative_to(str(name))))
-
-
-def _is_hidden(file: Path) -> bool:
-    return any(part.startswith(".") for part in file.parts)
+    shown = (file for file in files if not any(part.startswith(".") for part in file.relative_to(str(name)).parts))
+    return sorted(file for file in shown if file.is_file())
 
 
 def token_ids(name: str, revision: str | None, head: LanguageHead) -> TokenIds:
@@ -168,38 +160,46 @@ def _found(name: str, revision: str | None) -> tuple[Checkpoint, dict[str, Any]]
             f"{name} holds no model: no config.json in it",
             do="correct `start`: a folder that `pretrain` wrote, or that was downloaded whole",
         )
-    try:
-        with asking_hub(name):
-            checkpoint = Checkpoint(name, pinned(name, revision))
-            facts, _ = PretrainedConfig.get_config_dict(**checkpoint.where)
-    except OSError as error:
-        at = f" --revision {revision}" if revision else ""
-        raise ArtifactError(
-            f"`start: {name}` is not a folder, and cannot be downloaded from the hub: {first_line(error)}",
-            do=f"run `hf download {name}{at} --local-dir FOLDER` where there is a network, and set `start`",
-        ) from error
+    checkpoint, facts = find_checkpoint(name, revision, named=f"`start: {name}`")
     inspect_model(name, checkpoint.revision)
-    return checkpoint, dict(facts)
+    return checkpoint, facts
 
 
-def _trained(
-    checkpoint: Checkpoint,
-    model_type: str,
-    head: LanguageHead,
-    params: ModelParams,
-    ids: TokenIds,
-    seed: int,
-    *,
-    keeps_dropout: bool = False,
-) -> AnyModel:
-    family, form = _known(checkpoint, model_type, head)
-    config = form.config_class.from_pretrained(**checkpoint.where)
-    _tell_how_it_attends(config, form.configure(params, ids), checkpoint.name)
-    _make_ours(config, form.configure(params, ids), {} if keeps_dropout else family.dropouts(params))
-    _check_padding(config, checkpoint.name, ids)
-    model, missing = opened(checkpoint, config, head, seed)
-    _tell_what_is_fresh(model, missing, checkpoint.name)
-    return model
+@dataclass(frozen=True)
+class _Start:
+    """A checkpoint to start from, and what it is made for."""
+
+    checkpoint: Checkpoint
+    model_type: str
+    params: PretrainParams
+    ids: TokenIds
+    seed: int
+
+    def trained(self, checkpoint: Checkpoint, head: LanguageHead, *, keeps_dropout: bool = False) -> AnyModel:
+        """Return the model saved as `checkpoint`: that of the start, or its generator."""
+        params, name = self.params.model, checkpoint.name
+        family, form = _known(checkpoint, self.model_type, head)
+        config = form.config_class.from_pretrained(**checkpoint.where)
+        fresh = form.configure(params, self.ids)
+        ours, theirs = (getattr(it, "attention_type", None) for it in (fresh, config))
+        if ours != theirs:
+            _LOG.warning("%s: `attention_type` is set to `%s`, not `%s`; the weights are the same", name, ours, theirs)
+        changed = {field: getattr(fresh, field) for field in _OURS if hasattr(fresh, field)}
+        for field, value in (changed | ({} if keeps_dropout else family.dropouts(params))).items():
+            setattr(config, field, value)
+        _check_padding(config, name, self.ids)
+        model, missing = opened(checkpoint, config, head, self.seed)
+        _tell_what_is_fresh(model, missing, name)
+        return model
+
+    def generator(self, discriminator: Any) -> Any:
+        inner = Path(self.checkpoint.name) / GENERATOR
+        if (inner / "config.json").is_file():
+            return self.trained(Checkpoint(str(inner)), "mlm")
+        _LOG.warning("%s has no generator: a new one is drawn at random", self.checkpoint.name)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return fresh_generator(discriminator, self.params.model.generator_fraction)
 
 
 def _known(checkpoint: Checkpoint, model_type: str, head: LanguageHead) -> tuple[Family, FamilyForm]:
@@ -210,30 +210,6 @@ def _known(checkpoint: Checkpoint, model_type: str, head: LanguageHead) -> tuple
             do="start from another checkpoint, or set `start: null`",
         )
     return _BY_TYPE[model_type, head]
-
-
-def _generator(
-    checkpoint: Checkpoint, discriminator: Any, model_type: str, params: ModelParams, ids: TokenIds, seed: int
-) -> Any:
-    inner = Path(checkpoint.name) / GENERATOR
-    if (inner / "config.json").is_file():
-        return _trained(Checkpoint(str(inner)), model_type, "mlm", params, ids, seed)
-    _LOG.warning("%s has no generator: a new one is drawn at random", checkpoint.name)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return fresh_generator(discriminator, params.generator_fraction)
-
-
-def _make_ours(config: PretrainedConfig, fresh: PretrainedConfig, dropouts: dict[str, float]) -> None:
-    ours = {name: getattr(fresh, name) for name in _OURS if hasattr(fresh, name)}
-    for name, value in (ours | dropouts).items():
-        setattr(config, name, value)
-
-
-def _tell_how_it_attends(config: PretrainedConfig, fresh: PretrainedConfig, name: str) -> None:
-    ours, theirs = (getattr(it, "attention_type", None) for it in (fresh, config))
-    if ours != theirs:
-        _LOG.warning("%s: `attention_type` is set to `%s`, not `%s`; the weights are the same", name, ours, theirs)
 
 
 def _check_padding(config: PretrainedConfig, name: str, ids: TokenIds) -> None:
@@ -254,10 +230,3 @@ def _tell_what_is_fresh(model: AnyModel, missing: list[str], name: str) -> None:
     if missing:
         given = (name, ", ".join(model.config.architectures or ["no class"]), len(missing), min(missing))
         _LOG.warning("%s (%s) has no trained head of this kind: %s weights are drawn at random, such as %s", *given)
-
-
-def _check_length(model: LanguageModel, name: str, max_length: int) -> None:
-    if max_length > longest_row(model):
-        raise ParamsError(
-            f"`max_length: {max_length}` exceeds the {longest_row(model)} positions of {name}", do="lower `max_length`"
-        )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Self, TypeVar
 from unicodedata import category
 
 import numpy as np
@@ -24,17 +24,12 @@ from clozeline.encoder.families.layout import LanguageHead
 from clozeline.language import models
 from clozeline.language.detection import ReplacedTokenPair
 from clozeline.language.models import LanguageModel
-from clozeline.language.objectives import Split, TargetBatch, unigram_entropy
+from clozeline.language.objectives import Split, TargetBatch
 from clozeline.language.spelling import Spelling
 from clozeline.pretraining.losses import Judge, TargetLoss
 from clozeline.system.progress import ProgressBar
 from clozeline.training.curves import CurvePoint, ValidationPass
-from clozeline.training.optimizers import Schedule
 from clozeline.training.state import Callback, PlateauWarning, State
-
-if TYPE_CHECKING:
-    from clozeline.pretraining.job import Pretraining
-
 
 Item = TypeVar("Item")
 _LENGTHS = (12, 28)
@@ -136,11 +131,11 @@ class Examiner:
         place, boundary = words[0], self.split.boundary
         truth = self._token(ids[place])
         if self.head == "clm":
-            shown = (boundary.cls_id, *ids[:place])
+            shown = (boundary.cls, *ids[:place])
             return ShownQuestion(shown, len(shown) - 1, f"{self.tokenizer.decode(ids[:place])} …", truth, is_sentence)
         hidden = [*ids[:place], self.split.vocabulary.mask_id, *ids[place + 1 :]]
         text = self.tokenizer.decode(hidden, skip_special_tokens=False)
-        return ShownQuestion((boundary.cls_id, *hidden, boundary.sep_id), place + 1, text, truth, is_sentence)
+        return ShownQuestion((boundary.cls, *hidden, boundary.sep), place + 1, text, truth, is_sentence)
 
     def _is_askable(self, id_: int) -> bool:
         token = self._token(id_)
@@ -151,7 +146,7 @@ class Examiner:
         ids = list(question.input_ids)
         while len(ids) < len(question.input_ids) + _NUM_CONTINUED:
             ids.append(int(_logits(model, tuple(ids), len(ids) - 1).argmax()))
-            if ids[-1] == self.split.boundary.sep_id:
+            if ids[-1] == self.split.boundary.sep:
                 break
         return str(self.tokenizer.decode(ids[len(question.input_ids) :]))
 
@@ -226,20 +221,6 @@ class ShownParts(Callback):
         discriminator = (validation.loss - generator) / self.discriminator_weight
         _LOG.info("  generator %.3f nats per target, discriminator %.4f nats per token", generator, discriminator)
         self.plateau.hear(validation.step, generator)
-
-
-def advisers(job: "Pretraining", tokenizer: Path) -> list[Callback]:
-    """Return the callbacks of the first process: a plateau warning, and examples at each validation pass."""
-    params, entropy = job.params, unigram_entropy(job.train.shards, job.train.vocabulary)
-    first_step = 2 * Schedule(params.schedule, job.loop.total_steps).warmup_steps
-    asking: list[Callback] = []
-    if not job.loop.hardware.processes.divides_weights:  # otherwise the first process alone cannot run the model
-        asking = [ShownExamples.of(job.model, job.validation, tokenizer, NUM_EXAMPLES)]
-    if not isinstance(job.model, ReplacedTokenPair):
-        return [PlateauWarning(entropy, first_step), *asking]
-    if asking:
-        return [ShownParts.of(job.model, job.judge, params.discriminator_weight, entropy, first_step), *asking]
-    return []
 
 
 class Advancing(Callback):

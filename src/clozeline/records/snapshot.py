@@ -164,11 +164,10 @@ def words_of(text: str) -> list[str]:
     """Return the words of a text in the form in which they are compared."""
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
-    return [_form_of(word) for word in _WORD.findall(text)]
-
-
-def _form_of(word: str) -> str:
-    return word.lower() if word.isascii() else unicodedata.normalize("NFKC", _NOT_SEEN.sub("", word)).casefold()
+    return [
+        word.lower() if word.isascii() else unicodedata.normalize("NFKC", _NOT_SEEN.sub("", word)).casefold()
+        for word in _WORD.findall(text)
+    ]
 
 
 @dataclass(frozen=True)

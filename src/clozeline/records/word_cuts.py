@@ -82,7 +82,10 @@ def cut_of(tokenizer: Tokenizer) -> Cut | None:
     if not all(token.special for token in tokenizer.get_added_tokens_decoder().values()):
         return None
     pre_tokenizers = _steps(_description(tokenizer.pre_tokenizer), "pretokenizers")
-    found = frozenset(_normalizer_type(step) for step in _steps(_description(tokenizer.normalizer), "normalizers"))
+    found = frozenset(
+        "another Replace" if step["type"] == "Replace" and step["pattern"] != {"Regex": BLANKS} else step["type"]
+        for step in _steps(_description(tokenizer.normalizer), "normalizers")
+    )
     for kind in _INDEPENDENT:
         if _are(pre_tokenizers, kind.pre_tokenizers) and kind.needed_normalizers <= found <= kind.normalizers:
             return kind.cut
@@ -108,8 +111,3 @@ def _are(found: Sequence[Mapping[str, object]], wanted: Sequence[Mapping[str, ob
     return len(found) == len(wanted) and all(
         want.items() <= step.items() for step, want in zip(found, wanted, strict=True)
     )
-
-
-def _normalizer_type(step: Mapping[str, object]) -> object:
-    is_other_replace = step["type"] == "Replace" and step["pattern"] != {"Regex": BLANKS}
-    return "another Replace" if is_other_replace else step["type"]

@@ -13,11 +13,9 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Final, Literal
 from uuid import uuid4
 
@@ -25,12 +23,9 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from pydantic import BaseModel, ConfigDict, Field
 
-from clozeline.system.errors import ArtifactError, TransientError
+from clozeline.system.errors import TransientError
 from clozeline.tracking import mlflow
-from clozeline.tracking.stored_files import store_errors
 
-_STORES: Final[Mapping[str, str]] = MappingProxyType({"google": "google-cloud-storage", "azure": "azure-storage-blob"})
-"""Package to install for a module that MLflow imports to reach a store, where the two names differ."""
 _TRIES: Final = 10
 SUFFIX: Final = ".changes"
 """Suffix of the name of a registered model that lists the changes of another model's champion as its versions."""
@@ -39,54 +34,6 @@ _DONE: Final = "clozeline.done"
 _PAGE: Final = 1000
 Kind = Literal["promotion", "rollback", "undo", "by hand"]
 """`by hand`: someone moved the alias in MLflow, without Clozeline."""
-
-
-@contextmanager
-def registry_errors(what: str, tracking_uri: str) -> Iterator[None]:
-    """Translate MLflow's errors about `what` into Clozeline's.
-
-    Raises:
-        ArtifactError: the registry does not have `what`, or reaching its store needs a package that is not installed;
-            or the server refuses the caller.
-        TransientError: the registry does not answer.
-    """
-    try:
-        yield
-    except (MlflowException, OSError) as error:
-        if not mlflow.is_of_a_server(error):
-            raise
-        if isinstance(error, MlflowException) and mlflow.is_absent(error):
-            raise ArtifactError(
-                f"the registry at {tracking_uri} has no {what}",
-                do="run `clozeline release` first, or name one that `clozeline ui` shows",
-            ) from error
-        mlflow.check_allowed(error, tracking_uri)
-        problem = f"the model registry at {tracking_uri} does not answer: {' '.join(str(error).split())[:300]}"
-        raise TransientError(problem, do="start it, or correct MLFLOW_TRACKING_URI") from error
-    except ModuleNotFoundError as error:
-        module = (error.name or "").partition(".")[0]
-        problem = f"{what} cannot be reached at {tracking_uri}: a package is not installed: {error}"
-        raise ArtifactError(problem, do=f"install it: `pip install {_STORES.get(module, module)}`") from error
-
-
-@contextmanager
-def file_errors(files: str, tracking_uri: str) -> Iterator[None]:
-    """Translate MLflow's errors while it reads `files` of a version that the registry has.
-
-    Raises:
-        ArtifactError: the files are gone, or their store refuses the key; or as in `registry_errors`.
-        TransientError: their store does not answer; or as in `registry_errors`.
-    """
-    with registry_errors(files, tracking_uri), store_errors(tracking_uri):
-        try:
-            yield
-        except MlflowException as error:
-            if not mlflow.files_are_gone(error):
-                raise
-            raise ArtifactError(
-                f"the {files} are gone from the store beside MLflow's database: {tracking_uri}: {error}",
-                do="restore them, or delete that version (`clozeline ui`) and release the model again",
-            ) from error
 
 
 def tried_again(call: Callable[[], object]) -> None:
@@ -136,20 +83,14 @@ class Change(BaseModel):
     when: datetime = Field(default_factory=lambda: datetime.now(UTC))
     key: str = Field(default_factory=lambda: uuid4().hex)
     """Identity by which its author finds it, also if MLflow's client sent it twice."""
+    number: int = Field(default=0, exclude=True)
+    """Its place in the list; it and the next are not part of the record."""
+    is_done: bool = Field(default=False, exclude=True)
+    """Whether the aliases were written."""
 
     def __str__(self) -> str:
         versions = f"version {self.before or 'none'} to {self.after or 'none'}"
         return f"{self.when:%Y-%m-%d %H:%M} {self.kind}, {versions}, by {self.who}: {self.why or 'no reason given'}"
-
-
-@dataclass(frozen=True, slots=True)
-class ChampionChange:
-    """A change with its place in the list."""
-
-    number: int
-    change: Change
-    is_done: bool
-    """Whether the aliases were written."""
 
 
 class ChampionChangedError(TransientError):
@@ -160,24 +101,23 @@ class ChampionChangedError(TransientError):
 class Changes:
     """The changes of one model's champion that count, oldest first."""
 
-    entries: tuple[ChampionChange, ...]
+    entries: tuple[Change, ...]
 
     @property
-    def last(self) -> ChampionChange | None:
+    def last(self) -> Change | None:
         return self.entries[-1] if self.entries else None
 
     @property
-    def pending(self) -> tuple[ChampionChange, ...]:
+    def pending(self) -> tuple[Change, ...]:
         """Changes whose aliases are not written yet."""
         return tuple(entry for entry in self.entries if not entry.is_done)
-
-    def since(self, number: int) -> tuple[ChampionChange, ...]:
-        return tuple(entry for entry in self.entries if entry.number >= number)
 
     def rolled_back_since(self, number: int) -> dict[str, bool]:
         """Return, for the versions that changes from `number` on touched, whether they are rolled back now."""
         marks: dict[str, bool] = {}
-        for change in (entry.change for entry in self.since(number)):
+        for change in self.entries:
+            if change.number < number:
+                continue
             if change.kind == "rollback":
                 marks[change.before] = True
             marks[change.after] = False
@@ -195,7 +135,9 @@ class ChangeList:
         searched = (f"name = '{name}{SUFFIX}'", _PAGE, ["version_number ASC"])
         found = mlflow.every(self._client.search_model_versions, *searched)
         entries = [
-            ChampionChange(int(one.version), Change.model_validate_json(one.tags[_CHANGE]), _DONE in one.tags)
+            Change.model_validate_json(one.tags[_CHANGE]).model_copy(
+                update={"number": int(one.version), "is_done": _DONE in one.tags}
+            )
             for one in found
             if _CHANGE in one.tags
         ]
@@ -211,18 +153,18 @@ class ChangeList:
         if changes.last is None:
             # First, because a server with accounts answers 403, not 404, to a version of a model that does not exist.
             create_model(self._client, f"{name}{SUFFIX}", "Who changed the champion, when and why")
-        if changes.last is None or changes.last.change.after == change.before:
+        if changes.last is None or changes.last.after == change.before:
             self._create(name, change, source, run_id)
             changes = self.read(name)
-        if not any(entry.change.key == change.key for entry in changes.entries):
-            last = changes.last.change if changes.last else None
+        if not any(entry.key == change.key for entry in changes.entries):
+            last = changes.last
             raise ChampionChangedError(
                 f"the champion of {name} was changed by someone else: not version {change.before or 'none'} now, but"
                 f" {last or 'nothing that is recorded'}",
                 do="look at it (`clozeline history`), then type the command again",
             )
 
-    def done(self, name: str, entries: Sequence[ChampionChange]) -> None:
+    def done(self, name: str, entries: Sequence[Change]) -> None:
         """Record, oldest first, that the aliases follow these changes."""
         for entry in entries:
             self._client.set_model_version_tag(f"{name}{SUFFIX}", str(entry.number), _DONE, "true")
@@ -240,14 +182,14 @@ class ChangeList:
         )
 
 
-def _counting(entries: Sequence[ChampionChange]) -> Iterator[ChampionChange]:
+def _counting(entries: Sequence[Change]) -> Iterator[Change]:
     """Yield the entries that count: those that are done, then those that follow in an unbroken chain."""
     num_done = max((place for place, entry in enumerate(entries, 1) if entry.is_done), default=0)
     done = [entry for entry in entries[:num_done] if entry.is_done]
     yield from done
     # The first change of all says what the champion was before there was a list.
-    champion = done[-1].change.after if done else (entries[0].change.before if entries else "")
+    champion = done[-1].after if done else (entries[0].before if entries else "")
     for entry in entries[num_done:]:
-        if entry.change.before == champion:
-            champion = entry.change.after
+        if entry.before == champion:
+            champion = entry.after
             yield entry

@@ -21,11 +21,11 @@ from clozeline.records.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.records.limits import NATS_PER_BYTE, Limit, PairedFigures
 from clozeline.records.package import Precision, package_sha256, read_manifest
 from clozeline.records.package_metrics import PackageMetrics
-from clozeline.registry.changes import SUFFIX, ChangeList, registry_errors
+from clozeline.registry.changes import SUFFIX, ChangeList
 from clozeline.registry.models import CANDIDATE, CHAMPION, MODEL_PREFIX, PREVIOUS, Registered, model_name
 from clozeline.registry.versions import Registry
 from clozeline.tracking.addresses import present
-from clozeline.tracking.mlflow import every, prepare
+from clozeline.tracking.mlflow import answering, every, prepare
 
 _NO_DUPLICATES = ", without near-duplicates of training items"
 UNIGRAM_RATIO = "unigram_ratio"
@@ -195,24 +195,18 @@ def released(tracking_uri: str, package: Path) -> Released | None:
     return Released(
         version=version,
         aliases=tuple(alias for alias, holder in held.items() if holder and holder.version == version.version),
-        decision=_newest_decision(version, run, tracking_uri),
+        decision=newest_decision(version, run, tracking_uri),
         latency={key.removeprefix(_LATENCY): value for key, value in metrics.items() if key.startswith(_LATENCY)},
     )
 
 
-def newest_decision_about(version: Registered, tracking_uri: str) -> Decision | None:
-    """Return the newest decision about `version`; None if its release was cut off before.
+def newest_decision(version: Registered, run: Run, tracking_uri: str) -> Decision | None:
+    """Return the newest decision about `version`, whose evidence is in `run`; None if its release was cut off before.
 
-    Raises:
-        ArtifactError: the run that holds the version's evidence is missing.
-        TransientError: the registry does not answer.
+    Raises the errors of `answering`.
     """
-    return _newest_decision(version, Registry.open(tracking_uri).run_of(version), tracking_uri)
-
-
-def _newest_decision(version: Registered, run: Run, tracking_uri: str) -> Decision | None:
     decisions = present(f"{run.info.artifact_uri}/decisions", tracking_uri)
-    with registry_errors(f"run of {version}", tracking_uri), tempfile.TemporaryDirectory() as folder:
+    with answering(tracking_uri, f"run of {version}"), tempfile.TemporaryDirectory() as folder:
         stored = list_artifacts(artifact_uri=decisions, tracking_uri=tracking_uri)
         newest = max((Path(file.path).name for file in stored), default=None)
         if newest is None:
@@ -230,46 +224,36 @@ def versions_in_use(tracking_uri: str) -> list[Registered]:
         TransientError: the registry does not answer.
     """
     found = []
-    with registry_errors("models", tracking_uri):
+    with answering(tracking_uri, "models"):
         client = prepare(tracking_uri)
         registry, changes = Registry(client, tracking_uri), ChangeList(client)
         for model in every(client.search_registered_models, f"name LIKE '{MODEL_PREFIX}%'"):
-            pending = [entry.change for entry in changes.read(model.name).pending]
+            pending = changes.read(model.name).pending
             numbers = {*map(str, model.aliases.values())}.union(*((one.before, one.after) for one in pending))
             found += [registry.version(model.name, number) for number in sorted(numbers - {""})]
     return found
 
 
-@dataclass(frozen=True)
-class Mark:
-    """What a version has to do with forgotten texts."""
-
-    paths: frozenset[str] = frozenset()
-    """Paths of its lineage that were removed."""
-    was_trained_on: bool = False
-    """Whether a forgotten text was in one of the splits."""
-
-
-def mark_of(version: Registered, tracking_uri: str) -> Mark:
-    """Return the mark of `version`. Raises the errors of `registry_errors`."""
-    with registry_errors(str(version), tracking_uri):
+def forgotten_paths(version: Registered, tracking_uri: str) -> frozenset[str]:
+    """Return the paths of the lineage of `version` that were removed. Raises the errors of `answering`."""
+    with answering(tracking_uri, str(version)):
         tags = prepare(tracking_uri).get_model_version(version.name, version.version).tags
-    return Mark(frozenset(tags.get(_PATHS, "").split()), tags.get(_TRAINED) == "true")
+    return frozenset(tags.get(_PATHS, "").split())
 
 
 def mark(version: Registered, paths: Collection[str], tracking_uri: str, *, was_trained_on: bool) -> None:
-    """Add `paths` to the mark of `version`. Raises the errors of `registry_errors`."""
-    known = mark_of(version, tracking_uri)
+    """Add `paths` to the mark of `version`. Raises the errors of `answering`."""
+    known = forgotten_paths(version, tracking_uri)
     registry = Registry.open(tracking_uri)
-    registry.tag(version, _PATHS, " ".join(sorted(known.paths.union(paths))))
+    registry.tag(version, _PATHS, " ".join(sorted(known.union(paths))))
     if was_trained_on:
         registry.tag(version, _TRAINED, "true")
 
 
 def every_version(tracking_uri: str) -> list[tuple[Registered, tuple[str, ...]]]:
-    """Return every version of our models, with its aliases. Raises the errors of `registry_errors`."""
+    """Return every version of our models, with its aliases. Raises the errors of `answering`."""
     found = []
-    with registry_errors("models", tracking_uri):
+    with answering(tracking_uri, "models"):
         client = prepare(tracking_uri)
         registry = Registry(client, tracking_uri)
         for model in every(client.search_registered_models, f"name LIKE '{MODEL_PREFIX}%'"):

@@ -13,7 +13,7 @@ from clozeline.records.finetune.task_metrics import TaskMetrics
 from clozeline.records.package import package_sha256, read_manifest
 from clozeline.records.package import verify as verify_package
 from clozeline.records.record import Lock
-from clozeline.registry.decisions import mark_of
+from clozeline.registry.decisions import forgotten_paths
 from clozeline.registry.models import MODEL_PREFIX, FetchedPackage, Registered, fetch
 from clozeline.registry.publishing import LOCK, Publisher
 from clozeline.registry.versions import find_version
@@ -82,9 +82,9 @@ def trace(uri: str, workspace: Workspace) -> Trace:
         uri=uri,
         version=version,
         package=fetch(f"models:/{version.name}/{version.version}", workspace),
-        commit=publisher.commit_of(version),
+        commit=publisher.registry.run_of(version).data.tags.get("mlflow.source.git.commit"),
         origin=ancestry(lock, f"dist/{version.name.removeprefix(MODEL_PREFIX)}"),
-        forgotten=mark_of(version, tracking_uri(workspace)).paths,
+        forgotten=forgotten_paths(version, tracking_uri(workspace)),
     )
 
 

@@ -143,11 +143,12 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPackage:
-    """The package of a registered version, on this machine."""
+    """A package on this machine."""
 
     folder: Path
     """Folder like `dist/<model>/`: the ONNX graphs, the tokenizer, the manifest."""
-    version: Registered
+    version: Registered | None
+    """None for a folder that does not come from the registry."""
 
 
 def model_name(package: str) -> str:
@@ -155,18 +156,13 @@ def model_name(package: str) -> str:
     return f"{MODEL_PREFIX}{package}"
 
 
-def resolve(uri: str) -> Path:
-    """Return the package folder of `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
+def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
+    """Return the package behind `models:/NAME@ALIAS` or `models:/NAME/VERSION`, and its version.
 
     Raises:
         ArtifactError: the model, version or alias is missing, or its files are gone or differ from the registered ones.
         TransientError: the registry does not answer.
     """
-    return fetch(uri).folder
-
-
-def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
-    """Return the package of `uri` and its version; raises the same errors as `resolve`."""
     workspace = workspace or Workspace(Path.cwd())
     _check_there_is_one(uri, tracking_uri(workspace))
     found = package_in_own_database(tracking_uri(workspace), uri)
@@ -174,8 +170,8 @@ def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
         from clozeline.registry.versions import fetch_package
 
         found = fetch_package(uri, workspace)
-    check_registered(found.folder, found.version)
-    return found
+    check_registered(*found)
+    return FetchedPackage(*found)
 
 
 def check_registered(folder: Path, version: Registered) -> None:
@@ -197,7 +193,7 @@ def check_registered(folder: Path, version: Registered) -> None:
 
 
 def live_version(uri: str, workspace: Workspace | None = None) -> Registered:
-    """Return the current version behind `uri` without fetching files; raises the same errors as `resolve`."""
+    """Return the current version behind `uri` without fetching files; raises the same errors as `fetch`."""
     address = tracking_uri(workspace or Workspace(Path.cwd()))
     _check_there_is_one(uri, address)
     found = live_in_own_database(address, uri)
@@ -250,12 +246,12 @@ def live_in_own_database(tracking_uri: str, uri: str) -> Registered | None:
     return Registered.of(named["name"], *found) if named and found else None
 
 
-def package_in_own_database(tracking_uri: str, uri: str) -> FetchedPackage | None:
-    """Return the package behind `uri`, without copying it; None: it is not on this machine, or MLflow must be asked."""
+def package_in_own_database(tracking_uri: str, uri: str) -> tuple[Path, Registered] | None:
+    """Return folder and version of the package behind `uri`, in its place; None: it is elsewhere, or ask MLflow."""
     found = live_in_own_database(tracking_uri, uri)
     model = local_path(present(found.address, tracking_uri)) if found else None
     folder = package_in(model) if model else None
-    return FetchedPackage(folder, found) if found and folder else None
+    return (folder, found) if found and folder else None
 
 
 def package_in(model: Path) -> Path | None:

@@ -15,7 +15,6 @@ from mlflow.tracking import MlflowClient
 
 from clozeline.inference.package import kind_of
 from clozeline.records.package import CARD, Manifest, package_sha256, read_manifest
-from clozeline.registry.changes import file_errors, registry_errors
 from clozeline.registry.decisions import Decision
 from clozeline.registry.models import PACKAGE, TRAINED_SHA256, Registered
 from clozeline.registry.trained import TrainedEncoder, store_trained
@@ -24,7 +23,7 @@ from clozeline.registry.wheel import write_wheel
 from clozeline.system.errors import ArtifactError
 from clozeline.tracking.addresses import present
 from clozeline.tracking.delivery import close_killed
-from clozeline.tracking.mlflow import experiment_id, prepare
+from clozeline.tracking.mlflow import answering, experiment_id, prepare
 
 _MODEL: Final = "model"
 _EVIDENCE: Final = "evidence"
@@ -54,7 +53,7 @@ class Publisher:
 
     def close_killed(self, workspace: str) -> None:
         """Close the runs that killed releases of `workspace` left open; the caller holds its run lock."""
-        with registry_errors("runs of killed releases", self._tracking_uri):
+        with answering(self._tracking_uri, "runs of killed releases"):
             close_killed(self._client, experiment_id(self._client, self._tracking_uri), workspace)
 
     def publish(self, package: Path, name: str, evidence: Evidence) -> Registered:
@@ -66,7 +65,7 @@ class Publisher:
         known = self.registry.with_package(name, sha256)
         if known and present(known.address, self._tracking_uri) == known.address:
             if self.registry.run_of(known).info.status != "FINISHED":  # the release was killed after it registered it
-                with registry_errors(f"run of {known}", self._tracking_uri):
+                with answering(self._tracking_uri, f"run of {known}"):
                     self._client.set_terminated(known.run_id, status="FINISHED")
             return self._with_trained(known, evidence.trained)
         with self._run(f"release {name}", evidence.tags) as run_id:
@@ -77,7 +76,7 @@ class Publisher:
                     (folder / _EVIDENCE / stored).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(file, folder / _EVIDENCE / stored)
                 _write_card(package, evidence.card, folder / _EVIDENCE)
-                with registry_errors(f"run of {name}", self._tracking_uri):
+                with answering(self._tracking_uri, f"run of {name}"):
                     self._client.log_artifacts(run_id, str(folder))
             source = f"{self._client.get_run(run_id).info.artifact_uri}/{_MODEL}"
             manifest = read_manifest(package)
@@ -109,14 +108,9 @@ class Publisher:
         with tempfile.TemporaryDirectory() as folder:
             run = self.registry.run_of(version)
             source = present(f"{run.info.artifact_uri}/{_EVIDENCE}", self._tracking_uri)
-            with file_errors(f"evidence files of {version}", self._tracking_uri):
+            with answering(self._tracking_uri, files=f"evidence files of {version}"):
                 download_artifacts(artifact_uri=source, dst_path=folder, tracking_uri=self._tracking_uri)
             yield Path(folder) / _EVIDENCE
-
-    def commit_of(self, version: Registered) -> str | None:
-        """Return the git commit that `version` was released from; None outside a checkout."""
-        tags: Mapping[str, str] = self.registry.run_of(version).data.tags
-        return tags.get("mlflow.source.git.commit")
 
     def check(self, version: Registered, texts: Sequence[str]) -> None:
         """Load `version` through MLflow and let it predict: MLflow registers a broken model with only a warning.
@@ -125,9 +119,9 @@ class Publisher:
             ArtifactError: it does not load, or does not answer every text.
         """
         mlflow.set_tracking_uri(self._tracking_uri)
-        with file_errors(f"files of {version}", self._tracking_uri):
+        with answering(self._tracking_uri, files=f"files of {version}"):
             model = mlflow.pyfunc.load_model(f"models:/{version.name}/{version.version}")
-        with registry_errors(str(version), self._tracking_uri):
+        with answering(self._tracking_uri, str(version)):
             answers = model.predict(list(texts))
         if len(answers) != len(texts):
             problem = f"{version} gives {len(answers)} answers to {len(texts)} texts"
@@ -135,21 +129,21 @@ class Publisher:
 
     def record(self, version: Registered, decision: Decision, file_name: str) -> str:
         """Store a decision about `version` beside its evidence, and its outcome as a tag; return its address."""
-        with registry_errors(str(version), self._tracking_uri):
+        with answering(self._tracking_uri, str(version)):
             self._client.log_dict(version.run_id, decision.model_dump(), f"decisions/{file_name}")
         self.registry.tag(version, "clozeline.decision", decision.outcome)
         return f"runs:/{version.run_id}/decisions/{file_name}"
 
     def measured(self, version: Registered, values: Mapping[str, float]) -> None:
         """Log figures measured on this machine, such as latency, to the version's run. No gate reads them."""
-        with registry_errors(str(version), self._tracking_uri):
+        with answering(self._tracking_uri, str(version)):
             for key, value in values.items():
                 self._client.log_metric(version.run_id, key, value)
 
     @contextmanager
     def _run(self, name: str, tags: Mapping[str, str]) -> Iterator[str]:
         experiment = experiment_id(self._client, self._tracking_uri)
-        with registry_errors("runs", self._tracking_uri):
+        with answering(self._tracking_uri, "runs"):
             run = self._client.create_run(experiment, run_name=name, tags=dict(tags))
         status: Literal["FINISHED", "FAILED"] = "FAILED"
         try:

@@ -25,7 +25,7 @@ from clozeline.inference.tagger import Tagged, Tagger
 from clozeline.inference.tokenization import Given
 from clozeline.records.package import FILES, Manifest, Precision, Task, read_manifest
 from clozeline.registry import models
-from clozeline.registry.models import Registered
+from clozeline.registry.models import FetchedPackage
 from clozeline.registry.signature import check_signature, signature_file
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.machine import available_cores
@@ -90,13 +90,6 @@ class ModelSource:
         return not self.place.startswith(REGISTRY_SCHEME) and not Path(self.place).exists()
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedModel:
-    folder: Path
-    version: Registered | None
-    """None for a folder."""
-
-
 def parse_sources(texts: Sequence[str]) -> list[ModelSource]:
     """Return the source of each text.
 
@@ -159,7 +152,7 @@ def exported(task: Task | None = None) -> list[Path]:
     )
 
 
-def fetched(source: ModelSource) -> FetchedModel:
+def fetched(source: ModelSource) -> FetchedPackage:
     """Return the folder of a source. A model of the registry is downloaded first if needed.
 
     Raises:
@@ -167,16 +160,16 @@ def fetched(source: ModelSource) -> FetchedModel:
             signature that the source requires.
         TransientError: the registry does not answer.
     """
-    if not source.place.startswith(REGISTRY_SCHEME):
-        folder = Path(source.place)
-        if source.allowed_signers:
-            file = signature_file(folder)
-            check_signature(folder, file.read_text(encoding="utf-8") if file.is_file() else "", source.allowed_signers)
-        return FetchedModel(folder, None)
-    package = models.fetch(source.place)
+    if source.place.startswith(REGISTRY_SCHEME):
+        package = models.fetch(source.place)
+        signature = package.version.signature if package.version else ""
+    else:
+        package = FetchedPackage(Path(source.place), version=None)
+        file = signature_file(package.folder)
+        signature = file.read_text(encoding="utf-8") if file.is_file() else ""
     if source.allowed_signers:
-        check_signature(package.folder, package.version.signature, source.allowed_signers)
-    return FetchedModel(package.folder, package.version)
+        check_signature(package.folder, signature, source.allowed_signers)
+    return package
 
 
 def _champions(task: Task) -> list[str]:
@@ -187,7 +180,7 @@ def _champions(task: Task) -> list[str]:
     others = [uri for uri in models.champions() if not uri.startswith(prefix)]
     if len(others) < 2:
         return others  # opening a single one shows whether it fits the task
-    return [uri for uri in others if read_manifest(models.resolve(uri)).task == task]
+    return [uri for uri in others if read_manifest(models.fetch(uri).folder).task == task]
 
 
 def _no_model(verb: str, task: str) -> ArtifactError:

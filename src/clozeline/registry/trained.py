@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from clozeline.params.pretraining import Setting
 from clozeline.records.reading.tokens import documents_path
 from clozeline.records.record import Record
-from clozeline.registry.changes import file_errors, registry_errors
 from clozeline.registry.models import CHAMPION, Registered
 from clozeline.registry.start_lock import RENEW, START_LOCK, StartLock
 from clozeline.registry.versions import Registry
@@ -27,6 +26,7 @@ from clozeline.system.errors import ArtifactError
 from clozeline.system.files import held_beside, remove_folder, replacing_folder
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import present
+from clozeline.tracking.mlflow import answering
 
 _FOLDER: Final = "trained"
 _LIST: Final = "trained.json"
@@ -55,7 +55,7 @@ def store_trained(client: MlflowClient, run_id: str, trained: TrainedEncoder, tr
     """Store `trained` in the run of a version; return the sha256 of its list."""
     files = {path: sha256_of(file) for path, file in sorted(trained.files.items())}
     listed = StoredEncoder(files=files, architecture=trained.architecture).model_dump_json(indent=2) + "\n"
-    with registry_errors(f"run {run_id}", tracking_uri):
+    with answering(tracking_uri, f"run {run_id}"):
         for path, file in trained.files.items():
             client.log_artifact(run_id, str(file), Path(_FOLDER, path).parent.as_posix())
         client.log_text(run_id, listed, _LIST)
@@ -94,12 +94,7 @@ def _stored(version: Registered, tracking_uri: str) -> StoredEncoder:
             do="run `clozeline run` with another `start` (`recipe: measured`): its release stores them",
         )
     with TemporaryDirectory() as folder:
-        content = _downloaded(version, _LIST, Path(folder), tracking_uri).read_bytes()
-    given = hashlib.sha256(content).hexdigest()
-    if given != version.trained_sha256:
-        problem = f"{_LIST} of {version} was changed: sha256 {given}, registered as {version.trained_sha256}"
-        raise ArtifactError(problem, do="restore it, or release the encoder again as a new version")
-    return StoredEncoder.model_validate_json(content)
+        return StoredEncoder.read(_unchanged(version, _LIST, Path(folder), tracking_uri, version.trained_sha256))
 
 
 def document_keys_of(version: Registered, split: str, tracking_uri: str) -> NDArray[np.uint64]:
@@ -111,13 +106,9 @@ def document_keys_of(version: Registered, split: str, tracking_uri: str) -> NDAr
     path = documents_path(Path(), split).name
     expected = _stored(version, tracking_uri).files.get(path)
     with TemporaryDirectory() as folder:
-        file = _downloaded(version, f"{_FOLDER}/{path}", Path(folder), tracking_uri)
-        given = sha256_of(file)
-        if given == expected:
-            keys: NDArray[np.uint64] = np.load(file, allow_pickle=False)
-            return keys
-    problem = f"{path} of {version} was changed: sha256 {given}, registered as {expected}"
-    raise ArtifactError(problem, do="restore it, or release the encoder again as a new version")
+        file = _unchanged(version, f"{_FOLDER}/{path}", Path(folder), tracking_uri, expected)
+        keys: NDArray[np.uint64] = np.load(file, allow_pickle=False)
+        return keys
 
 
 def check_still_registered(lock: StartLock, workspace: Workspace) -> None:
@@ -172,8 +163,17 @@ def _version(lock: StartLock, workspace: Workspace) -> Registered:
 def _downloaded(version: Registered, what: str, into: Path, address: str) -> Path:
     run = Registry.open(address).run_of(version)
     source = present(f"{run.info.artifact_uri}/{what}", address)
-    with file_errors(f"trained files of {version}", address):
+    with answering(address, files=f"trained files of {version}"):
         return Path(download_artifacts(artifact_uri=source, dst_path=str(into), tracking_uri=address))
+
+
+def _unchanged(version: Registered, what: str, into: Path, address: str, sha256: str | None) -> Path:
+    """Download a file that has to have this sha256; None: none was stored, so no file has it."""
+    file = _downloaded(version, what, into, address)
+    if (given := sha256_of(file)) != sha256:
+        problem = f"{what} of {version} was changed: sha256 {given}, registered as {sha256}"
+        raise ArtifactError(problem, do="restore it, or release the encoder again as a new version")
+    return file
 
 
 def _differing(folder: Path, lock: StartLock) -> str | None:

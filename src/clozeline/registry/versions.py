@@ -22,16 +22,14 @@ from clozeline.registry.changes import (
     Changes,
     Kind,
     create_model,
-    file_errors,
-    registry_errors,
     tried_again,
 )
-from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS, ROLLED_BACK, FetchedPackage, Registered
+from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS, ROLLED_BACK, Registered
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.files import remove_folder, replacing_folder
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import local_path, present
-from clozeline.tracking.mlflow import is_absent, loaded_as, prepare
+from clozeline.tracking.mlflow import answering, is_absent, loaded_as, prepare
 
 ANY: Final = "any"
 _NOT_BY_HAND: Final = timedelta(minutes=10)
@@ -75,18 +73,18 @@ class Registry:
             ArtifactError: the local database is damaged, or the server refuses the caller.
             TransientError: the registry does not answer.
         """
-        with registry_errors("registry", tracking_uri):
+        with answering(tracking_uri, "registry"):
             return cls(prepare(tracking_uri), tracking_uri)
 
     def names_with(self, alias: str) -> list[str]:
         """Return the names of our models that have `alias`."""
-        with registry_errors("models", self._tracking_uri):
+        with answering(self._tracking_uri, "models"):
             found = self._client.search_registered_models(filter_string=f"name LIKE '{models.MODEL_PREFIX}%'")
         return [model.name for model in found if alias in model.aliases]
 
     def at(self, name: str, alias: str) -> Registered | None:
         """Return the version behind `alias`; None if the model or the alias is missing."""
-        with registry_errors(f"model {name}", self._tracking_uri):
+        with answering(self._tracking_uri, f"model {name}"):
             try:
                 return _registered(self._client.get_model_version_by_alias(name, alias))
             except MlflowException as error:
@@ -96,7 +94,7 @@ class Registry:
 
     def named_versions(self, name: str) -> frozenset[str]:
         """Return the versions of model `name` that have an alias."""
-        with registry_errors(f"model {name}", self._tracking_uri):
+        with answering(self._tracking_uri, f"model {name}"):
             return frozenset(map(str, self._client.get_registered_model(name).aliases.values()))
 
     def version(self, name: str, version: str) -> Registered:
@@ -105,17 +103,17 @@ class Registry:
         Raises:
             ArtifactError: it is missing.
         """
-        with registry_errors(f"version {version} of model {name}", self._tracking_uri):
+        with answering(self._tracking_uri, f"version {version} of model {name}"):
             return _registered(self._client.get_model_version(name, version))
 
     def run_of(self, version: Registered) -> Run:
         """Return the MLflow run that holds the evidence of `version`."""
-        with registry_errors(f"run of {version}", self._tracking_uri):
+        with answering(self._tracking_uri, f"run of {version}"):
             return self._client.get_run(version.run_id)
 
     def with_package(self, name: str, package_sha256: str) -> Registered | None:
         """Return the newest version registered with exactly this package, if any."""
-        with registry_errors(f"model {name}", self._tracking_uri):
+        with answering(self._tracking_uri, f"model {name}"):
             found = self._client.search_model_versions(
                 f"name = '{name}' AND tags.`{models.PACKAGE_SHA256}` = '{package_sha256}'"
             )
@@ -133,14 +131,14 @@ class Registry:
     ) -> Registered:
         """Create a version of `name` whose MLflow model is at `source`."""
         tags = {models.PACKAGE_SHA256: package_sha256} | ({ROLLED_BACK: "true"} if was_rolled_back else {})
-        with registry_errors(f"model {name}", self._tracking_uri):
+        with answering(self._tracking_uri, f"model {name}"):
             create_model(self._client, name)
             return _registered(
                 self._client.create_model_version(name, source, run_id=run_id, tags=tags, description=description)
             )
 
     def tag(self, version: Registered, key: str, value: str) -> None:
-        with registry_errors(str(version), self._tracking_uri):
+        with answering(self._tracking_uri, str(version)):
             self._client.set_model_version_tag(version.name, version.version, key, value)
 
     def serve(
@@ -159,7 +157,7 @@ class Registry:
 
     def nominate(self, version: Registered) -> None:
         """Make `version` the candidate."""
-        with registry_errors(str(version), self._tracking_uri):
+        with answering(self._tracking_uri, str(version)):
             self._client.set_registered_model_alias(version.name, CANDIDATE, version.version)
 
     def promote(self, version: Registered, *, replacing: str | None = ANY, why: str = "", evidence: str = "") -> None:
@@ -179,35 +177,35 @@ class Registry:
 
     def changes(self, name: str) -> tuple[Change, ...]:
         """Return the changes of the champion of model `name`, oldest first."""
-        with registry_errors(f"model {name}", self._tracking_uri):
-            return tuple(entry.change for entry in self._list.read(name).entries)
+        with answering(self._tracking_uri, f"model {name}"):
+            return self._list.read(name).entries
 
     def settle(self, name: str) -> Registered | None:
         """Finish a change of the champion of model `name` that was killed halfway; return the champion, if any.
 
         An alias that was moved without Clozeline is entered in the list of changes.
         """
-        with registry_errors(name, self._tracking_uri):
+        with answering(self._tracking_uri, name):
             changes = self._list.read(name)
             if changes.pending:
                 self._follow(name)
         champion = self.at(name, CHAMPION)
         last = changes.last if not changes.pending else None
         given = champion.version if champion else ""
-        if last is None or last.change.after == given:
+        if last is None or last.after == given:
             return champion
-        with registry_errors(name, self._tracking_uri):
-            if datetime.now(UTC) - last.change.when < _NOT_BY_HAND:  # another process may be writing the aliases
+        with answering(self._tracking_uri, name):
+            if datetime.now(UTC) - last.when < _NOT_BY_HAND:  # another process may be writing the aliases
                 self._follow(name, since=last.number)
             else:
-                about = champion or self.version(name, last.change.after)
-                by_hand = Change(kind="by hand", before=last.change.after, after=given, who="", why=_BY_HAND)
+                about = champion or self.version(name, last.after)
+                by_hand = Change(kind="by hand", before=last.after, after=given, who="", why=_BY_HAND)
                 self._list.append(name, by_hand, about.address, about.run_id)
                 self._follow(name)
         return self.at(name, CHAMPION)
 
     def _change(self, version: Registered, change: Change) -> None:
-        with registry_errors(str(version), self._tracking_uri):
+        with answering(self._tracking_uri, str(version)):
             self._list.append(version.name, change, version.address, version.run_id)
             self._follow(version.name)
 
@@ -225,7 +223,7 @@ class Registry:
         while first is not None and changes.last is not None:
             for version, is_rolled_back in changes.rolled_back_since(first).items():
                 self._mark(name, version, is_rolled_back)
-            last = changes.last.change
+            last = changes.last
             aliases = self._client.get_registered_model(name).aliases
             if last.after:
                 if str(aliases.get(CHAMPION)) != last.after:  # first, so that whoever sees the champion sees its time
@@ -262,11 +260,11 @@ class Registry:
             ChampionChangedError: someone else changed the champion at the same time.
         """
         kind: Kind = "undo" if undo else "rollback"
-        with registry_errors(name, self._tracking_uri):
+        with answering(self._tracking_uri, name):
             cut_off = self._list.read(name).pending
         champion = self.settle(name)
-        if cut_off and cut_off[-1].change.kind == kind and to in {None, cut_off[-1].change.after}:
-            return cut_off[-1].change
+        if cut_off and cut_off[-1].kind == kind and to in {None, cut_off[-1].after}:
+            return cut_off[-1]
         goal = self.version(name, to) if to else self.at(name, PREVIOUS)
         if not champion or not goal or champion.version == goal.version:
             raise nowhere_to_go(name, champion, f"version {to}" if to else f"previous: {goal or 'none'}")
@@ -303,8 +301,9 @@ def find_version(registry: Registry, uri: str) -> Registered:
     return found
 
 
-def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
-    """Return the package behind `uri`: in place if it is on this machine, else as a copy under `work/registry`.
+def fetch_package(uri: str, workspace: Workspace) -> tuple[Path, Registered]:
+    """Return folder and version of the package behind `uri`: in place if it is on this machine, else as a copy under
+    `work/registry`.
 
     Fetching a new copy for an alias removes the copies of this model's versions that no alias names any more.
 
@@ -314,18 +313,22 @@ def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
     address = tracking_uri(workspace)
     registry = Registry.open(address)
     version = find_version(registry, uri)
-    with registry_errors(str(version), address):
+    with answering(address, str(version)):
         source = MlflowClient(address, registry_uri=address).get_model_version_download_uri(
             version.name, version.version
         )
     model = local_path(present(source, address))
     copy = workspace.work / "registry" / copy_name(version)
     if model is None and not copy.exists():
-        with replacing_folder(copy) as folder, file_errors(f"files of {version}", address):
+        with replacing_folder(copy) as folder, answering(address, files=f"files of {version}"):
             download_artifacts(artifact_uri=source, dst_path=str(folder), tracking_uri=address)
         if "@" in uri:
             _forget(copy.parent, version, registry.named_versions(version.name))
-    return FetchedPackage(_package_in(model or copy, version), version)
+    package = models.package_in(model or copy)
+    if package is None:
+        problem = f"the files of {version} are gone: no {FILES.manifest} under {model or copy}"
+        raise ArtifactError(problem, do="restore that folder, or release the model again as a new version")
+    return package, version
 
 
 def copy_name(version: Registered) -> str:
@@ -357,11 +360,3 @@ def _forget(copies: Path, fetched: Registered, named: Collection[str]) -> None:
         found = of_this_model.fullmatch(copy.name)
         if found and found["version"] not in {fetched.version, *named}:
             remove_folder(copy)
-
-
-def _package_in(model: Path, version: Registered) -> Path:
-    folder = models.package_in(model)
-    if folder is None:
-        problem = f"the files of {version} are gone: no {FILES.manifest} under {model}"
-        raise ArtifactError(problem, do="restore that folder, or release the model again as a new version")
-    return folder

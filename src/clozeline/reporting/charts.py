@@ -70,19 +70,15 @@ class Series:
 
 
 def lines(
-    title: str,
-    series: Sequence[Series],
-    *,
-    x: str,
-    y: str,
-    note: str = "",
-    limits: tuple[float, float] | None = None,
-    has_diagonal: bool = False,
-) -> Markup:
-    """Draw lines over a common x axis; `limits` is the range of y (default: that of the points)."""
+    title: str, series: Sequence[Series], *, x: str, y: str, note: str = "", are_shares: bool = False
+) -> Markup | None:
+    """Draw lines over a common x axis; None without points. `are_shares`: both axes go from 0 to 1, with a diagonal."""
+    series = [one for one in series if one.points]
+    if not series:
+        return None
     every_x, every_y = ([point[axis] for one in series for point in one.points] for axis in (0, 1))
-    low, high = limits or _with_margin(min(every_y), max(every_y))
-    x_low, x_high = limits if has_diagonal and limits else (min(every_x), max(every_x))
+    low, high = (0.0, 1.0) if are_shares else _with_margin(min(every_y), max(every_y))
+    x_low, x_high = (0.0, 1.0) if are_shares else (min(every_x), max(every_x))
     across = Scale(x_low, x_high, _LEFT, _WIDTH - _RIGHT)
     up = Scale(low, high, _HEIGHT - _BOTTOM, _TOP)
     summary = "; ".join(f"{one.name}: {_from_to(one.points)}" for one in series)
@@ -97,7 +93,7 @@ def lines(
         across=across,
         up=up,
         series=[(one, _polyline(one, across, up)) for one in series],
-        has_diagonal=has_diagonal,
+        has_diagonal=are_shares,
         note=note,
     )
 
@@ -115,8 +111,12 @@ class Bar:
     """`low` and `high` are the ends of an interval for the value."""
 
 
-def bars(title: str, rows: Sequence[Bar], *, note: str = "", most: float | None = None) -> Markup:
-    """Draw a horizontal bar from zero for each row; `most` is the end of the scale (default: the largest value)."""
+def bars(title: str, rows: Sequence[Bar], *, note: str = "", most: float | None = None) -> Markup | None:
+    """Draw a horizontal bar from zero for each row; None without rows. `most`: end of the scale; by default the largest
+    value.
+    """
+    if not rows:
+        return None
     reach = [value for row in rows for value in (row.value, row.high or 0)]
     across = Scale(0, most or max(reach) or 1, 4, _WIDTH - 8)
     return html(

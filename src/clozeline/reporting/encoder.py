@@ -3,7 +3,7 @@
 The curves show loss and accuracy in training and on held-out text, learning rate, gradient norm and speed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -35,14 +35,13 @@ _COUNTED = (
 
 _ONCE = {False: "hidden once", True: "predicted from the tokens before it"}
 _PRETRAIN = "pretrain"
-_LOSS = "plots/pretrain.csv"
 
 
 def evaluation_parts(run: ReportedRun) -> Iterable[Part | Fold]:
-    charts = [partial(chart.drawn, run) for chart in _EVALUATION_CHARTS]
+    folded = (_counts, _reliability, _by_place, _by_frequency, _by_word_class)
     return [
         partial(_encoder_figures, run),
-        Fold("Distribution of the loss, and the validation text", [partial(_counts, run), *charts]),
+        Fold("Distribution of the loss, and the validation text", [partial(piece, run) for piece in folded]),
     ]
 
 
@@ -72,7 +71,8 @@ def _encoder_figures(run: ReportedRun) -> Markup | None:
         tokens, documents = formats.count(figures.pseudo_target_tokens), formats.count(figures.pseudo_documents)
         caption += f"; {tokens} of them, in {documents} documents, also hidden alone (pseudo-log-likelihood)"
     others = {"pseudo_": "each hidden alone", "unigram_": "unigram baseline"}
-    return comparison(caption, "encoder", figures.model_dump(), others, only=_ALONE)
+    made, _ = comparison(caption, "encoder", figures.model_dump(), others, only=_ALONE)
+    return made
 
 
 def _counts(run: ReportedRun) -> Markup | None:
@@ -82,131 +82,95 @@ def _counts(run: ReportedRun) -> Markup | None:
     return facts(pairs) if pairs else None
 
 
-@dataclass(frozen=True)
-class _PlotFile:
-    """One CSV file of the stage as a chart."""
-
-    path: str
-    record: type[Dataclass]
-    draw: Callable[[Sequence[Any]], Markup]
-
-    def drawn(self, run: ReportedRun) -> Markup | None:
-        rows = run.files.rows(self.path, self.record, stage=_EVALUATE)
-        return self.draw(rows) if rows else None
+def _reliability(run: ReportedRun) -> Markup | None:
+    rows = run.files.rows("plots/evaluate/calibration.csv", CalibrationRow, stage=_EVALUATE)
+    series = [Series("encoder", [(row.mean_confidence, row.accuracy) for row in rows], has_dots=True)]
+    x, y = "confidence of the first guess", "share of right first guesses"
+    note = "On the diagonal, confidence equals accuracy; below it, the encoder is overconfident."
+    return lines("Calibration", series, x=x, y=y, note=note, are_shares=True)
 
 
-def _reliability(rows: Sequence[CalibrationRow]) -> Markup:
-    points = [(row.mean_confidence, row.accuracy) for row in rows]
-    return lines(
-        "Calibration",
-        [Series("encoder", points, has_dots=True)],
-        x="confidence of the first guess",
-        y="share of right first guesses",
-        limits=(0.0, 1.0),
-        has_diagonal=True,
-        note="On the diagonal, confidence equals accuracy; below it, the encoder is overconfident.",
-    )
-
-
-def _by_place(rows: Sequence[PlaceRow]) -> Markup:
+def _by_place(run: ReportedRun) -> Markup | None:
+    rows = run.files.rows("plots/evaluate/place.csv", PlaceRow, stage=_EVALUATE)
     points = [((row.place_from + row.place_to) / 2, row.loss_nats_per_token) for row in rows]
-    return lines(
-        "Loss by position in the row",
-        [Series("encoder", points, has_dots=True)],
-        x="position, counted from [CLS]",
-        y="nats per token",
-        note="Tokens at both ends of a row have less context.",
+    note = "Tokens at both ends of a row have less context."
+    series = [Series("encoder", points, has_dots=True)]
+    return lines("Loss by position in the row", series, x="position, counted from [CLS]", y="nats per token", note=note)
+
+
+def _by_frequency(run: ReportedRun) -> Markup | None:
+    rows = run.files.rows("plots/evaluate/frequency.csv", FrequencyRow, stage=_EVALUATE)
+    drawn = [_bar(row.times_in_training, row) for row in rows]
+    note = "Each bar: loss per token, share of right first guesses, and number of tokens."
+    return bars("Loss by frequency of the token in the training text", drawn, note=note)
+
+
+def _by_word_class(run: ReportedRun) -> Markup | None:
+    rows = run.files.rows("plots/evaluate/word_class.csv", WordClassRow, stage=_EVALUATE)
+    note = (
+        "A token is a whole word, the first piece of a longer one, or a later piece, which earlier ones partly reveal."
     )
+    return bars("Loss by kind of token", [_bar(row.word_class, row) for row in rows], note=note)
 
 
-def _by_group(title: str, column: str, note: str, rows: Sequence[FrequencyRow | WordClassRow]) -> Markup:
-    drawn = [
-        Bar(
-            getattr(row, column),
-            row.loss_nats_per_token,
-            f"{formats.amount(row.loss_nats_per_token)} nats · top-1 {formats.share(row.top1)} · {row.targets:,}",
-        )
-        for row in rows
-    ]
-    return bars(title, drawn, note=note)
-
-
-_EVALUATION_CHARTS = (
-    _PlotFile("plots/evaluate/calibration.csv", CalibrationRow, _reliability),
-    _PlotFile("plots/evaluate/place.csv", PlaceRow, _by_place),
-    _PlotFile(
-        "plots/evaluate/frequency.csv",
-        FrequencyRow,
-        partial(
-            _by_group,
-            "Loss by frequency of the token in the training text",
-            "times_in_training",
-            "Each bar: loss per token, share of right first guesses, and number of tokens.",
-        ),
-    ),
-    _PlotFile(
-        "plots/evaluate/word_class.csv",
-        WordClassRow,
-        partial(
-            _by_group,
-            "Loss by kind of token",
-            "word_class",
-            "A token is a whole word, the first piece of a longer one, or a later piece, which earlier pieces partly"
-            " reveal.",
-        ),
-    ),
-)
-"""Charts of the chapter; a new CSV file of the stage needs only a new row."""
+def _bar(label: str, row: FrequencyRow | WordClassRow) -> Bar:
+    loss = row.loss_nats_per_token
+    return Bar(label, loss, f"{formats.amount(loss)} nats · top-1 {formats.share(row.top1)} · {row.targets:,}")
 
 
 @dataclass(frozen=True)
 class _Curve:
-    """A column of a CSV file, plotted over the steps."""
+    """A CSV file with a row for each of some steps."""
 
     name: str
     path: str
     record: type[Dataclass]
-    column: str
     has_dots: bool = False
+
+    def rows(self, run: ReportedRun) -> Sequence[Any]:
+        return run.files.rows(self.path, self.record, stage=_PRETRAIN)
 
 
 @dataclass(frozen=True)
 class _CurveChart:
+    """A column of some curves, plotted over the steps."""
+
     title: str
     y: str
+    column: str
     curves: Sequence[_Curve]
     note: str = ""
 
 
+_TRAINING = _Curve("training", "plots/pretrain.csv", CurvePoint)
+_VALIDATION = _Curve("validation", "plots/pretrain_validation.csv", ValidationPass, has_dots=True)
+_TIMING = _Curve("tokens/s", "plots/timing/pretrain.csv", SpeedPoint)
 _CURVE_CHARTS = (
     _CurveChart(
         "Loss",
         "nats per target",
-        (
-            _Curve("training", _LOSS, CurvePoint, "loss"),
-            _Curve("validation", "plots/pretrain_validation.csv", ValidationPass, "loss", has_dots=True),
-        ),
+        "loss",
+        (_TRAINING, _VALIDATION),
         "The training loss is at the mask rate of its step; the validation loss is always at the same rate.",
     ),
     _CurveChart(
         "Accuracy",
         "share of targets, 0-1",
-        (
-            _Curve("training", _LOSS, CurvePoint, "accuracy"),
-            _Curve("validation", "plots/pretrain_validation.csv", ValidationPass, "accuracy", has_dots=True),
-        ),
+        "accuracy",
+        (_TRAINING, _VALIDATION),
         "Share of hidden or next tokens that are the model's first guess.",
     ),
-    _CurveChart("Learning rate", "", (_Curve("learning rate", _LOSS, CurvePoint, "learning_rate"),)),
-    _CurveChart("Gradient norm", "before clipping", (_Curve("gradient norm", _LOSS, CurvePoint, "gradient_norm"),)),
+    _CurveChart("Learning rate", "", "learning_rate", (_TRAINING,)),
+    _CurveChart("Gradient norm", "before clipping", "gradient_norm", (_TRAINING,)),
     _CurveChart(
         "Speed",
         "tokens per second",
-        (_Curve("tokens/s", "plots/timing/pretrain.csv", SpeedPoint, "tokens_per_second"),),
+        "tokens_per_second",
+        (_TIMING,),
         "On the machine of the last training; padding is not counted.",
     ),
 )
-"""Charts of the chapter; a new CSV file of the stage needs only a new row."""
+"""Charts of the chapter; a new column of the stage needs only a new row."""
 
 
 def curve_parts(run: ReportedRun) -> Iterable[Part | Fold]:
@@ -223,29 +187,23 @@ def _training_figures(run: ReportedRun) -> Markup:
 
 
 def _chart(run: ReportedRun, chart: _CurveChart) -> Markup | None:
+    """Draw the curves that there are; raises ArtifactError if all are missing."""
     series, missing = [], []
     for curve in chart.curves:
         try:
-            points = _points(run, curve)
+            points = [(row.step, getattr(row, chart.column)) for row in curve.rows(run)]
         except ArtifactError as error:
             missing.append(error)
-            continue
-        if points:
-            series.append(Series(curve.name, points, curve.has_dots))
+        else:
+            series += [Series(curve.name, points, curve.has_dots)] if points else []
     if missing and not series:
         raise missing[0]
-    if not series:
-        return None
-    return lines(chart.title, series, x="step", y=chart.y, note=f"{chart.note} {_note_if_stale(run, series)}".strip())
-
-
-def _points(run: ReportedRun, curve: _Curve) -> list[tuple[float, float]]:
-    rows: Sequence[Any] = run.files.rows(curve.path, curve.record, stage=_PRETRAIN)
-    return [(row.step, getattr(row, curve.column)) for row in rows]
+    note = f"{chart.note} {_note_if_stale(run, series)}".strip()
+    return lines(chart.title, series, x="step", y=chart.y, note=note)
 
 
 def _note_if_stale(run: ReportedRun, series: Sequence[Series]) -> str:
     """Return a note if a curve is from another run: timing files are not outputs of DVC and may be stale."""
-    steps = [point.step for point in run.files.rows(_LOSS, CurvePoint, stage=_PRETRAIN)]
-    ended = series[0].points[-1][0]
+    steps = [point.step for point in _TRAINING.rows(run)] if series else []
+    ended = series[0].points[-1][0] if series else 0
     return f"The curve is from another run, which ended at step {ended:,.0f}." if steps and ended != steps[-1] else ""

@@ -163,14 +163,12 @@ def _cell(value: str, *beside: str) -> Markup:
 
 
 def _earlier(run: ReportedRun) -> PastRun | None:
-    try:
+    with suppress(ClozelineError):  # the lineage chapter reports the failure
         return run.past().earlier
-    except ClozelineError:
-        return None  # the lineage chapter reports the failure
+    return None
 
 
 def _released(run: ReportedRun, package: str) -> Released | None:
-    try:
+    with suppress(ClozelineError):  # the gates chapter reports the failure
         return run.released(package)
-    except ClozelineError:
-        return None  # the gates chapter reports the failure
+    return None

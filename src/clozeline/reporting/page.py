@@ -28,10 +28,6 @@ _PACKAGES = ("clozeline", "torch", "transformers", "tokenizers", "onnxruntime", 
 REPORT: Final = Path("reports/report.html")
 
 
-def _machine_parts(run: ReportedRun) -> Iterable[Part]:
-    return [lambda: facts(run.machine.items())]
-
-
 def describe(cpu_facts: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
     """Return the processor, cores, memory, system, and versions of the packages that produce the figures."""
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
@@ -53,48 +49,16 @@ def _version(package: str) -> str | None:
 
 
 SECTIONS = (
-    ReportSection(
-        "encoder",
-        "Encoder",
-        "How well the encoder predicts tokens of validation text: hidden ones, or the next one if it is causal. The"
-        " unigram baseline knows only the frequency of each token: a model that ignores the context gets no further.",
-        encoder.evaluation_parts,
-        is_open=True,
-    ),
-    ReportSection(
-        "tasks",
-        "Tasks",
-        "Results of the encoder, fine-tuned or prompted without training, on test sets that no choice was based on.",
-        tasks.parts,
-        is_open=True,
-    ),
-    ReportSection("training", "Pre-training", "The curves of the pre-training.", encoder.curve_parts, is_open=True),
-    ReportSection(
-        "examples",
-        "Example predictions",
-        "Validation text. Green, with ✓: the first guess is the right token; amber, with ≈: it is among the first"
-        " five; red, with ✗: it is not.",
-        text.example_parts,
-    ),
-    ReportSection(
-        "packages", "INT8 packages", "The graphs to serve: plain ONNX, in fp32 and in INT8.", packages.package_parts
-    ),
-    ReportSection(
-        "gates", "Gates", "The limits that each package has to meet before its release.", packages.verdict_parts
-    ),
-    ReportSection(
-        "text", "Text", "How much of the raw text was kept, and why the rest was dropped.", text.corpus_parts
-    ),
-    ReportSection(
-        "lineage", "Lineage", "The chain from these figures back to the raw text, by hash.", text.provenance_parts
-    ),
-    ReportSection(
-        "machine",
-        "Machine",
-        "The machine that made this report. Latencies are from that of the release.",
-        _machine_parts,
-    ),
-    ReportSection("figures", "All figures", "Every figure of every metric file.", packages.figure_parts),
+    ReportSection("encoder", "Encoder", encoder.evaluation_parts, is_open=True),
+    ReportSection("tasks", "Tasks", tasks.parts, is_open=True),
+    ReportSection("training", "Pre-training", encoder.curve_parts, is_open=True),
+    ReportSection("examples", "Example predictions", text.example_parts),
+    ReportSection("packages", "INT8 packages", packages.package_parts),
+    ReportSection("gates", "Gates", packages.verdict_parts),
+    ReportSection("text", "Text", text.corpus_parts),
+    ReportSection("lineage", "Lineage", text.provenance_parts),
+    ReportSection("machine", "Machine", lambda run: [lambda: facts(run.machine.items())]),
+    ReportSection("figures", "All figures", packages.figure_parts),
 )
 
 

@@ -7,6 +7,7 @@ A metric file becomes a table: each figure with its interval, beside the same fi
 """
 
 import csv
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
@@ -140,19 +141,11 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class Chapter:
-    """A chapter of a page."""
+class ReportSection:
+    """A chapter of the report. Its introduction is in `templates/leads.html`."""
 
     id: str
     title: str
-    lead: str
-    """Introduction: its subject and how to read it."""
-
-
-@dataclass(frozen=True)
-class ReportSection(Chapter):
-    """A chapter of the report."""
-
     parts: Callable[[ReportedRun], Iterable[Part | Fold]]
     is_open: bool = False
     """Whether the chapter starts unfolded."""
@@ -168,7 +161,9 @@ def _templates() -> Environment:
         undefined=StrictUndefined,
         auto_reload=False,
     )
-    made.filters |= {form.__name__: form for form in (formats.count, formats.share, formats.short, with_code)}
+    forms = (formats.amount, formats.count, formats.in_words, formats.share, formats.short, with_code)
+    made.filters |= {form.__name__: form for form in forms}
+    made.tests["finite"] = math.isfinite
     return made
 
 
@@ -236,18 +231,19 @@ def _sources(lock: Lock) -> dict[str, str]:
 
 def comparison(
     caption: str, ours: str, figures: Mapping[str, Any], others: Mapping[str, str], *, only: Sequence[str] = ()
-) -> Markup | None:
+) -> tuple[Markup | None, dict[str, float]]:
     """Return a table of the figures that another method has too, and of those in `only`; None if there are none.
 
-    `others`: prefix of a key → name of the method.
+    `others`: prefix of a key → name of the method. With it comes what the table does not show.
     """
     given = formats.numbers(figures)
-    compared = [
-        key for key in given if not key.endswith(formats.ENDS) and any(f"{prefix}{key}" in given for prefix in others)
-    ]
+    ends = {f"{key}{end}" for key in given for end in formats.ENDS}
+    compared = [key for key in given if key not in ends and any(f"{prefix}{key}" in given for prefix in others)]
+    shown = ends.union(f"{prefix}{key}" for key in compared for prefix in ("", *others))
+    rest = {key: value for key, value in given.items() if key not in shown}
     keys = [*compared, *(key for key in only if key in given and key not in compared)]
     if not keys:
-        return None
+        return None, rest
     methods = {prefix: name for prefix, name in others.items() if any(f"{prefix}{key}" in given for key in keys)}
     has_interval = any(formats.interval(figures, key) for key in keys)
     rows = [
@@ -263,4 +259,4 @@ def comparison(
     ]
     named = f"{ours}, 95 % interval" if has_interval else ours
     columns = ("figure", *(f">{name}" for name in (named, *methods.values())))
-    return table(caption, columns, rows)
+    return table(caption, columns, rows), rest

@@ -141,7 +141,7 @@ def _without_duplicates(given: Headline) -> str:
 def _loss(run: ReportedRun, task: str) -> Markup | None:
     rows = run.files.rows(f"plots/finetune/{task}_training.csv", CurvePoint, stage=f"finetune@{task}")
     points = [(row.step, row.loss) for row in rows]
-    return lines(f"{task}: loss in training", [Series("loss", points)], x="step", y="per target") if points else None
+    return lines(f"{task}: loss in training", [Series("loss", points)], x="step", y="per target")
 
 
 def _scores(run: ReportedRun, task: str) -> Markup | None:
@@ -154,19 +154,15 @@ def _scores(run: ReportedRun, task: str) -> Markup | None:
 
 def _figures(run: ReportedRun, task: str) -> Markup:
     judged = metrics(run, task)
-    figures = judged.model_dump()
-    plain = formats.numbers(figures)
-    compared = {key for key in plain if any(f"{prefix}{key}" in plain for prefix in _OTHERS)}
-    shown = {f"{prefix}{key}" for key in compared for prefix in ("", *_OTHERS)}
-    shown |= {f"{key}{end}" for key in plain for end in ("_low", "_high")}
+    caption = f"{task}: figures on the test set"
+    beside, rest = comparison(caption, _method_alone(judged), judged.model_dump(), _OTHERS)
     others = [
         (formats.in_words(key), formats.count(value) if key.startswith("num_") else formats.format_of(key)(value))
-        for key, value in plain.items()
-        if key not in shown
+        for key, value in rest.items()
     ]
     groups = {name: value for name, value in (judged.model_extra or {}).items() if isinstance(value, dict)}
     details = joined(
-        comparison(f"{task}: figures on the test set", _method_alone(judged), figures, _OTHERS),
+        beside,
         _over_seeds(judged),
         facts(others),
         _rates(judged),
@@ -184,35 +180,17 @@ def _method_alone(judged: TaskMetrics) -> str:
 
 
 def _over_seeds(judged: TaskMetrics) -> Markup | None:
-    kept, over = judged.headline, judged.over_seeds
-    if over is None:
-        return None
-    mean, deviation, lowest, highest = map(form(kept), (over.mean, over.deviation, over.lowest, over.highest))
-    return html(
-        "paragraph",
-        text=f"Trained from {over.num_seeds:,} seeds: {formats.in_words(kept.metric)} {mean} ± {deviation} "
-        f"(mean and standard deviation; {lowest} to {highest}). The model of seed {over.best_seed} was kept, the "
-        "best on the validation split.",
-    )
+    over, kept = judged.over_seeds, judged.headline
+    return html("over_seeds", over=over, metric=formats.in_words(kept.metric), form=form(kept)) if over else None
 
 
 def _rates(judged: TaskMetrics) -> Markup | None:
-    scores = judged.rate_scores
-    if scores is None:
-        return None
-    words = (f"{rate}: {formats.amount(score) if isfinite(score) else 'diverged'}" for rate, score in scores.items())
-    text = f"Validation score after the first pass at each learning rate, the preferred one first: {', '.join(words)}."
-    return html("paragraph", text=text)
+    return html("rates", scores=judged.rate_scores) if judged.rate_scores is not None else None
 
 
 def _counts(name: str, counts: Mapping[str, float], first_places: Mapping[str, str]) -> Markup:
-    places = {key: f" (first: {place})" for key, place in first_places.items()}
-    text = ", ".join(
-        f"{formats.in_words(key)} {formats.amount(value)}{places.get(key, '')}"
-        for key, value in counts.items()
-        if value
-    )
-    return message(f"Of the {formats.in_words(name)}: {text or 'nothing counted'}.", "note", tag="p")
+    counted = {key: value for key, value in counts.items() if value}
+    return html("counts", name=name, counts=counted, first_places=first_places)
 
 
 def _classes(run: ReportedRun, task: str) -> Markup | None:

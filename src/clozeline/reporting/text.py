@@ -4,39 +4,21 @@ The text: counts of kept and dropped texts, the reasons, and token statistics. L
 the chain back to the raw text, and the params.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from types import MappingProxyType
-from typing import Final
 
 from markupsafe import Markup
 
 from clozeline.params.reading import complete_tree, read_params
 from clozeline.records.clean_text import CorpusMetrics, SplitMetrics
 from clozeline.records.evaluation import ClozeExample, Guess
-from clozeline.records.record import LockedStage, leaves
+from clozeline.records.record import leaves
 from clozeline.records.token_metrics import TokenMetrics
-from clozeline.registry.lineage import Ancestor, ancestry
+from clozeline.registry.lineage import ancestry
 from clozeline.reporting import formats
 from clozeline.reporting.charts import Bar, bars
 from clozeline.reporting.run import Part, ReportedRun, code, facts, folded, html, joined, knobs, message, table
 
-_REASONS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "empty": "cleaning leaves nothing of the text",
-        "unreadable": "the bytes are not text in their declared encoding",
-        "redirect": "a wiki page that only redirects to another",
-        "not_an_article": "a wiki page that is not an article",
-        "too_short": "fewer characters than preprocess.min_characters, or words than preprocess.min_words",
-        "exact_duplicate": "equal to an earlier text, up to case and white space",
-        "near_duplicate": "similarity to an earlier text of at least preprocess.near_duplicate_similarity",
-        "two_splits": "similar to earlier texts of two splits",
-        "full_group": "similar to the texts of a validation or holdout group that has as many as it may have",
-        "bad_record": "a record that cannot be read; data/clean/bad_records.jsonl has its place",
-        "forgotten": "a text that `clozeline forget` named",
-    }
-)
-"""Reasons of stage `preprocess` for dropping a text, in words."""
 _FILE = "reports/examples/examples.json"
 _SHOWN = ("metrics/", "plots/")
 
@@ -57,10 +39,10 @@ def _kept(run: ReportedRun) -> Markup:
         Bar(formats.in_words(name), times, f"{formats.count(times)} ({formats.share(times / total)})")
         for name, times in rows
     ]
-    reasons = [(formats.in_words(name), _REASONS[name]) for name, _ in rows if name in _REASONS]
+    dropped = [name for name, _ in rows[1:]]
     split = figures.documents_split
     note = f"{formats.count(split)} texts were longer than preprocess.max_characters and were cut." if split else ""
-    meaning = folded("What the reasons mean", facts(reasons)) if reasons else None
+    meaning = folded("What the reasons mean", html("reasons", names=dropped)) if dropped else None
     altered = [(formats.in_words(kind), formats.count(times)) for kind, times in figures.altered.items() if times]
     removed = folded("Characters that cleaning left out, in documents", facts(altered))
     drawing = bars(f"{formats.count(total)} raw texts: kept, and dropped by reason", drawn, note=note)
@@ -177,23 +159,15 @@ def _stages(run: ReportedRun) -> Markup:
 
 def _way(run: ReportedRun, package: str) -> Markup:
     origin = ancestry(run.files.lock(), f"dist/{package}")
-    tree = message(_ancestor(origin, set()), "tree", tag="ul")
-    return folded(f"From dist/{package} back to the raw text", tree)
-
-
-def _ancestor(ancestor: Ancestor, listed: set[str]) -> Markup:
-    is_listed = ancestor.path in listed
-    listed.add(ancestor.path)
-    parents = () if is_listed else (_ancestor(parent, listed) for parent in ancestor.parents)
-    return html("ancestor", ancestor=ancestor, is_listed=is_listed, parents=joined(*parents))
+    return folded(f"From dist/{package} back to the raw text", html("ancestors", origin=origin, listed=set()))
 
 
 def _knobs(run: ReportedRun) -> Markup:
-    stages = run.files.lock().stages
-    tables = joined(*(_knobs_of(name, stage) for name, stage in stages.items() if stage.params))
-    return folded("Params of every stage", tables)
-
-
-def _knobs_of(name: str, stage: LockedStage) -> Markup:
-    rows = [(code(key), value) for key, value in stage.flat_params().items()]
-    return table(f"Params of {name}", ("knob", "value"), rows)
+    tables = (
+        table(
+            f"Params of {name}", ("knob", "value"), [(code(key), value) for key, value in stage.flat_params().items()]
+        )
+        for name, stage in run.files.lock().stages.items()
+        if stage.params
+    )
+    return folded("Params of every stage", joined(*tables))

@@ -14,7 +14,8 @@ from clozeline.inference.latency import as_fast, compare
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 from clozeline.records.package import GRAPHS, Manifest, Precision, data_file, read_manifest
-from clozeline.registry.sources import FetchedModel, ModelSource, fetched
+from clozeline.registry.models import FetchedPackage
+from clozeline.registry.sources import ModelSource, fetched
 from clozeline.system.errors import ArtifactError, TransientError
 from clozeline.system.machine import free_memory_bytes, give_back_freed, processor
 
@@ -78,7 +79,7 @@ class PrecisionChoice:
 
 
 def choice(
-    found: FetchedModel, manifest: Manifest, asked: Precision | None, *, is_in_fleet: bool = False
+    found: FetchedPackage, manifest: Manifest, asked: Precision | None, *, is_in_fleet: bool = False
 ) -> PrecisionChoice:
     """Return the requested precision; else fp32 if INT8 failed its checks; else what the release chose, if it ran on
     this processor; else INT8, unsettled. In a fleet, what the release chose on any processor: INT8 and fp32 give

@@ -106,17 +106,14 @@ def _train(
 def _log_headline(task: str, report: TaskReport) -> None:
     """Log the headline beside its baselines, and warn of its faults."""
     top = report.headline
-    _LOG.info("%s: on the test split %s", task, _in_words(top))
+    beside = ", ".join(f"{name} {value:.3f}" for name, value in top.compared)
+    interval = f"95 %: {top.low:.3f} to {top.high:.3f}"
+    _LOG.info("%s: on the test split %s %.3f (%s); beside it %s", task, top.metric, top.value, interval, beside)
     if behind := top.unbeaten:
         named = ", ".join(f"{name} ({value:.3f})" for name, value in behind)
         _LOG.warning("%s: %s %.3f is no better than %s", task, top.metric, top.judged.value, named)
     if report.only_answer is not None:
         _LOG.warning("%s: the model answers `%s` to every item of the test split", task, report.only_answer)
-
-
-def _in_words(top: task_metrics.Headline) -> str:
-    beside = ", ".join(f"{name} {value:.3f}" for name, value in top.compared)
-    return f"{top.metric} {top.value:.3f} (95 %: {top.low:.3f} to {top.high:.3f}); beside it {beside}"
 
 
 def _without_near_duplicates(report: TaskReport, in_train: Contamination) -> TaskReport:

@@ -12,7 +12,7 @@ from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.card import card_of, check_export
 from clozeline.pretraining.job import Pretraining
-from clozeline.pretraining.watching import Advancing, advisers
+from clozeline.pretraining.watching import Advancing
 from clozeline.records.record import MetricFile
 from clozeline.system.files import write_records
 from clozeline.system.progress import ProgressBar
@@ -73,7 +73,7 @@ def run(
         _LOG.info("0 steps: the encoder is %s without further training", params.start)
     with closing(run_logger("pretrain")) as log, ProgressBar("pretrain", total) as bar:
         watch = _Watch(bar, log)
-        state = job.run([watch, *advisers(job, tokenizer), *callbacks])
+        state = job.run([watch, *job.advisers(tokenizer), *callbacks])
     job.trained(tokenizer, state).save(out, card_of(job.params, seed, tokens, state, job.num_parameters))
     write_records(curve, CurvePoint, state.curve)
     write_records(validation, ValidationPass, state.validations)

@@ -250,9 +250,9 @@ class SweptStore:
         """Return the store of these files and folders, of which those that `is_gone` is true for can be removed."""
         found = sorted(set(paths))
         gone = [path for path in found if is_gone(path)]
-        return cls(
-            name, len(found) - len(gone), tuple(Removal(_num_bytes(path), partial(remove, path)) for path in gone)
-        )
+        sizes = (sum(file.stat().st_size for file in files_in(path) if not file.is_symlink()) for path in gone)
+        removals = (Removal(size, partial(remove, path)) for path, size in zip(gone, sizes, strict=True))
+        return cls(name, len(found) - len(gone), tuple(removals))
 
     @property
     def num_removable(self) -> int:
@@ -276,10 +276,6 @@ def sweep(stores: Iterable[SweptStore]) -> None:
 def files_in(path: Path) -> list[Path]:
     """Return `path` if it is a file, or the files in the folder, in order; none if there is nothing."""
     return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-
-
-def _num_bytes(path: Path) -> int:
-    return sum(file.stat().st_size for file in files_in(path) if not file.is_symlink())
 
 
 def remove(path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from importlib import import_module
 from types import TracebackType
-from typing import Any, Final, Self, TextIO, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -39,7 +39,8 @@ class ProgressBar:
 
     def __enter__(self) -> Self:
         if self._bar:
-            self._redirected = [(handler, handler.stream) for handler in _handlers_on_standard_error()]
+            known = (it for it in logging.getLogger().handlers if isinstance(it, logging.StreamHandler))
+            self._redirected = [(handler, sys.stderr) for handler in known if handler.stream is sys.stderr]
             self._bar.start()
             # The bar replaces sys.stderr. Log output has to go through the bar as well, or it would overwrite the bar's
             # line.
@@ -117,11 +118,6 @@ def track(items: Iterable[Item], description: str, total: int, note: Callable[[]
         for item in items:
             yield item
             bar.advance(note=note())
-
-
-def _handlers_on_standard_error() -> "list[logging.StreamHandler[TextIO]]":
-    handlers = logging.getLogger().handlers
-    return [known for known in handlers if isinstance(known, logging.StreamHandler) and known.stream is sys.stderr]
 
 
 def _terminal_bar() -> Progress:

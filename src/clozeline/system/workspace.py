@@ -66,6 +66,16 @@ class Workspace:
     def prefect(self) -> Path:
         return self.work / "prefect"
 
+    def close_to_others(self) -> None:
+        """Make `work` readable for its owner alone: it holds databases, logs and passwords.
+
+        Raises:
+            PermissionError: it is open to others and belongs to another user.
+        """
+        self.work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.work.stat().st_mode & 0o077:
+            self.work.chmod(0o700)
+
     def prefect_password(self, port: int) -> Path:
         """File with the password of the project's own Prefect server on that port, as Prefect's `USER:PASSWORD`."""
         return self.work / f"prefect-{port}.password"
@@ -104,6 +114,8 @@ def set_defaults(workspace: Workspace) -> None:
 
     Creates the project's own Prefect home with its parents: Prefect itself would create only the last folder.
     """
+    with suppress(PermissionError):  # the folder of another user, who opened it
+        workspace.close_to_others()
     workspace.prefect.mkdir(parents=True, exist_ok=True)
     for name, value in workspace.defaults().items():
         os.environ.setdefault(name, value)

@@ -10,11 +10,10 @@ This module loads no torch, because a run checks the data of every task before i
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 from clozeline.params.tasks import (
     FinetuneParams,
@@ -135,36 +134,20 @@ def _is_hidden(inner: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in inner.relative_to(folder).parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """One record; a missing text is empty."""
-
-    texts: tuple[str, ...]
-    labels: tuple[str, ...] | None
-    """None if the record has no label; empty if no label of a multi-label task applies."""
-    given: Part = "train"
-    place: str = field(default="", compare=False)
-    """Location of the record."""
-
-    @classmethod
-    def of(cls, record: LabelledRecord, given: Part, params: LabelledParams) -> Self:
-        """Return the labelled texts of a record.
-
-        Raises:
-            DataError: a field has the wrong type; names file and line.
-        """
-        fields = [params.text_field, *([params.second_field] if params.second_field else [])]
-        read = _several if params.multi_label else _one
-        return cls(tuple(record.text(field) for field in fields), read(record, params), given, record.place)
+def texts_in(record: LabelledRecord, params: LabelledParams) -> tuple[str, ...]:
+    """Return the text of a record, or both texts; a missing text is empty."""
+    fields = (params.text_field, params.second_field)
+    return tuple(record.text(field) for field in fields if field is not None)
 
 
-def _one(record: LabelledRecord, params: LabelledParams) -> tuple[str, ...] | None:
-    label = record.category(params.label_field).strip()
-    return (label,) if label else None
+def labels_in(record: LabelledRecord, params: LabelledParams) -> tuple[str, ...] | None:
+    """Return the labels of a record; None if it has none, empty if no label of a multi-label task applies.
 
-
-def _several(record: LabelledRecord, params: LabelledParams) -> tuple[str, ...] | None:
-    """Return the labels from a list of strings, or from a string split at `label_separator`."""
+    Several labels are a list of strings, or a string that is split at `label_separator`.
+    """
+    if not params.multi_label:
+        label = record.category(params.label_field).strip()
+        return (label,) if label else None
     value = record.values[params.label_field]
     if value is None:
         return None

@@ -23,7 +23,7 @@ _POOL_BATCHES = 32
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """Texts or pairs of texts, as rows padded to one length.
+    """Texts or pairs of texts, as rows padded to one length, with their targets if they are for training.
 
     There is no mask if no row is padded, so that attention takes a faster path. Token types are 0 for the first text of
     a pair, 1 for the second, and None for families without them.
@@ -32,6 +32,10 @@ class EncodedBatch:
     input_ids_BL: Tensor
     attention_mask_BL: Tensor | None
     token_type_ids_BL: Tensor | None = None
+    targets_B: Any = None
+    """A tensor with a class, a class for each token, a pair of positions, … for each row."""
+    counts: bool = True
+    """Whether the targets count: a process without rows of its own takes part with one that does not."""
 
     @property
     def num_rows(self) -> int:
@@ -56,38 +60,15 @@ class EncodedBatch:
         """Return rows `first` … `last - 1`."""
         return self._each(lambda tensor: tensor[first:last])
 
+    def silent(self) -> Self:
+        return replace(self, counts=False)
+
     def to(self, device: torch.device) -> Self:
         return self._each(lambda tensor: tensor.to(device))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        mask_BL, types_BL = self.attention_mask_BL, self.token_type_ids_BL
-        return type(self)(
-            change(self.input_ids_BL),
-            None if mask_BL is None else change(mask_BL),
-            None if types_BL is None else change(types_BL),
-        )
-
-
-@dataclass(frozen=True)
-class TargetedBatch:
-    """Rows with their targets: a class, a class for each token, a pair of positions, …"""
-
-    encoded: EncodedBatch
-    targets_B: Tensor
-
-    @property
-    def num_rows(self) -> int:
-        return self.encoded.num_rows
-
-    @property
-    def num_slots(self) -> int:
-        return self.encoded.num_slots
-
-    def rows(self, first: int, last: int) -> Self:
-        return type(self)(self.encoded.rows(first, last), self.targets_B[first:last])
-
-    def to(self, device: torch.device) -> Self:
-        return type(self)(self.encoded.to(device), self.targets_B.to(device))
+        changed: dict[str, Any] = {name: change(it) for name, it in vars(self).items() if isinstance(it, Tensor)}
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)
@@ -141,7 +122,7 @@ class TextRows:
             cut.append(np.concatenate([ids[:1], ids[start : start + min(length, len(ids)) - 2], ids[-1:]]))
         return replace(self, ids_T=tuple(cut), types_T=None)
 
-    def encoded(self, rows_B: Ids, *, with_types: bool = False) -> EncodedBatch:
+    def encoded(self, rows_B: Ids, *, with_types: bool = False, targets_B: Tensor | None = None) -> EncodedBatch:
         """Return these rows, padded to the longest; `with_types` adds token types, for families that have them."""
         ids_B = [self.ids_T[row] for row in rows_B.tolist()]
         input_ids_BL = padded(ids_B, self.pad_id)
@@ -153,6 +134,7 @@ class TextRows:
             input_ids_BL=torch.from_numpy(input_ids_BL),
             attention_mask_BL=None if is_token_BL.all() else torch.from_numpy(is_token_BL.astype(np.int64)),
             token_type_ids_BL=types_BL,
+            targets_B=targets_B,
         )
 
 

@@ -54,14 +54,6 @@ class ReasonCounts:
     def __getitem__(self, reason: str) -> int:
         return self.by_reason[reason]
 
-    @property
-    def num_read(self) -> int:
-        return self["num_read"]
-
-    @property
-    def num_used(self) -> int:
-        return self["num_used"]
-
     def add(self, reason: str, *places: str) -> None:
         """Count the records at the locations `places` under `reason`."""
         self.by_reason[reason] += len(places)
@@ -104,7 +96,9 @@ class Splits(Generic[Item]):
         made = cls(train, parts["validation"], parts["test"], count)
         count.by_reason["num_used"] = sum(map(len, made.parts.values()))
         if reasons := count.reasons_text:
-            _LOG.info("records: %s read, %s used; left out: %s", f"{count.num_read:,}", f"{count.num_used:,}", reasons)
+            _LOG.info(
+                "records: %s read, %s used; left out: %s", f"{count['num_read']:,}", f"{count['num_used']:,}", reasons
+            )
         return made
 
     @property
@@ -125,7 +119,7 @@ class Splits(Generic[Item]):
                 f"{num_in_several:,} of the records also occur in the test or validation split, which keeps them: check"
                 f" whether `splits` names one file twice; or {do}"
             )
-        read, used = self.count.num_read, self.count.num_used
+        read, used = self.count["num_read"], self.count["num_used"]
         return DataError(f"too few {what}: {read} records, {used} of use: {sizes}; a task needs {needs}", do=do)
 
 

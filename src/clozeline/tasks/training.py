@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -255,33 +255,6 @@ class _Shown(Callback):
         self._bar.advance(point.step - self._bar.done, note=f"loss {point.loss:.3f}")
 
 
-@dataclass(frozen=True)
-class Share:
-    """Rows of a batch; `counts` tells whether they have targets."""
-
-    inputs: Any
-    counts: bool = True
-
-    @property
-    def num_rows(self) -> int:
-        num_rows: int = self.inputs.num_rows
-        return num_rows
-
-    @property
-    def num_slots(self) -> int:
-        num_slots: int = self.inputs.num_slots
-        return num_slots
-
-    def rows(self, first: int, last: int) -> Self:
-        return replace(self, inputs=self.inputs.rows(first, last))
-
-    def silent(self) -> Self:
-        return replace(self, counts=False)
-
-    def to(self, device: torch.device) -> Self:
-        return replace(self, inputs=self.inputs.to(device))
-
-
 class LossOfShare(nn.Module):
     """Loss of a task, summed over the targets of a share, as a module that sums its gradients over all processes."""
 
@@ -290,8 +263,8 @@ class LossOfShare(nn.Module):
         self.model = task.model
         self._task = task
 
-    def forward(self, share: Share) -> Tensor:
-        return self._task.loss_sum(share.inputs) * float(share.counts)
+    def forward(self, share: Any) -> Tensor:
+        return self._task.loss_sum(share) * float(share.counts)
 
 
 def shared(
@@ -303,11 +276,11 @@ def shared(
 
     def batches_from(epoch: int, index: int) -> Iterator[Batch[Any]]:
         for batch in task.batches_from(epoch, index):
-            own, rows_short = share_of(Share(batch.inputs), processes.rank, processes.world_size)
+            own, rows_short = share_of(batch.inputs, processes.rank, processes.world_size)
             yield replace(batch, inputs=own, rows_short=rows_short)
 
-    def smallest() -> Share:
-        return Share(next(task.batches_from(0, 0)).inputs.rows(0, 1))
+    def smallest() -> Any:
+        return next(task.batches_from(0, 0)).inputs.rows(0, 1)
 
     return batches_from, processes.wrap(LossOfShare(task), smallest)
 

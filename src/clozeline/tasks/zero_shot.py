@@ -117,7 +117,7 @@ class Cloze(ByPrompt):
         return heads.build_cloze(inputs.encoder, inputs.family)
 
     def scores(self, texts: Sequence[str]) -> Scores:
-        rows = self.rows(texts)
+        rows = prompted(texts, self.params.prompt, self.opened, self.params.max_length)
         score_TC = np.zeros((len(rows), len(self.labels)), dtype=np.float32)
         filled = partial(heads.log_probabilities, mask_id=self.opened.special_ids.mask)
         # Batches are as large as in training, because each row has a logit for every token of the vocabulary.
@@ -126,10 +126,6 @@ class Cloze(ByPrompt):
             for label, ids_W in enumerate(self._word_ids):
                 score_TC[rows_B, label] = log_BV[:, ids_W].mean(dim=1).cpu().numpy()
         return score_TC
-
-    def rows(self, texts: Sequence[str]) -> TextRows:
-        """Return the rows of the texts followed by the prompt."""
-        return prompted(texts, self.params.prompt, self.opened, self.params.max_length)
 
     def lengths(self, texts: TextsOrPairs, labels: Collection[str], opened: OpenTokenizer) -> Ids:
         """Return `length_T`: tokens of each whole text followed by the prompt. Raises what `prompted` raises."""

@@ -106,10 +106,6 @@ class ShardPiece:
     tokens: slice
 
     @property
-    def num_documents(self) -> int:
-        return int(self.documents.stop - self.documents.start)
-
-    @property
     def num_tokens(self) -> int:
         return int(self.tokens.stop - self.tokens.start)
 

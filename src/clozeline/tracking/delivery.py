@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
@@ -330,10 +330,11 @@ class Delivery:
 class DeliveryThread:
     """Delivers twice a second until it is closed; every `retry_seconds` while the server does not answer."""
 
-    def __init__(self, delivery: Delivery, *, retry_seconds: float = 5.0, close_seconds: float = 20.0) -> None:
+    retry_seconds: ClassVar[float] = 5.0
+    close_seconds: ClassVar[float] = 20.0
+
+    def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
-        self._retry_seconds = retry_seconds
-        self._close_seconds = close_seconds
         self._closing = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mlflow-delivery", daemon=True)
@@ -342,18 +343,18 @@ class DeliveryThread:
     def close(self) -> bool:
         """Wait at most `close_seconds` for the rest; return whether MLflow has everything."""
         self._closing.set()
-        self._thread.join(self._close_seconds)
+        self._thread.join(self.close_seconds)
         self._ended.set()
         return not self._thread.is_alive() and not self._delivery.is_waiting
 
     def _run(self) -> None:
         pause_seconds = _LOOK_SECONDS
         while not self._closing.wait(pause_seconds):
-            pause_seconds = _LOOK_SECONDS if self._delivery.deliver() == "done" else self._retry_seconds
+            pause_seconds = _LOOK_SECONDS if self._delivery.deliver() == "done" else self.retry_seconds
         num_later = 0
         while (progress := self._delivery.deliver()) != "done":
             num_later += progress == "later"
-            if num_later > _MOST_ATTEMPTS or self._ended.wait(min(self._retry_seconds, 1.0)):
+            if num_later > _MOST_ATTEMPTS or self._ended.wait(min(self.retry_seconds, 1.0)):
                 return
 
 

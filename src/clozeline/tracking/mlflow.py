@@ -22,7 +22,7 @@ from mlflow.store.entities import PagedList
 from mlflow.tracking import MlflowClient
 from ruamel.yaml import YAML
 
-from clozeline.system.errors import ArtifactError, TransientError
+from clozeline.system.errors import ArtifactError, ClozelineError, TransientError
 from clozeline.system.files import alone
 from clozeline.tracking.addresses import database_of, files_beside
 
@@ -41,6 +41,8 @@ _ENDPOINT: Final = re.compile(r"endpoint (/\S+) ")
 _WRITTEN_TWICE: Final = ("duplicate key value", "UNIQUE constraint failed", "Duplicate entry")
 """What PostgreSQL, SQLite and MySQL say of a row that another request has just inserted; MLflow answers 400 with it."""
 _CLIENTS_OF_STORES: Final = frozenset({"azure", "boto3", "botocore", "google"})
+_PACKAGES_OF_STORES: Final = MappingProxyType({"google": "google-cloud-storage", "azure": "azure-storage-blob"})
+"""Package to install for a module that MLflow imports to reach a store, where the two names differ."""
 
 EXPERIMENT: Final = "clozeline"
 _PAGE: Final = 1000  # MLflow's largest
@@ -92,11 +94,6 @@ def is_absent(error: MlflowException) -> bool:
     return error.error_code in {_MISSING, _NO_ALIAS}
 
 
-def is_of_a_server(error: Exception) -> bool:
-    """Whether MLflow's server answered with an error; what it says about files is an error of requests."""
-    return isinstance(error, MlflowException) or getattr(error, "response", None) is not None
-
-
 def is_busy(error: MlflowException) -> bool:
     """Whether MLflow's database was busy with the same rows: it gives up after three collisions of version numbers, and
     at the first of two requests that set the same tag or alias at once.
@@ -138,22 +135,6 @@ def _store_at(address: str, tracking_uri: str) -> Any:
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     return get_artifact_repository(address, tracking_uri=tracking_uri, registry_uri=tracking_uri)
-
-
-def error_of_store(error: BaseException) -> BaseException | None:
-    """Return the error that the client of a store of files (S3, …) raised; None if MLflow itself failed.
-
-    MLflow passes such an error on, or raises its own while it handles it.
-    """
-    chain = (error, error.__context__)
-    return next((one for one in chain if type(one).__module__.partition(".")[0] in _CLIENTS_OF_STORES), None)
-
-
-def refuses_key(error: BaseException) -> bool:
-    """Whether the error of a store's client means that the key is missing or may not do that."""
-    response = getattr(error, "response", None)
-    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
-    return status in {401, 403} or "Credentials" in type(error).__name__
 
 
 def client_of_database(tracking_uri: str) -> MlflowClient:
@@ -272,47 +253,95 @@ def _asking_once() -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def check_allowed(error: Exception, tracking_uri: str) -> None:
-    """Raise ArtifactError if MLflow's server refused the caller: retrying would not help.
+@contextmanager
+def answering(tracking_uri: str, about: str = "", *, files: str = "") -> Iterator[None]:
+    """Translate MLflow's exceptions, and those of the store that it keeps files in, which it passes on.
 
-    MLflow has no error class for it, and names the path that it refused only in its message.
+    Args:
+        about: part of the registry that the block asks for.
+        files: stored files that it reads.
 
     Raises:
-        ArtifactError: the server answered 401 or 403.
+        ArtifactError: the registry has no `about`, or the `files` are gone; the server refuses the caller, or the store
+            its key; or reaching the store needs a package that is not installed.
+        TransientError: the server, the database or the store does not answer.
+    """
+    try:
+        yield
+    except ClozelineError:
+        raise
+    except Exception as error:
+        if translated := _translated(error, tracking_uri, about, files):
+            raise translated from error
+        raise
+
+
+def _translated(error: Exception, tracking_uri: str, about: str, files: str) -> ClozelineError | None:
+    """Return the error as one of ours; None: it is not of MLflow or its store."""
+    if isinstance(error, ModuleNotFoundError):
+        module = (error.name or "").partition(".")[0]
+        asked = about or files or "MLflow"
+        problem = f"{asked} cannot be reached at {tracking_uri}: a package is not installed: {error}"
+        return ArtifactError(problem, do=f"install it: `pip install {_PACKAGES_OF_STORES.get(module, module)}`")
+    # MLflow passes the error of a store's client on, or raises its own while it handles it.
+    for one in (error, error.__context__):
+        if one and type(one).__module__.partition(".")[0] in _CLIENTS_OF_STORES:
+            return _of_store(one, tracking_uri)
+    if isinstance(error, MlflowException):
+        if files and files_are_gone(error):
+            return ArtifactError(
+                f"the {files} are gone from the store beside MLflow's database: {tracking_uri}: {error}",
+                do="restore them, or delete that version (`clozeline ui`) and release the model again",
+            )
+        if (about or files) and is_absent(error):
+            return ArtifactError(
+                f"the registry at {tracking_uri} has no {about or files}",
+                do="run `clozeline release` first, or name one that `clozeline ui` shows",
+            )
+    elif getattr(error, "response", None) is None:  # what MLflow's server says about files is an error of requests
+        return None
+    return _refusal(error, tracking_uri) or TransientError(
+        f"MLflow at {tracking_uri} does not answer: {_on_one_line(error)}",
+        do="start it, or unset MLFLOW_TRACKING_URI to use the project's own database",
+    )
+
+
+def _of_store(error: BaseException, tracking_uri: str) -> ClozelineError:
+    response = getattr(error, "response", None)
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
+    told = f"{type(error).__name__}: {_on_one_line(error)}"
+    if status in _WHO_MAY or "Credentials" in type(error).__name__:
+        return ArtifactError(
+            f"the store of MLflow's files ({tracking_uri}) refuses the key: {told}",
+            do="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in as the store's own tool does",
+        )
+    return TransientError(
+        f"the store of MLflow's files ({tracking_uri}) does not answer: {told}",
+        do="start it, or correct its address (MLFLOW_S3_ENDPOINT_URL)",
+    )
+
+
+def _refusal(error: Any, tracking_uri: str) -> ArtifactError | None:
+    """Return an error if MLflow's server refused the caller: retrying would not help.
+
+    MLflow has no error class for it, and names the path that it refused only in its message.
     """
     if isinstance(error, MlflowException):
         status, named = _REFUSALS.get(error.error_code), _ENDPOINT.search(str(error))
         path = named[1] if named else ""
     else:
-        answer = getattr(error, "response", None)
-        status, path = (None, "") if answer is None else (answer.status_code, urlsplit(answer.url).path)
+        status, path = error.response.status_code, urlsplit(error.response.url).path
     if status not in _WHO_MAY:
-        return
+        return None
     user = os.environ.get("MLFLOW_TRACKING_USERNAME")
     caller = f"user {user}" if user else "nobody: no user is set"
     log_in = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
     is_known = status == 403 and user
-    raise ArtifactError(
+    return ArtifactError(
         f"MLflow's server refuses the request {tracking_uri}{path} of {caller}: {_WHO_MAY[status]}",
         do=f"ask its administrator for it, or {log_in} of someone who may" if is_known else log_in,
-    ) from error
+    )
 
 
-@contextmanager
-def answering(tracking_uri: str) -> Iterator[None]:
-    """Translate MLflow's exceptions.
-
-    Raises:
-        ArtifactError: the server refuses the caller.
-        TransientError: the server or the database does not answer.
-    """
-    try:
-        yield
-    except (MlflowException, OSError) as error:
-        if not is_of_a_server(error):
-            raise
-        check_allowed(error, tracking_uri)
-        raise TransientError(
-            f"MLflow at {tracking_uri} does not answer",
-            do="start it, or unset MLFLOW_TRACKING_URI to use the project's own database",
-        ) from error
+def _on_one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

@@ -23,16 +23,7 @@ _NOT_IN_A_NAME: Final = re.compile(r"[^\w.:/ -]")
 class FlowRun:
     """The parent run. What MLflow does not take now stays in the outbox for the next flow run of the workspace."""
 
-    def __init__(
-        self,
-        folder: Path,
-        tracking_uri: str,
-        name: str,
-        tags: Mapping[str, str],
-        *,
-        retry_seconds: float = 5.0,
-        close_seconds: float = 20.0,
-    ) -> None:
+    def __init__(self, folder: Path, tracking_uri: str, name: str, tags: Mapping[str, str]) -> None:
         """Start the parent run; open runs of this workspace are closed. `folder` is that of the outbox.
 
         Raises:
@@ -48,7 +39,7 @@ class FlowRun:
         self._outbox = Outbox(folder)
         self._outbox.end_killed()
         self._delivery = Delivery(self._outbox, tracking_uri)
-        self._thread = DeliveryThread(self._delivery, retry_seconds=retry_seconds, close_seconds=close_seconds)
+        self._thread = DeliveryThread(self._delivery)
         self._outbox.open(self.run, TrackedRun(name=name, tags=tags, started_ms=now_ms()))
 
     def start_stage(self, stage: str, fingerprint: str, tags: Mapping[str, str]) -> str:

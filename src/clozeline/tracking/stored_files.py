@@ -17,10 +17,9 @@ from mlflow.artifacts import download_artifacts
 from mlflow.entities import Run, ViewType
 
 from clozeline.records.record import Lock
-from clozeline.system.errors import ArtifactError, TransientError
+from clozeline.system.errors import ArtifactError
 from clozeline.system.files import Removal, SweptStore
 from clozeline.system.progress import track
-from clozeline.tracking import mlflow
 from clozeline.tracking.addresses import database_of, files_beside, local_path, present
 from clozeline.tracking.delivery import OUTBOX_RUN, WORKSPACE
 from clozeline.tracking.mlflow import answering, prepare, remove_stored_files, runs_of, stored_files
@@ -42,63 +41,34 @@ def address_of(run: Run, tracking_uri: str) -> str:
 
 
 def files_of(run: Run, tracking_uri: str) -> dict[str, int]:
-    """Return the size in bytes of each file of a run. Raises the errors of `answering` and `store_errors`."""
-    with answering(tracking_uri), store_errors(tracking_uri):
+    """Return the size in bytes of each file of a run. Raises the errors of `answering`."""
+    with answering(tracking_uri):
         return dict(stored_files(address_of(run, tracking_uri), tracking_uri))
 
 
 def remove_files_of(run: Run, tracking_uri: str, path: str | None = None) -> None:
-    """Remove the file `path` of a run; without it all. Raises the errors of `answering` and `store_errors`."""
-    with answering(tracking_uri), store_errors(tracking_uri):
+    """Remove the file `path` of a run; without it all. Raises the errors of `answering`."""
+    with answering(tracking_uri):
         remove_stored_files(address_of(run, tracking_uri), tracking_uri, path)
 
 
 @contextmanager
 def _copy_of(run: Run, path: str, tracking_uri: str) -> Iterator[Path]:
-    """Yield a temporary copy of the file `path` of a run. Raises the errors of `answering` and `store_errors`."""
+    """Yield a temporary copy of the file `path` of a run. Raises the errors of `answering`."""
     address = f"{address_of(run, tracking_uri)}/{path}"
     with tempfile.TemporaryDirectory() as folder:
-        with answering(tracking_uri), store_errors(tracking_uri):
+        with answering(tracking_uri):
             copy = download_artifacts(artifact_uri=address, dst_path=folder, tracking_uri=tracking_uri)
         yield Path(copy)
 
 
 def lock_of(run: Run, tracking_uri: str) -> Lock | None:
-    """Return the dvc.lock stored with a flow run; None if it is gone or damaged.
-
-    Raises the errors of `answering` and `store_errors`.
-    """
+    """Return the dvc.lock stored with a flow run; None if it is gone or damaged. Raises the errors of `answering`."""
     if _LOCK not in files_of(run, tracking_uri):
         return None
     with _copy_of(run, _LOCK, tracking_uri) as copy, suppress(ArtifactError):
         return Lock.read(copy)
     return None
-
-
-@contextmanager
-def store_errors(tracking_uri: str) -> Iterator[None]:
-    """Translate the errors of the store that MLflow keeps files in, which MLflow passes on.
-
-    Raises:
-        ArtifactError: it refuses the key.
-        TransientError: it does not answer.
-    """
-    try:
-        yield
-    except Exception as raised:
-        error = mlflow.error_of_store(raised)
-        if error is None:
-            raise
-        told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        if mlflow.refuses_key(error):
-            raise ArtifactError(
-                f"the store of MLflow's files ({tracking_uri}) refuses the key: {told}",
-                do="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in as the store's own tool does",
-            ) from raised
-        raise TransientError(
-            f"the store of MLflow's files ({tracking_uri}) does not answer: {told}",
-            do="start it, or correct its address (MLFLOW_S3_ENDPOINT_URL)",
-        ) from raised
 
 
 @dataclass(frozen=True)

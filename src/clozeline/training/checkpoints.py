@@ -7,7 +7,6 @@ Of large models, each process writes a share of the tensors, and any number of p
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import shutil
@@ -70,8 +69,7 @@ class Checkpoints:
     def seal(self, beside: Path, state: Mapping[str, Any], shards: Mapping[str, str] = MappingProxyType({})) -> None:
         """Write `state` and its hash. `shards`: sha256 of each file with a part of its tensors, by name."""
         _write({**state, **({SHARDS: dict(shards)} if shards else {})}, beside / _STATE)
-        seal = _Seal(self.fingerprint, sha256_of(beside / _STATE))
-        (beside / _SEAL).write_text(seal.text(), encoding="utf-8")
+        (beside / _SEAL).write_text(_seal_of(self.fingerprint, sha256_of(beside / _STATE)), encoding="utf-8")
 
     def load_newest(self) -> dict[str, Any] | None:
         """Return the newest intact state; None if there is none. Warn of each damaged one that is skipped.
@@ -111,15 +109,18 @@ class Checkpoints:
         return sorted(self.folder.glob("step-*"))
 
     def _load(self, saved: Path) -> dict[str, Any]:
-        seal = _Seal.read(saved / _SEAL)
-        if seal.fingerprint != self.fingerprint:
+        text = (saved / _SEAL).read_text(encoding="utf-8")
+        seal = json.loads(text)
+        if not isinstance(seal, dict) or text != _seal_of(str(seal.get("fingerprint")), str(seal.get("sha256"))):
+            raise ValueError(f"{_SEAL} was changed after it was written")
+        if seal["fingerprint"] != self.fingerprint:
             raise ArtifactError(
-                f"{saved} is of another run: its fingerprint {seal.fingerprint} is not {self.fingerprint}",
+                f"{saved} is of another run: its fingerprint {seal['fingerprint']} is not {self.fingerprint}",
                 do=f"remove {saved}: it was moved there by hand",
             )
         sha256 = sha256_of(saved / _STATE)
-        if sha256 != seal.sha256:
-            raise ValueError(f"its sha256 is {sha256[:12]}…, not {seal.sha256[:12]}…")
+        if sha256 != seal["sha256"]:
+            raise ValueError(f"its sha256 is {sha256[:12]}…, not {seal['sha256'][:12]}…")
         # Not onto the device it was saved from, which belongs to the first process.
         state: dict[str, Any] = torch.load(saved / _STATE, map_location="cpu", weights_only=True)
         for name, expected in state.get(SHARDS, {}).items():
@@ -128,32 +129,13 @@ class Checkpoints:
         return {**state, SHARDS: saved} if SHARDS in state else state
 
 
-@dataclass(frozen=True)
-class _Seal:
-    """Run and hash of a saved state. The seal's own hash tells damage to the seal from the seal of another run."""
+def _seal_of(fingerprint: str, sha256: str) -> str:
+    """Return the content of a seal: run and hash of a saved state, and a hash of the two.
 
-    fingerprint: str
-    sha256: str
-
-    @property
-    def _own_sha256(self) -> str:
-        return hashlib.sha256(f"{self.fingerprint} {self.sha256}".encode()).hexdigest()
-
-    def text(self) -> str:
-        return json.dumps({"fingerprint": self.fingerprint, "sha256": self.sha256, "own_sha256": self._own_sha256})
-
-    @classmethod
-    def read(cls, path: Path) -> "_Seal":
-        """Read a seal.
-
-        Raises:
-            ValueError: it is not what `text` returned.
-        """
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        seal = cls(str(fields.get("fingerprint")), str(fields.get("sha256"))) if isinstance(fields, dict) else None
-        if seal is None or fields.get("own_sha256") != seal._own_sha256:
-            raise ValueError(f"{path.name} was changed after it was written")
-        return seal
+    The last one tells damage to the seal from the seal of another run.
+    """
+    own_sha256 = sha256_of(f"{fingerprint} {sha256}".encode())
+    return json.dumps({"fingerprint": fingerprint, "sha256": sha256, "own_sha256": own_sha256})
 
 
 def _write(state: dict[str, Any], path: Path) -> None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,13 @@ class Processes(Group):
         `CLOZELINE_SHARDING=fsdp` there also divides weights and optimizer state among them (FSDP2), for models that do
         not fit on one device. Otherwise each process has the whole model (DDP).
         """
-        return replace(super().join(environment), sharding=_sharding(environment))
+        given = environment.get("CLOZELINE_SHARDING", "ddp")
+        if given not in get_args(Sharding):
+            raise ParamsError(
+                f"CLOZELINE_SHARDING is {given}, not ddp (a whole model on each device) or fsdp (shared)",
+                do="correct this environment variable, or unset it",
+            )
+        return replace(super().join(environment), sharding=cast(Sharding, given))
 
     def check(self, optimizer: str) -> None:
         """Refuse an optimizer that cannot work on divided weights.
@@ -67,9 +73,8 @@ class Processes(Group):
         if self.world_size == 1:
             return module
         if self.sharding == "fsdp":
-            from clozeline.training import sharding
-
-            return sharding.divided(module)
+            divided: nn.Module = self._engine.divided(module)
+            return divided
         # DDP waits for the gradient of every weight; searching for weights without one costs each step a little.
         has_idle = _has_idle_weights(module, smallest().to(self.device))
         return DistributedDataParallel(module, forward_sync_buffers=False, find_unused_parameters=has_idle)
@@ -80,51 +85,27 @@ class Processes(Group):
             return contextlib.nullcontext()
         if isinstance(module, DistributedDataParallel):
             return module.no_sync()
-        from clozeline.training import sharding
-
-        return sharding.unsynchronized(module)
-
-    @property
-    def can_sum_later(self) -> bool:
-        """Whether each process can add up gradients alone until a later backward pass sums them."""
-        return self.sharding == "ddp"
-
-    @property
-    def loss_scale(self) -> int:
-        """Factor of the loss that undoes the engines' averaging: the loss is divided by all targets already."""
-        return self.world_size
+        unsynchronized: AbstractContextManager[None] = self._engine.unsynchronized(module)
+        return unsynchronized
 
     def states(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the whole states of `model` and `optimizer`, even if divided. Every process must call it."""
         if not self.divides_weights:
             return model.state_dict(), optimizer.state_dict()
-        from clozeline.training import sharding
-
-        return sharding.whole_states(model, optimizer)
+        states: tuple[dict[str, Any], dict[str, Any]] = self._engine.whole_states(model, optimizer)
+        return states
 
     def divided_weights(self, model: nn.Module) -> dict[str, Any] | None:
         """Return all weights of a divided model; None if it is not divided. Every process must call it."""
-        if not self.divides_weights:
-            return None
-        from clozeline.training import sharding
-
-        return sharding.whole_weights(model)
+        return self._engine.whole_weights(model) if self.divides_weights else None
 
     def put_together(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Gather divided weights. Every process must call it."""
-        if not self.divides_weights:
-            return dict(weights)
-        from clozeline.training import sharding
-
-        return sharding.gathered(weights)
+        return self._engine.gathered(weights) if self.divides_weights else dict(weights)
 
     def divide(self, weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
         """Divide what `put_together` returned as the weights of `model` are divided. Every process must call it."""
-        if not self.divides_weights:
-            return dict(weights)
-        from clozeline.training import sharding
-
-        return sharding.divided_like(weights, model)
+        return self._engine.divided_like(weights, model) if self.divides_weights else dict(weights)
 
     def restore(
         self,
@@ -134,13 +115,18 @@ class Processes(Group):
         optimizer_state: dict[str, Any],
     ) -> None:
         """Restore `model` and `optimizer` from what `states` returned, for any number of processes."""
-        if not self.divides_weights:
-            model.load_state_dict(model_state)
-            optimizer.load_state_dict(optimizer_state)
+        if self.divides_weights:
+            self._engine.restore_whole(model, optimizer, model_state, optimizer_state)
             return
+        model.load_state_dict(model_state)
+        optimizer.load_state_dict(optimizer_state)
+
+    @property
+    def _engine(self) -> Any:
+        """FSDP2, which takes a second to import."""
         from clozeline.training import sharding
 
-        sharding.restore_whole(model, optimizer, model_state, optimizer_state)
+        return sharding
 
 
 def _has_idle_weights(module: nn.Module, inputs: object) -> bool:
@@ -149,16 +135,3 @@ def _has_idle_weights(module: nn.Module, inputs: object) -> bool:
     has_idle = any(weight.requires_grad and weight.grad is None for weight in module.parameters())
     module.zero_grad()
     return has_idle
-
-
-def _sharding(environment: Mapping[str, str]) -> Sharding:
-    match environment.get("CLOZELINE_SHARDING", "ddp"):
-        case "ddp":
-            return "ddp"
-        case "fsdp":
-            return "fsdp"
-        case other:
-            raise ParamsError(
-                f"CLOZELINE_SHARDING is {other}, not ddp (a whole model on each device) or fsdp (shared)",
-                do="correct this environment variable, or unset it",
-            )

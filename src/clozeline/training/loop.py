@@ -39,13 +39,6 @@ class Validation:
     """Measures the current model on held-out text."""
     best_weights: dict[str, Tensor] | None = None
 
-    @property
-    def keeps_best(self) -> bool:
-        return self.patience is not None
-
-    def is_due(self, step: int, is_last: bool) -> bool:
-        return step % self.every_steps == 0 or is_last
-
     def take(self, model: nn.Module, state: State, processes: Processes) -> ValidationPass:
         """Measure the model. With `patience`, keep the weights if they are the best so far. Training is not affected.
 
@@ -56,7 +49,7 @@ class Validation:
         validation = ValidationPass(state.step, *processes.of_the_first(self.measure()))
         model.train()
         state.validations.append(validation)
-        if self.keeps_best and state.best_validation is validation:
+        if self.patience is not None and state.best_validation is validation:
             self.best_weights = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
         return validation
 
@@ -115,7 +108,7 @@ class Loop(Generic[Inputs]):
                     do="raise `masking.mask_rate`, or add texts that are not all special or unknown tokens",
                 )
             self._take(batch, steps, state, callback)
-        if self.validation is not None and self.validation.keeps_best:
+        if self.validation is not None:
             self.validation.restore_best(self.model)
         callback.on_end(state)
         return state
@@ -135,7 +128,7 @@ class Loop(Generic[Inputs]):
             state.add(*steps.read())
         if is_point:
             self._draw(steps, state, callback)
-        if self.validation is not None and self.validation.is_due(state.step, is_last):
+        if self.validation is not None and (is_last or state.step % self.validation.every_steps == 0):
             callback.on_validation(self.validation.take(self.model, state, self.hardware.processes))
         if self._is_done(state) and not is_point:
             self._draw(steps, state, callback)
@@ -155,44 +148,28 @@ class Loop(Generic[Inputs]):
 
         The state of a large model is divided among files, if there are several processes and nothing more to store.
         """
+        processes = self.hardware.processes
+        best = self.validation.best_weights if self.validation is not None else None
+        rest = {"scaler": self.hardware.precision.scaler.state_dict(), "state": asdict(state), **more}
         if self._is_large and not more:
-            self._save_shards(state)
+            from clozeline.training import sharding
+
+            tensors = sharding.tensors_of(self.model, self.optimizer, best)
+            rest["has_best_weights"] = best is not None
+            sharding.save(self.checkpoints, state.step, tensors, rest, processes)
             return
-        everything = self.everything(state)
-        if self.hardware.processes.is_first:
-            self.checkpoints.save(state.step, everything | more)
-        self.hardware.processes.wait()
+        model, optimizer = processes.states(self.model, self.optimizer)
+        best_weights = None if best is None else processes.put_together(best)
+        if processes.is_first:
+            whole = {"model": model, "optimizer": optimizer, "best_weights": best_weights}
+            self.checkpoints.save(state.step, whole | rest)
+        processes.wait()
 
     @property
     def _is_large(self) -> bool:
         trained = [weight for weight in self.model.parameters() if weight.requires_grad]
         size_bytes = sum(weight.numel() * weight.element_size() for weight in trained)
         return self.hardware.processes.world_size > 1 and size_bytes > SHARDED_ABOVE_BYTES
-
-    def _save_shards(self, state: State) -> None:
-        from clozeline.training import sharding
-
-        best = self.validation.best_weights if self.validation is not None else None
-        rest = {
-            "scaler": self.hardware.precision.scaler.state_dict(),
-            "has_best_weights": best is not None,
-            "state": asdict(state),
-        }
-        tensors = sharding.tensors_of(self.model, self.optimizer, best)
-        sharding.save(self.checkpoints, state.step, tensors, rest, self.hardware.processes)
-
-    def everything(self, state: State) -> dict[str, Any]:
-        """Return what `restore` needs."""
-        processes = self.hardware.processes
-        model, optimizer = processes.states(self.model, self.optimizer)
-        best = self.validation.best_weights if self.validation is not None else None
-        return {
-            "model": model,
-            "optimizer": optimizer,
-            "scaler": self.hardware.precision.scaler.state_dict(),
-            "best_weights": None if best is None else processes.put_together(best),
-            "state": asdict(state),
-        }
 
     def resume(self) -> State:
         """Restore model and optimizer from the newest checkpoint. Without one, return the state of the start.
@@ -224,23 +201,17 @@ class Loop(Generic[Inputs]):
         return saved
 
     def restore(self, saved: Mapping[str, Any]) -> State:
-        """Restore model and optimizer from what `everything` returned, or from shards."""
+        """Restore model and optimizer from what `save` stored."""
+        processes = self.hardware.processes
+        best: dict[str, Tensor] | None
         if SHARDS in saved:
-            return self._restore_shards(saved)
-        self.hardware.processes.restore(self.model, self.optimizer, saved["model"], saved["optimizer"])
-        self.hardware.precision.scaler.load_state_dict(saved["scaler"])
-        if self.validation is not None:
-            best = saved["best_weights"]
-            self.validation.best_weights = None if best is None else self.hardware.processes.divide(best, self.model)
-        return State.of(saved["state"])
+            from clozeline.training import sharding
 
-    def _restore_shards(self, saved: Mapping[str, Any]) -> State:
-        from clozeline.training import sharding
-
-        has_best = saved["has_best_weights"]
-        best = sharding.restore(
-            saved[SHARDS], self.model, self.optimizer, has_best=has_best, group=self.hardware.processes
-        )
+            has_best = saved["has_best_weights"]
+            best = sharding.restore(saved[SHARDS], self.model, self.optimizer, has_best=has_best, group=processes)
+        else:
+            processes.restore(self.model, self.optimizer, saved["model"], saved["optimizer"])
+            best = saved["best_weights"] and processes.divide(saved["best_weights"], self.model)
         self.hardware.precision.scaler.load_state_dict(saved["scaler"])
         if self.validation is not None:
             self.validation.best_weights = best

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -92,47 +92,27 @@ def requested_memory(error: Exception) -> str | None:
     return f"{int(number):,} bytes were requested" if unit == "bytes" else f"{number} {unit} were requested"
 
 
-@dataclass(frozen=True)
-class _Remedy:
-    """A change of params that reduces the memory for a row or for the optimizer's state."""
-
-    is_open: Callable[[Any], bool]
-    """Whether these params still allow the change."""
-    text: str
-
-
-def _always(params: object) -> bool:
-    return True
-
-
-_OF_PRETRAINING = (
-    _Remedy(lambda params: not params.gradient_checkpointing, "set `gradient_checkpointing: true`"),
-    _Remedy(_always, "lower `max_length`"),
-    _Remedy(lambda params: params.start is None, "make `model` smaller"),
-    _Remedy(lambda params: params.start is not None, "name a smaller model in `start`"),
-)
-_OF_FINE_TUNING = (
-    _Remedy(lambda params: getattr(params, "train_length", None) is not None, "lower `train_length`"),
-    _Remedy(lambda params: getattr(params, "train_length", None) is None, "lower `max_length`"),
-    _Remedy(
-        lambda params: params.lora is None and params.frozen_layers is None,
-        "train fewer weights with `frozen_layers` or `lora`",
-    ),
-    _Remedy(_always, "use a smaller encoder"),
-)
-_REMEDIES: Sequence[tuple[type[PretrainParams | FinetuneParams], Sequence[_Remedy]]] = (
-    (PretrainParams, _OF_PRETRAINING),
-    (FinetuneParams, _OF_FINE_TUNING),
-)
-
-
 def remedies(params: PretrainParams | FinetuneParams) -> str:
     """Return what to change in the section `params` if even parts of one row each do not fit into memory.
 
     A smaller batch or smaller parts would not help: no part is smaller than one row.
     """
-    table = next(table for section, table in _REMEDIES if isinstance(params, section))
-    *others, last = [remedy.text for remedy in table if remedy.is_open(params)]
+    if isinstance(params, PretrainParams):
+        is_open = {
+            "set `gradient_checkpointing: true`": not params.gradient_checkpointing,
+            "lower `max_length`": True,
+            "make `model` smaller": params.start is None,
+            "name a smaller model in `start`": params.start is not None,
+        }
+    else:
+        has_train_length = getattr(params, "train_length", None) is not None
+        is_open = {
+            "lower `train_length`": has_train_length,
+            "lower `max_length`": not has_train_length,
+            "train fewer weights with `frozen_layers` or `lora`": params.lora is None and params.frozen_layers is None,
+            "use a smaller encoder": True,
+        }
+    *others, last = [change for change, may_help in is_open.items() if may_help]
     return f"{', '.join(others)}, or {last}"
 
 
@@ -266,12 +246,12 @@ class Precision:
         Raises:
             ParamsError: the processor does not support `requested`, or is so slow at it that it must be a mistake.
         """
-        processor = _PROCESSORS.get(device.type, _UNKNOWN)
-        name = processor.best() if requested == "auto" else requested
-        problem = processor.problem_with(name)
-        if problem is not None:
+        name = _best_on(device.type) if requested == "auto" else requested
+        expected = _expected_on(device.type, name)
+        if expected is not None:
             raise ParamsError(
-                f"`precision: {name}` does not suit {device}: expected {problem}", do="set `precision` to auto, or fp32"
+                f"`precision: {name}` does not suit {device}: expected {expected}",
+                do="set `precision` to auto, or fp32",
             )
         if device.type == "cuda" and name == "fp32":
             torch.set_float32_matmul_precision("high")
@@ -289,28 +269,25 @@ class Precision:
         return torch.autocast(self.device.type, dtype=_DTYPES[self.name])
 
 
-@dataclass(frozen=True)
-class _Processor:
-    best: Callable[[], Name]
-    problem_with: Callable[[Name], str | None]
-    """Returns what is expected instead; None: the precision is supported."""
-
-
-def _best_of_cuda() -> Name:
+def _best_on(device_type: str) -> Name:
+    if device_type != "cuda":
+        return "fp32"
     return "bf16" if _cuda_has_bf16() else "fp16"
 
 
-def _problem_with_cuda(name: Name) -> str | None:
-    return "a GPU with bf16 (compute capability 8.0), or fp16" if name == "bf16" and not _cuda_has_bf16() else None
-
-
-def _problem_with_cpu(name: Name) -> str | None:
-    if name == "fp16":
-        return "a GPU: on a CPU, fp16 is not worth its loss scaling"
-    if name == "bf16" and not _cpu_has_bf16():
-        instructions = ", ".join(_BF16_INSTRUCTIONS)
-        return f"a CPU with one of {instructions}: without them bf16 is 27 times slower than fp32 (measured)"
-    return None
+def _expected_on(device_type: str, name: Name) -> str | None:
+    """Return what is expected instead of a precision; None: the device supports it."""
+    instructions = ", ".join(_BF16_INSTRUCTIONS)
+    match device_type, name:
+        case "cpu", "fp16":
+            return "a GPU: on a CPU, fp16 is not worth its loss scaling"
+        case "cpu", "bf16" if not _cpu_has_bf16():
+            return f"a CPU with one of {instructions}: without them bf16 is 27 times slower than fp32 (measured)"
+        case "cuda", "bf16" if not _cuda_has_bf16():
+            return "a GPU with bf16 (compute capability 8.0), or fp16"
+        case ("cpu" | "cuda", _) | (_, "fp32"):
+            return None
+    return "fp32 on this kind of processor"
 
 
 def _cuda_has_bf16() -> bool:
@@ -322,12 +299,6 @@ def _cpu_has_bf16() -> bool:
     return any(capabilities.get(instruction) for instruction in _BF16_INSTRUCTIONS)
 
 
-_PROCESSORS: Mapping[str, _Processor] = MappingProxyType(
-    {"cpu": _Processor(lambda: "fp32", _problem_with_cpu), "cuda": _Processor(_best_of_cuda, _problem_with_cuda)}
-)
-_UNKNOWN = _Processor(lambda: "fp32", lambda name: None if name == "fp32" else "fp32 on this kind of processor")
-
-
 @dataclass(frozen=True)
 class Hardware(Generic[Inputs]):
     """Processes with their devices, precision, and the part of a batch that is in memory at once."""
@@ -335,9 +306,3 @@ class Hardware(Generic[Inputs]):
     processes: Processes
     precision: Precision
     micro_batches: MicroBatches[Any]
-
-    @classmethod
-    def plain(cls) -> "Hardware[Any]":
-        """Return one process on the CPU, in fp32, with whole batches."""
-        device = torch.device("cpu")
-        return cls(Processes.alone(), Precision.of("fp32", device), MicroBatches(None, device))

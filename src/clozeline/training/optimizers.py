@@ -136,6 +136,16 @@ class GroupwiseOptimizer(torch.optim.Optimizer, ABC):
                 self.state[parameter][name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
         return [self.state[parameter][name] for parameter in parameters]
 
+    def _moments(
+        self, parameters: list[Tensor], gradients: list[Tensor], beta1: float, beta2: float
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Yield each parameter with its gradient and Adam's two moments, which now hold the gradient too."""
+        firsts, seconds = self._zeros("exp_avg", parameters), self._zeros("exp_avg_sq", parameters)
+        for parameter, gradient, first, second in zip(parameters, gradients, firsts, seconds, strict=True):
+            first.lerp_(gradient, 1 - beta1)
+            second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+            yield parameter, gradient, first, second
+
 
 class Lamb(GroupwiseOptimizer):
     """You et al. 2020, algorithm 2, with the identity for φ: u = m̂ / (√v̂ + epsilon) + decay·w;  w ← w - lr·‖w‖/‖u‖·u.
@@ -146,10 +156,7 @@ class Lamb(GroupwiseOptimizer):
 
     def _step_group(self, group: Group, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         beta1, beta2 = group["betas"]
-        firsts, seconds = self._zeros("exp_avg", parameters), self._zeros("exp_avg_sq", parameters)
-        for parameter, gradient, first, second in zip(parameters, gradients, firsts, seconds, strict=True):
-            first.lerp_(gradient, 1 - beta1)
-            second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        for parameter, _, first, second in self._moments(parameters, gradients, beta1, beta2):
             denominator = (second / (1 - beta2 ** group["step"])).sqrt_().add_(group["eps"])
             update = (first / (1 - beta1 ** group["step"])).div_(denominator)
             update.add_(parameter, alpha=group["weight_decay"])
@@ -267,10 +274,7 @@ class StableAdamW(GroupwiseOptimizer):
 
     def _step_group(self, group: Group, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         beta1, beta2 = (_debiased(beta, group["step"]) for beta in group["betas"])
-        firsts, seconds = self._zeros("exp_avg", parameters), self._zeros("exp_avg_sq", parameters)
-        for parameter, gradient, first, second in zip(parameters, gradients, firsts, seconds, strict=True):
-            first.lerp_(gradient, 1 - beta1)
-            second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        for parameter, gradient, first, second in self._moments(parameters, gradients, beta1, beta2):
             rate = group["lr"] / _root_mean_square(gradient, second, group["eps"]).clamp(min=1)
             update = first / second.sqrt().add_(group["eps"])
             parameter.sub_(update.add_(parameter, alpha=group["weight_decay"]).mul_(rate))
@@ -374,6 +378,14 @@ class Schedule:
     def warmup_steps(self) -> int:
         return round(self.params.warmup_fraction * self.total_steps)
 
+    @cached_property
+    def last_at_peak(self) -> int:
+        """The last step at the peak."""
+        if self.params.decay != "wsd":
+            return self.warmup_steps
+        start = self.total_steps - 1 - round(self.params.decay_fraction * self.total_steps)
+        return max(start, self.warmup_steps)
+
     def fraction(self, step: int) -> float:
         """Return the fraction of the peak (0-1) at `step`, counted from 0; steps past the last are like the last.
 
@@ -383,41 +395,22 @@ class Schedule:
         if step < self.warmup_steps:
             done = (step + 1) / self.warmup_steps
             return self.params.initial_fraction + (1 - self.params.initial_fraction) * done
-        decay = DECAYS[self.params.decay]
-        start = decay.start(self)
-        done = (step - start) / max(self.total_steps - 1 - start, 1)
-        left = decay.left(min(max(done, 0.0), 1.0), self.params.power)
+        done = (step - self.last_at_peak) / max(self.total_steps - 1 - self.last_at_peak, 1)
+        left = DECAYS[self.params.decay](min(max(done, 0.0), 1.0), self.params.power)
         return self.params.final_fraction + (1 - self.params.final_fraction) * left
 
 
-@dataclass(frozen=True)
-class Decay:
-    """Shape of the decay after warm-up."""
-
-    left: Callable[[float, float], float]
-    """Maps the share of the decay that is done (0-1) and `power` to the share of the height that is left (1-0)."""
-    start: Callable[[Schedule], int]
-    """Returns the last step at the peak."""
-
-
-def _after_warmup(schedule: Schedule) -> int:
-    return schedule.warmup_steps
-
-
-def _decay_start(schedule: Schedule) -> int:
-    start = schedule.total_steps - 1 - round(schedule.params.decay_fraction * schedule.total_steps)
-    return max(start, schedule.warmup_steps)
-
-
-DECAYS: Mapping[str, Decay] = MappingProxyType(
+DECAYS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
     {
         # Loshchilov & Hutter 2017, equation 5, no restart
-        "cosine": Decay(lambda done, power: (1 + math.cos(math.pi * done)) / 2, _after_warmup),
-        "linear": Decay(lambda done, power: 1 - done, _after_warmup),
-        "polynomial": Decay(lambda done, power: (1 - done) ** power, _after_warmup),
-        "constant": Decay(lambda done, power: 1.0, _after_warmup),
+        "cosine": lambda done, power: (1 + math.cos(math.pi * done)) / 2,
+        "linear": lambda done, power: 1 - done,
+        "polynomial": lambda done, power: (1 - done) ** power,
+        "constant": lambda done, power: 1.0,
         # Hägele et al. 2024, section 3: "1-sqrt" is their best cooldown
-        "wsd": Decay(lambda done, power: 1 - math.sqrt(done), _decay_start),
+        "wsd": lambda done, power: 1 - math.sqrt(done),
     }
 )
-"""Keyed by `decay` in params.yaml."""
+"""Shapes of the decay, keyed by `decay` in params.yaml: map the share of it that is done (0-1) and `power` to the
+share of the height that is left (1-0).
+"""

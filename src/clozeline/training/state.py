@@ -1,7 +1,6 @@
 """State of a training (batches, points of its curve, validation passes, progress), and listeners that only watch."""
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import isfinite, isnan
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -116,16 +115,6 @@ class State:
 class Callback:
     """Base of listeners: override the events you need."""
 
-    def __init_subclass__(cls, **more: object) -> None:
-        """Refuse a listener of an earlier version, which would hear of no validation pass.
-
-        Raises:
-            TypeError: `on_look` is defined.
-        """
-        super().__init_subclass__(**more)
-        if "on_look" in vars(cls):
-            raise TypeError(f"{cls.__name__}.on_look is now on_validation: rename the method")
-
     def on_start(self, state: State) -> None:
         """Called before the first step of a new or resumed training: `state.step` says where it is."""
 
@@ -144,10 +133,6 @@ class Callbacks(Callback):
     """Several callbacks, called in order."""
 
     each: tuple[Callback, ...]
-
-    @classmethod
-    def of(cls, callbacks: Iterable[Callback]) -> "Callbacks":
-        return cls(tuple(callbacks))
 
     def on_start(self, state: State) -> None:
         for callback in self.each:

@@ -104,7 +104,8 @@ class Steps(Generic[Inputs]):
 
     def _sum_gradients(self, batch: Batch[Inputs], step: int) -> Tensor:
         processes, micro_batches = self._hardware.processes, self._hardware.micro_batches
-        if processes.world_size > 1 and not (processes.can_sum_later and self._num_wary):
+        can_sum_later = processes.sharding == "ddp"  # each process adds up gradients until a later pass sums them
+        if processes.world_size > 1 and not (can_sum_later and self._num_wary):
             with self._explaining_memory(batch, micro_batches.bound_to_set(batch.inputs, batch.rows_short)):
                 return self._attempt(batch, step, is_summed=True)
         total = self._in_parts_that_fit(batch, step)
@@ -136,7 +137,8 @@ class Steps(Generic[Inputs]):
         """
         processes, device = self._hardware.processes, self._hardware.precision.device
         begin_step(self._seed, step, processes.rank, device)
-        scale = processes.loss_scale / batch.num_targets
+        # The engines average over the processes, but the loss is divided by all targets already.
+        scale = processes.world_size / batch.num_targets
         parts = self._hardware.micro_batches.parts(batch.inputs, batch.rows_short)
         total = torch.zeros(2, device=device)
         for place, part in enumerate(parts):

@@ -6,6 +6,7 @@ version needs, ignores the run cache and knows no age. An object that holds a te
 it.
 """
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,8 @@ from clozeline.versions.remote import FOLDER, is_folder, listed_files, remote_er
 _PER_CALL: Final = 500
 """Files that are removed from a remote at once."""
 
+_COMMIT: Final = re.compile("[0-9a-f]{7,64}")
+
 _MODELS: Final = ("models/", "dist/")
 """Outputs that are learnt from a text and do not quote it."""
 
@@ -55,7 +58,8 @@ class Objects:
         fault = self._fault_in_cache(md5)
         if fault is None or self.md5_of(self._root / path) == md5:
             return None
-        in_git = git(self._root, "show", f"{commit}:{path}") if commit else None
+        # The commit comes from a tag of MLflow: git would take one that begins with `-` as an option.
+        in_git = git(self._root, "show", f"{commit}:{path}") if commit and _COMMIT.fullmatch(commit) else None
         if in_git is not None and md5_of(in_git) == md5:
             return None
         if remote.has_remote(self._repo):
@@ -107,11 +111,8 @@ class Objects:
     def keep(self, path: Path) -> None:
         """Store a file in DVC's cache, so that it is found there when the workspace has another content."""
         from dvc.fs import localfs
-        from dvc_data.hashfile.build import build
-        from dvc_data.hashfile.transfer import transfer
 
-        staging, _, built = build(self._repo.cache.local, str(path), localfs, "md5")
-        transfer(staging, self._repo.cache.local, {built.hash_info}, shallow=False)
+        self._repo.cache.local.add(str(path), localfs, md5_of(path))
 
     def _fault_in_cache(self, md5: str) -> str | None:
         file = self._cached(md5)

@@ -32,8 +32,8 @@ from clozeline.encoder.families import FAMILIES
 from clozeline.encoder.families.layout import LanguageHead, TokenIds
 from clozeline.language import models
 from clozeline.language.objectives import TargetBatch
-from clozeline.pretraining.starting import start_from
 from clozeline.system.errors import ArtifactError
+from tests.make.models import started
 
 ROW = [2, 10, 11, 12, 13, 14, 3]
 CASES = [(family, objective) for family, row in FAMILIES.items() for objective in row.forms if objective != "rtd"]
@@ -244,7 +244,7 @@ def published(request: pytest.FixtureRequest) -> PreTrainedModel:
 def start(params_of) -> Callable[..., PreTrainedModel]:
     def start(folder: Path, **more) -> PreTrainedModel:
         ids = TokenIds(64, 0, 2, 3)
-        return start_from(str(folder), None, params_of("modernbert"), "mlm", ids, seed=1, max_length=64, **more).eval()
+        return started(str(folder), params_of("modernbert"), "mlm", ids, seed=1, max_length=64, **more).eval()
 
     return start
 

@@ -10,11 +10,12 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForMaskedLM, BigBirdForMaskedLM, RobertaConfig, RobertaModel
 
+from clozeline.encoder.architecture import longest_row_of
 from clozeline.encoder.model import EncoderModel
 from clozeline.encoder.stock import StockModel
 from clozeline.language import models
 from clozeline.language.objectives import TargetBatch
-from clozeline.pretraining.starting import start_from
+from tests.make.models import started
 
 LENGTHS = {"modernbert": 8192, "longformer": 4096, "big_bird": 4096}
 
@@ -48,7 +49,7 @@ def test_a_step_on_the_longest_row_has_the_loss_and_the_gradients_of_the_stock_m
     family, params_of, ids, tmp_path
 ) -> None:
     model, batch = long_model(family, params_of, ids), one_row(LENGTHS[family])
-    assert models.longest_row(model) == LENGTHS[family]
+    assert longest_row_of(model.config) == LENGTHS[family]
     loss = functional.cross_entropy(models.target_logits(model, batch), batch.labels_T)
     loss.backward()
     labels_1L = torch.full_like(batch.input_ids_BL, -100)
@@ -132,7 +133,7 @@ def test_resuming_a_block_sparse_checkpoint_uses_full_attention_with_a_warning(
 ) -> None:
     block_sparse(params_of, ids, tmp_path, tiny_tokenizer).save_pretrained(tmp_path)
     with caplog.at_level(logging.WARNING):
-        model = start_from(str(tmp_path), None, params_of("modernbert"), "mlm", ids, seed=0, max_length=4096)
+        model = started(str(tmp_path), params_of("modernbert"), "mlm", ids, seed=0, max_length=4096)
     assert "`attention_type` is set to `original_full`, not `block_sparse`" in caplog.text
     batch = one_row(4096)
     with torch.inference_mode():

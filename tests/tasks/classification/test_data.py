@@ -1,6 +1,7 @@
 """Claim: splits are disjoint and stable, every dropped text is counted, and every class can be learned."""
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,36 @@ import pytest
 from clozeline.params.reading import read_params
 from clozeline.params.tasks import ClassificationParams, SplitsParams
 from clozeline.system.errors import DataError
-from clozeline.tasks.classification.data import Selection, select
-from clozeline.tasks.files import Part
-from clozeline.tasks.formats import Labelled
+from clozeline.tasks.classification import data
+from clozeline.tasks.classification.data import Fits, Selection
+from clozeline.tasks.files import LabelledRecord, Part
 
 PARAMS = read_params(Path(__file__).parents[3] / "params.yaml").finetune["library"]
 
 
 def params(**changes: object) -> ClassificationParams:
     limits = {"max_classes": 10, "max_per_class": 1000, "max_train": None, "train_length": None}
-    usual = {**limits, "splits": None, "validation_fraction": 0.1, "test_fraction": 0.3}
+    fields = {"text_field": "text", "label_field": "label"}
+    usual = {**limits, **fields, "splits": None, "validation_fraction": 0.1, "test_fraction": 0.3}
     return PARAMS.model_copy(update=usual | changes)
+
+
+@dataclass(frozen=True)
+class Labelled:
+    texts: tuple[str, ...]
+    labels: tuple[str, ...] | None
+    given: Part = "train"
+    place: str = ""
+
+    def record(self, of: ClassificationParams) -> tuple[Part, LabelledRecord]:
+        values: dict[str, object] = dict(zip(("text", "second"), self.texts, strict=False))
+        labels = None if self.labels is None else [*self.labels]
+        values["label"] = labels if of.multi_label or labels is None else labels[0]
+        return self.given, LabelledRecord(values, self.place)
+
+
+def select(records: Iterable[Labelled], of: ClassificationParams, fits: Fits | None = None) -> Selection:
+    return data.select((record.record(of) for record in records), of, fits)
 
 
 def labelled(text: str, label: str, given: Part = "train") -> Labelled:
@@ -38,7 +58,7 @@ def part_of_each(selection: Selection) -> dict[str, str]:
 def assert_adds_up(selection: Selection) -> None:
     count = dict(selection.count.by_reason)
     assert count.pop("num_read") == sum(count.values())
-    assert selection.count.num_used == len(selection.train) + len(selection.validation) + len(selection.test)
+    assert selection.count["num_used"] == len(selection.train) + len(selection.validation) + len(selection.test)
 
 
 def test_splits_are_disjoint_and_have_the_requested_sizes() -> None:
@@ -208,7 +228,7 @@ def test_multi_label_texts_without_a_label_or_with_a_rare_one_are_used() -> None
     selection = select(sets("ab", "a", "", "bc"), params(multi_label=True, max_per_class=None, max_classes=2))
     assert selection.labels == ("a", "b")
     every = [*selection.train, *selection.validation, *selection.test]
-    assert len(every) == selection.count.num_used == 160
+    assert len(every) == selection.count["num_used"] == 160
     assert {example.labels for example in every} == {("a", "b"), ("a",), (), ("b",)}
     assert_adds_up(selection)
 
@@ -221,7 +241,9 @@ def test_the_order_of_labels_does_not_make_a_contradiction() -> None:
 
 def test_pairs_are_identified_by_both_texts() -> None:
     pairs = [Labelled((f"text {n}", other), (label,)) for n in range(60) for other, label in (("x", "a"), ("y", "b"))]
-    selection = select([*pairs, Labelled(("text 1", " X"), ("a",)), Labelled(("text", ""), ("a",))], params())
+    selection = select(
+        [*pairs, Labelled(("text 1", " X"), ("a",)), Labelled(("text", ""), ("a",))], params(second_field="second")
+    )
     assert (selection.count["duplicates"], selection.count["contradictions"], selection.count["without_text"]) == (
         1,
         0,

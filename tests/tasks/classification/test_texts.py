@@ -92,14 +92,14 @@ def test_windows_of_long_texts_keep_their_labels_and_the_sequence_can_resume_at_
     whole = list(islice(prepare(records, train_length=8, batch_size=4).batches_from(0, 0), 24))
     shown: dict[int, set[int]] = {0: set(), 1: set(), 2: set()}
     for batch in whole:
-        assert batch.inputs.encoded.input_ids_BL.shape[1] == 8
-        for target, ids in zip(batch.inputs.targets_B.tolist(), batch.inputs.encoded.input_ids_BL, strict=True):
+        assert batch.inputs.input_ids_BL.shape[1] == 8
+        for target, ids in zip(batch.inputs.targets_B.tolist(), batch.inputs.input_ids_BL, strict=True):
             shown[target] |= set(ids[1:-1].tolist())
     assert all(shown.values())
     assert sum(map(len, shown.values())) == len(set.union(*shown.values()))
     resumed = prepare(records, train_length=8, batch_size=4).batches_from(whole[4].epoch, whole[4].index)
     for one, other in zip(whole[4:], resumed, strict=False):
-        assert torch.equal(one.inputs.encoded.input_ids_BL, other.inputs.encoded.input_ids_BL)
+        assert torch.equal(one.inputs.input_ids_BL, other.inputs.input_ids_BL)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def bert(small_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_pairs_are_encoded_as_one_row_with_their_own_token_types(prepare: Prepare, bert: Path, tmp_path: Path) -> None:
     task = prepare(repeated(60), encoder=bert, second_field="second")
-    batch = next(task.batches_from(0, 0)).inputs.encoded
+    batch = next(task.batches_from(0, 0)).inputs
     assert batch.token_type_ids_BL is not None
     assert set(batch.token_type_ids_BL.unique().tolist()) == {0, 1}
     task.save(tmp_path / "out")
@@ -184,7 +184,7 @@ def test_pairs_are_encoded_as_one_row_with_their_own_token_types(prepare: Prepar
 
 def test_a_family_without_token_types_also_learns_pairs(prepare: Prepare) -> None:
     task = prepare(repeated(60), second_field="second")
-    assert next(task.batches_from(0, 0)).inputs.encoded.token_type_ids_BL is None
+    assert next(task.batches_from(0, 0)).inputs.token_type_ids_BL is None
 
 
 def test_pairs_are_learned(small_encoder: Path, tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_balanced_weights_give_every_class_the_same_total_weight(prepare: Prepar
 def test_the_label_set_loss_is_averaged_over_labels_and_summed_over_texts(prepare: Prepare) -> None:
     task = prepare(topic_sets(90), multi_label=True)
     batch = next(task.batches_from(0, 0)).inputs
-    logits_BC = task.model.train()(**batch.encoded.inputs).logits
+    logits_BC = task.model.train()(**batch.inputs).logits
     expected = torch.nn.functional.binary_cross_entropy_with_logits(logits_BC, batch.targets_B) * batch.num_rows
     torch.testing.assert_close(task.loss_sum(batch), expected)
     weighted = prepare(topic_sets(90), multi_label=True, class_weights="balanced")

@@ -176,7 +176,7 @@ def test_a_question_that_is_too_long_is_cut_and_counted(opened: OpenTokenizer) -
 
 def test_token_types_distinguish_question_and_context(opened: OpenTokenizer) -> None:
     windows = Windows.encode([question("the hash", "hash")], opened, params_of("question_answering", **SIZES))
-    types = windows.batch(np.array([0]), with_types=True).encoded.token_type_ids_BL
+    types = windows.batch(np.array([0]), with_types=True).token_type_ids_BL
     assert types is not None
     assert types[0, 0] == 0
     assert types[0, int(windows.first_W[0])] == 1

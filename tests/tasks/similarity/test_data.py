@@ -92,7 +92,7 @@ def test_scores_are_divided_by_the_scale_and_rows_without_a_score_counted() -> N
     found = chosen(rows, score_field="score")
     used = [*found.train, *found.validation, *found.test]
     assert all(pair.score == int(pair.first.split()[1]) % 6 / 5 for pair in used)
-    assert (found.count["without_score"], found.count["without_text"], found.count.num_used) == (1, 1, 60)
+    assert (found.count["without_score"], found.count["without_text"], found.count["num_used"]) == (1, 1, 60)
     assert adds_up(found)
 
 

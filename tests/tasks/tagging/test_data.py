@@ -113,7 +113,7 @@ def test_the_counts_add_up() -> None:
     found = chosen(*FEW, ("train", "", ""), ("validation", "by Ada", "O O"))
     count = dict(found.count.by_reason)
     assert count.pop("num_read") == sum(count.values()) == 5
-    assert found.count.num_used == len(found.train) + len(found.validation) + len(found.test)
+    assert found.count["num_used"] == len(found.train) + len(found.validation) + len(found.test)
 
 
 def test_the_order_of_records_changes_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Claim: entity scores equal seqeval's, on random tags and on tags that break the rules of the scheme."""
+"""Claim: entity scores equal seqeval's, also on tags that break the rules of the scheme; every word gets one tag."""
 
 import json
 import random
@@ -6,14 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from seqeval.metrics import classification_report, f1_score, precision_score, recall_score
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from clozeline.records.finetune.scored_items import read_held_out
+from clozeline.records.reading.tokens import SpecialIds
 from clozeline.tasks.probe import NAME as PROBE
 from clozeline.tasks.tagging.data import Sentence
-from clozeline.tasks.tagging.sentences import Tagging, entities_in, score, usual_tags
+from clozeline.tasks.tagging.sentences import NO_TARGET, TaggedRows, Tagging, entities_in, score, usual_tags
+from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 from tests.make.tasks import CASES, fine_tune, metrics_of, params_of, prepare, record, write_rows
 
 ADVERSARIAL = [
@@ -61,7 +65,7 @@ def test_words_of_entities_are_listed_in_order() -> None:
 
 
 def sentence(words: str, tags: str) -> Sentence:
-    return Sentence(tuple(words.split()), tuple(tags.split()), words, "train")
+    return Sentence(tuple(words.split(" ")), tuple(tags.split()), words, "train")
 
 
 def test_a_word_gets_the_tag_it_has_most_often_and_of_equally_many_the_first_by_name() -> None:
@@ -173,3 +177,56 @@ def test_rows_shorter_than_sentences_lose_no_word(run: Finetune) -> None:
     metrics = metrics_of(run("out", epochs=1, max_length=8))
     assert metrics["num_split_test"] > 10
     assert metrics["num_entities"] > 60
+
+
+TAGS = ("O", "B-X", "I-X")
+
+
+@pytest.fixture
+def opened(small_encoder: Path) -> OpenTokenizer:
+    return OpenTokenizer.open(small_encoder)
+
+
+def test_the_tag_of_a_word_is_at_its_first_token(opened: OpenTokenizer) -> None:
+    rows = TaggedRows.encode([sentence("sentence xylophone a", "O B-X O")], TAGS, opened, 32)
+    batch = rows.batch(np.array([0]))
+    asked = [place for place in batch.targets_B[0].tolist() if place != NO_TARGET]
+    assert asked == [0, 1, 0]
+    (first_W,) = rows.first_RW
+    tokens = [opened.tokenizer.id_to_token(id_) for id_ in batch.input_ids_BL[0].tolist()]
+    assert [tokens[place][:1] for place in first_W] == ["s", "x", "a"]
+    assert tokens[0] == "[CLS]"
+    assert tokens[-1] == "[SEP]"
+
+
+def test_a_sentence_longer_than_a_row_continues_in_the_next_without_losing_words(opened: OpenTokenizer) -> None:
+    long = sentence(" ".join(["the", "model", "xylophone"] * 9), " ".join(["O", "B-X", "O"] * 9))
+    rows = TaggedRows.encode([long, sentence("a file", "O B-X")], TAGS, opened, 12)
+    assert rows.num_split == 1
+    assert max(rows.rows.length_T) <= 12
+    said = dict(enumerate(rows.target_RW))
+    assert rows.tags_of(said, TAGS, "O") == [list(it.tags) for it in rows.sentences]
+    assert rows.num_targets(np.arange(len(rows.rows))) == 29
+
+
+def test_a_word_that_the_tokenizer_drops_is_tagged_o_and_counted(opened: OpenTokenizer) -> None:
+    rows = TaggedRows.encode([sentence("a \u200b file", "O B-X B-X")], TAGS, opened, 32)
+    assert rows.num_unread_words == 1
+    assert rows.tags_of({0: np.array([0, 1])}, TAGS, "O") == [["O", "O", "B-X"]]
+
+
+def test_a_tag_unseen_in_training_is_not_a_target(opened: OpenTokenizer) -> None:
+    rows = TaggedRows.encode([sentence("a file", "B-Y O")], TAGS, opened, 32)
+    assert rows.num_targets(np.array([0])) == 1
+
+
+def test_a_word_has_the_byte_level_tokens_of_running_text() -> None:
+    vocab = {token: place for place, token in enumerate(["<s>", "</s>", "<pad>", "<mask>", "a", "b", "Ġ", "Ġb"])}
+    tokenizer = Tokenizer(models.BPE(vocab, [("Ġ", "b")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel()
+    ids = SpecialIds(pad=2, unk=None, cls=0, sep=1, mask=3, every=(0, 1, 2, 3))
+    opened = OpenTokenizer(tokenizer, ids, (), 8, "", Path())
+    rows = TaggedRows.encode([sentence("a b", "O O")], TAGS, opened, 8)
+    assert rows.rows.ids_T[0].tolist() == [0, *tokenizer.encode("a b").ids, 1] == [0, 4, 7, 1]

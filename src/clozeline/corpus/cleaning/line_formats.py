@@ -111,7 +111,9 @@ def read_wikiextractor(lines: Iterable[str], opened: OpenFile) -> Iterator[Docum
 def sniff(lines: Iterator[str]) -> tuple[LineReader, Iterator[str]]:
     """Guess the format of a file whose name does not tell it; return the reader and all lines."""
     first, whole = _peeked(lines)
-    return _reader_for(first), whole
+    if _WIKIEXTRACTOR_HEAD.match(first):
+        return read_wikiextractor, whole
+    return (read_json_lines if is_json_object(first) else read_text), whole
 
 
 def _peeked(lines: Iterator[str]) -> tuple[str, Iterator[str]]:
@@ -122,12 +124,6 @@ def _peeked(lines: Iterator[str]) -> tuple[str, Iterator[str]]:
         if line.strip():
             return line, chain(seen, lines)
     return "", iter(seen)
-
-
-def _reader_for(first: str) -> LineReader:
-    if _WIKIEXTRACTOR_HEAD.match(first):
-        return read_wikiextractor
-    return read_json_lines if is_json_object(first) else read_text
 
 
 def _joined(lines: Iterable[str], opened: OpenFile) -> str:

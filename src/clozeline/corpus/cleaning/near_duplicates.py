@@ -9,7 +9,6 @@ Suffixes of names give the shape: N texts, T texts of a part of a band, P pairs,
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,8 @@ _PAIRS_FILE: Final = "pairs.bin"
 _TASK_SHINGLES = 1_500_000
 _CHUNK_SHINGLES = 150_000
 _TASK_PAIRS = 20_000
-_EDGE_FILES = {"earlier": np.int64, "later": np.int64, "similarity": np.float64}
+_EDGES_FILE: Final = "edges.bin"
+_EDGE = np.dtype([("earlier", np.int64), ("later", np.int64), ("similarity", np.float64)])
 
 
 @dataclass(frozen=True)
@@ -138,17 +138,15 @@ def candidates(sketches: Sketches, ledger: Ledger) -> list[Candidates]:
     for record in ledger.run_all(bands, "Pairing", read=()):
         for part in map(int, record.facts):
             by_part.setdefault(part, []).append(record)
-    parts = sorted(by_part)
-    merged = ledger.run([_merge_item(part, by_part[part]) for part in parts])
+    items = []
+    for part, done in sorted(by_part.items()):
+        files = [_pairs_file(record.folder, part) for record in done]
+        inputs = [part, [record.key for record in done]]
+        items.append(Item(f"part {part} of the pairs", inputs, files, partial(_merge, files)))
     return [
         Candidates(record.key, mapped(record.folder / _PAIRS_FILE, np.uint64), part)
-        for part, record in zip(parts, merged, strict=True)
+        for part, record in zip(sorted(by_part), ledger.run(items), strict=True)
     ]
-
-
-def _merge_item(part: int, bands: Sequence[FinishedTask]) -> Item:
-    files = [_pairs_file(band.folder, part) for band in bands]
-    return Item(f"part {part} of the pairs", [part, [band.key for band in bands]], files, partial(_merge, files))
 
 
 def _pairs_file(folder: Path, part: int) -> Path:
@@ -287,18 +285,16 @@ def similar_pairs(sketches: Sketches, minimum: float, ledger: Ledger) -> Edges:
     """
     parts = candidates(sketches, ledger)
     bar = ProgressBar("Comparing", sum(len(part.packed_P) for part in parts))
-    paths = {name: sketches.folder / f"{name}.bin" for name in _EDGE_FILES}
-    with ExitStack() as opened, bar:
-        files = {name: opened.enter_context(path.open("wb")) for name, path in paths.items()}
+    path = sketches.folder / _EDGES_FILE
+    with path.open("wb") as file, bar:
         for part in parts:
             before = bar.done
             for record in ledger.run(_to_compare(sketches, part, minimum)):
-                for name, file in files.items():
-                    file.write((record.folder / f"{name}.bin").read_bytes())
+                file.write((record.folder / _EDGES_FILE).read_bytes())
                 bar.advance(before + record.facts - bar.done, ledger.workers.note)
             bar.advance(before + len(part.packed_P) - bar.done)
-    earlier, later, similarity = (mapped(paths[name], kind) for name, kind in _EDGE_FILES.items())
-    return Edges(earlier, later, similarity, sum(len(part.packed_P) for part in parts))
+    found = mapped(path, _EDGE)
+    return Edges(found["earlier"], found["later"], found["similarity"], sum(len(part.packed_P) for part in parts))
 
 
 def _to_compare(sketches: Sketches, part: Candidates, minimum: float) -> Iterator[Item]:
@@ -340,8 +336,7 @@ def _compare(pairs: _Pairs, minimum: float, end: int, folder: Path) -> Done:
     hashes_S = _hashes(pairs)
     ends_2P = np.cumsum(pairs.counts_2P.ravel()).reshape(2, -1)
     found = [_similar(pairs, cut, minimum, hashes_S, ends_2P) for cut in _cuts(pairs.counts_2P, _CHUNK_SHINGLES)]
-    for (name, kind), parts in zip(_EDGE_FILES.items(), zip(*found, strict=True), strict=True):
-        np.ascontiguousarray(np.concatenate(parts), kind).tofile(folder / f"{name}.bin")
+    np.concatenate(found).tofile(folder / _EDGES_FILE)
     return Done(end)
 
 
@@ -359,8 +354,8 @@ def _hashes(pairs: _Pairs) -> NDArray[np.uint32]:
 
 def _similar(
     pairs: _Pairs, cut: slice, minimum: float, hashes_S: NDArray[np.uint32], ends_2P: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return the similar pairs among some: earlier texts, later texts, similarity."""
+) -> NDArray[np.void]:
+    """Return the similar pairs among some, as edges."""
     counts_2C, ends_2C = pairs.counts_2P[:, cut], ends_2P[:, cut]
     num_pairs = counts_2C.shape[1]
     bounds = zip(ends_2C[:, 0] - counts_2C[:, 0], ends_2C[:, -1], strict=True)
@@ -372,5 +367,7 @@ def _similar(
     common_P = np.bincount(shared.astype(np.int64), minlength=num_pairs)
     jaccard_P = common_P / (counts_2C.sum(axis=0) - common_P)
     similar_P = jaccard_P >= minimum
-    earlier, later = pairs.texts_2P[:, cut][:, similar_P]
-    return earlier, later, jaccard_P[similar_P]
+    edges = np.empty(similar_P.sum(), _EDGE)
+    edges["earlier"], edges["later"] = pairs.texts_2P[:, cut][:, similar_P]
+    edges["similarity"] = jaccard_P[similar_P]
+    return edges

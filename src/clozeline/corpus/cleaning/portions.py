@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -180,7 +180,9 @@ def portions_of(
         files, lambda file: file.size_bytes > _PORTION_BYTES and is_divisible(file, reading)
     ):
         if is_divided:
-            portions += [(one,) for file in some for one in _ranges_of(file)]
+            for file in some:
+                ends = [*range(_PORTION_BYTES, file.size_bytes, _PORTION_BYTES), file.size_bytes]
+                portions += [(replace(file, start=start, end=end),) for start, end in pairwise([0, *ends])]
         else:
             shares = (
                 (file, bytes.fromhex(file.sha256), file.size_bytes / _PORTION_BYTES + 1 / _MAX_PORTION_FILES)
@@ -188,12 +190,6 @@ def portions_of(
             )
             portions += [tuple(file for file, _ in group) for group in groups(shares)]
     return portions
-
-
-def _ranges_of(file: documents.RawFile) -> Iterator[documents.RawFile]:
-    size = file.size_bytes
-    for start in range(0, size, _PORTION_BYTES):
-        yield replace(file, start=start, end=min(start + _PORTION_BYTES, size))
 
 
 def cut_batches(

@@ -9,7 +9,7 @@ import gc
 import inspect
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import chain
@@ -59,40 +59,42 @@ def documented_modules(lock: Path) -> list[PythonModule]:
     Raises:
         DataError: the lock cannot be read, or the environment is not the one it pins.
     """
-    pinned = [metadata.distribution(name) for name in _installed_as_pinned(lock)]
-    modules = _standard_library()
+    root = Path(sysconfig.get_path("stdlib"))
+    pinned = _installed_as_pinned(lock)
+    files = ((PurePosixPath(path.relative_to(root)), path) for path in root.rglob("*.py"))
+    modules = _modules_in(files, STANDARD_LIBRARY)
     for distribution in pinned:
         # Two distributions may ship the same file (mlflow, mlflow-skinny): it is read once.
-        modules |= _modules_of(distribution)
+        modules |= _modules_in((file, Path(str(distribution.locate_file(file)))) for file in distribution.files or ())
     return [modules[name] for name in sorted(modules)]
 
 
-def _installed_as_pinned(lock: Path) -> list[str]:
+def _installed_as_pinned(lock: Path) -> list[metadata.Distribution]:
     """Return the distributions that the lock pins for this platform. All must be installed in the pinned version.
 
     Raises:
         DataError: a package is missing or has another version.
     """
-    names, faults = [], []
+    pinned, faults = [], []
     for requirement in _requirements(lock):
         if requirement.marker and not requirement.marker.evaluate():
             continue
         try:
-            version = metadata.version(requirement.name)
+            distribution = metadata.distribution(requirement.name)
         except metadata.PackageNotFoundError:
             faults.append(f"{requirement} is not installed")
             continue
-        if requirement.specifier.contains(Version(version).public, prereleases=True):
-            names.append(requirement.name)
+        if requirement.specifier.contains(Version(distribution.version).public, prereleases=True):
+            pinned.append(distribution)
         else:
-            faults.append(f"{requirement} is installed as {version}")
+            faults.append(f"{requirement} is installed as {distribution.version}")
     if faults:
         raise DataError(
             f"{lock} pins other packages than are installed, whose docstrings are the text ({len(faults)} differences)",
             given="; ".join(faults[:5]),
             do=f"run `python -m pip install -r {lock}`",
         )
-    return names
+    return pinned
 
 
 def _requirements(lock: Path) -> list[Requirement]:
@@ -112,24 +114,14 @@ def _requirements(lock: Path) -> list[Requirement]:
     return requirements
 
 
-def _standard_library() -> dict[str, PythonModule]:
-    root = Path(sysconfig.get_path("stdlib"))
+def _modules_in(files: Iterable[tuple[PurePosixPath, Path]], library: str | None = None) -> dict[str, PythonModule]:
+    """Return the modules among files, each with its path within the library; by default the first name is the label."""
     modules = {}
-    for path in root.rglob("*.py"):
-        name = _module_name(PurePosixPath(path.relative_to(root)))
-        if name:
-            modules[name] = PythonModule(path, name, STANDARD_LIBRARY, path.stat().st_size)
-    return modules
-
-
-def _modules_of(distribution: metadata.Distribution) -> dict[str, PythonModule]:
-    modules = {}
-    for file in distribution.files or ():
+    for file, path in files:
         name = _module_name(file)
-        path = Path(str(distribution.locate_file(file)))
         if name and path.exists():
-            library = name.split(".")[0].lstrip("_")
-            modules[name] = PythonModule(path, name, library, path.stat().st_size)
+            label = library or name.split(".")[0].lstrip("_")
+            modules[name] = PythonModule(path, name, label, path.stat().st_size)
     return modules
 
 

@@ -11,19 +11,22 @@ from types import MappingProxyType
 from clozeline.encoder.families.bert import (
     BERT,
     BERT_LAYOUT,
+    BIG_BIRD,
+    DEBERTA_V2,
+    DEBERTA_V3,
     ELECTRA,
     ELECTRA_LAYOUT,
+    LONGFORMER,
     ROBERTA,
     ROBERTA_LAYOUT,
     XLM_ROBERTA,
     XLM_ROBERTA_LAYOUT,
 )
 from clozeline.encoder.families.compressed import ALBERT, ALBERT_LAYOUT, DISTILBERT, DISTILBERT_LAYOUT
-from clozeline.encoder.families.layout import Family, FamilyForm, HeadKind, LanguageHead, Layout, TokenIds
+from clozeline.encoder.families.layout import Family, HeadKind, LanguageHead, Layout, TokenIds, class_name_of
 from clozeline.encoder.families.modernbert import MODERNBERT, MODERNBERT_DECODER_LAYOUT, MODERNBERT_LAYOUT
-from clozeline.encoder.families.stock import BIG_BIRD, DEBERTA_V2, DEBERTA_V3, LONGFORMER
 
-__all__ = ["FAMILIES", "FORMS", "LAYOUTS", "Family", "Form", "HeadKind", "LanguageHead", "Layout", "TokenIds"]
+__all__ = ["FAMILIES", "LANGUAGE_HEADS", "LAYOUTS", "Family", "HeadKind", "LanguageHead", "Layout", "TokenIds"]
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
@@ -41,8 +44,12 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     }
 )
 
-FORMS: Mapping[str, tuple[LanguageHead, FamilyForm]] = MappingProxyType(
-    {form.class_name: (head, form) for family in FAMILIES.values() for head, form in family.forms.items()}
+LANGUAGE_HEADS: Mapping[str, LanguageHead] = MappingProxyType(
+    {
+        class_name_of(form.config_class, head): head
+        for family in FAMILIES.values()
+        for head, form in family.forms.items()
+    }
 )
 """Keyed by the class name in config.json, under `architectures`."""
 

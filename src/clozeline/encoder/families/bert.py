@@ -8,7 +8,15 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from transformers import BertConfig, ElectraConfig, PretrainedConfig, RobertaConfig, XLMRobertaConfig
+from transformers import (
+    BertConfig,
+    BigBirdConfig,
+    DebertaV2Config,
+    ElectraConfig,
+    LongformerConfig,
+    RobertaConfig,
+    XLMRobertaConfig,
+)
 
 from clozeline.encoder.architecture import Architecture, Dropouts, HeadShape, Initialization, LayerKind, Shape, shape_of
 from clozeline.encoder.families.layout import (
@@ -20,8 +28,8 @@ from clozeline.encoder.families.layout import (
     Layout,
     Names,
     TokenIds,
-    causal,
     check_covered,
+    encoder_and_decoder,
     known_activation,
 )
 from clozeline.params.model import ModelParams
@@ -48,10 +56,6 @@ BERT_NAMES: Names = MappingProxyType(
 
 _SMALL_EMBEDDING = 128
 
-_DISCRIMINATOR: Names = MappingProxyType(
-    {"dense": "discriminator_predictions.dense", "output": "discriminator_predictions.dense_prediction"}
-)
-
 _ELECTRA_SIZES: Mapping[str, Shape] = MappingProxyType({"small": Shape(12, 256, 4, 1024)})
 """Clark et al. 2020, table 6; Base and Large are BERT's."""
 
@@ -60,11 +64,8 @@ def bert_dropouts(params: ModelParams) -> dict[str, float]:
     return {"hidden_dropout_prob": params.dropout, "attention_probs_dropout_prob": params.attention_dropout}
 
 
-def bert_values(
-    params: ModelParams, ids: TokenIds, sizes: Mapping[str, Shape] = MappingProxyType({})
-) -> dict[str, Any]:
-    """Return the fields that BERT's configuration shares with those modelled on it."""
-    shape = shape_of(params, gated=False, published=sizes)
+def shape_values(params: ModelParams, ids: TokenIds, shape: Shape) -> dict[str, Any]:
+    """Return the fields that most configurations share, whatever their layers."""
     return {
         "vocab_size": ids.vocab_size,
         "pad_token_id": ids.pad_id,
@@ -73,10 +74,19 @@ def bert_values(
         "num_attention_heads": shape.num_attention_heads,
         "intermediate_size": shape.intermediate_size,
         "max_position_embeddings": params.max_position_embeddings,
-        "hidden_act": params.activation,
-        "layer_norm_eps": params.norm_epsilon,
         "initializer_range": params.initializer_range,
         "tie_word_embeddings": params.tie_word_embeddings,
+    }
+
+
+def bert_values(
+    params: ModelParams, ids: TokenIds, sizes: Mapping[str, Shape] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return the fields that BERT's configuration shares with those modelled on it."""
+    return {
+        **shape_values(params, ids, shape_of(params, gated=False, published=sizes)),
+        "hidden_act": params.activation,
+        "layer_norm_eps": params.norm_epsilon,
         **bert_dropouts(params),
     }
 
@@ -121,13 +131,17 @@ def drawn(config: Any) -> dict[str, Any]:
     return {"dense_std": config.initializer_range, "output_std": config.initializer_range}
 
 
-def vocabulary_head(config: Any, activation: str | None = None, width: str = "hidden_size") -> HeadShape:
-    """Return a vocabulary head. `activation`: None is that of the layers. `width`: field that holds the table's."""
+def vocabulary_head(
+    config: Any, activation: str | None = None, width: str = "hidden_size", epsilon: float | None = None
+) -> HeadShape:
+    """Return a vocabulary head. `activation`, `epsilon`: None are those of the layers. `width`: field that holds the
+    table's.
+    """
     return HeadShape(
         config.vocab_size,
         dense_size=getattr(config, width),
         activation=activation or config.hidden_act,
-        norm_epsilon=config.layer_norm_eps,
+        norm_epsilon=config.layer_norm_eps if epsilon is None else epsilon,
         is_tied=bool(config.tie_word_embeddings),
         **drawn(config),
     )
@@ -138,37 +152,29 @@ def classifier_dropout(config: Any) -> float:
     return float(config.hidden_dropout_prob if rate is None else rate)
 
 
+def labels(config: Any, rate: float = 0.0, **more: Any) -> HeadShape:
+    """Return a head with an output for each label, after dropout of `rate`."""
+    return HeadShape(config.num_labels, dropout_after=rate, **drawn(config), **more)
+
+
+def classifier(config: Any, activation: str, rate: float, rate_before: float = 0.0) -> HeadShape:
+    """Return a classifier of a text: a dense layer on its first token, with dropout around it."""
+    dense: dict[str, Any] = {"dense_size": config.hidden_size, "activation": activation, "pooling": "first"}
+    return labels(config, rate, dropout_before=rate_before, **dense)
+
+
 def _pooled_classifier(config: Any) -> HeadShape:
     """Return a classifier on top of the pooler, which BERT keeps in its encoder."""
-    return HeadShape(
-        config.num_labels,
-        dense_size=config.hidden_size,
-        activation="tanh",
-        dropout_after=classifier_dropout(config),
-        pooling="first",
-        **drawn(config),
-    )
+    return classifier(config, "tanh", classifier_dropout(config))
 
 
 def dense_classifier(config: Any, activation: str) -> HeadShape:
     rate = classifier_dropout(config)
-    return HeadShape(
-        config.num_labels,
-        dense_size=config.hidden_size,
-        activation=activation,
-        dropout_before=rate,
-        dropout_after=rate,
-        pooling="first",
-        **drawn(config),
-    )
+    return classifier(config, activation, rate, rate_before=rate)
 
 
 def tagger(config: Any) -> HeadShape:
-    return HeadShape(config.num_labels, dropout_after=classifier_dropout(config), **drawn(config))
-
-
-def answerer(config: Any) -> HeadShape:
-    return HeadShape(config.num_labels, **drawn(config))
+    return labels(config, classifier_dropout(config))
 
 
 def pooler(config: Any) -> HeadShape:
@@ -176,97 +182,69 @@ def pooler(config: Any) -> HeadShape:
     return HeadShape(0, dense_size=config.hidden_size, activation="tanh", **drawn(config))
 
 
-def nothing(config: Any) -> HeadShape:
-    return HeadShape(0)
-
-
-def _bert_heads() -> Mapping[HeadKind, HeadRow]:
-    vocabulary = {
+CLASSIFIER: Names = MappingProxyType({"output": "classifier"})
+ANSWERER = HeadRow(labels, MappingProxyType({"output": "qa_outputs"}))
+BARE = HeadRow(lambda config: HeadShape(0))
+"""An encoder without pooler."""
+_POOLER: Names = MappingProxyType({"dense": "{encoder}pooler.dense"})
+_TASKS: Mapping[HeadKind, HeadRow] = MappingProxyType(
+    {
+        "feature-extraction": HeadRow(pooler, _POOLER),
+        "token-classification": HeadRow(tagger, CLASSIFIER),
+        "question-answering": ANSWERER,
+    }
+)
+_BERT_VOCABULARY = HeadRow(
+    vocabulary_head,
+    {
         "dense": "cls.predictions.transform.dense",
         "norm": "cls.predictions.transform.LayerNorm",
         "output": "cls.predictions.decoder",
         "output.bias": "cls.predictions.bias",
-    }
-    pooled = {"dense": "{encoder}pooler.dense"}
-    return {
-        "mlm": HeadRow("BertForMaskedLM", vocabulary_head, vocabulary),
-        "clm": HeadRow("BertLMHeadModel", vocabulary_head, vocabulary),
-        "feature-extraction": HeadRow("BertModel", pooler, pooled),
-        "text-classification": HeadRow(
-            "BertForSequenceClassification", _pooled_classifier, pooled | {"output": "classifier"}
-        ),
-        "token-classification": HeadRow("BertForTokenClassification", tagger, {"output": "classifier"}),
-        "question-answering": HeadRow("BertForQuestionAnswering", answerer, {"output": "qa_outputs"}),
-    }
-
-
-def _roberta_heads(name: str) -> Mapping[HeadKind, HeadRow]:
-    head = partial(vocabulary_head, activation="gelu")
-    vocabulary = {
+    },
+)
+_ROBERTA_VOCABULARY = HeadRow(
+    partial(vocabulary_head, activation="gelu"),
+    {
         "dense": "lm_head.dense",
         "norm": "lm_head.layer_norm",
         "output": "lm_head.decoder",
         "output.bias": "lm_head.bias",
-    }
-    return {
-        "mlm": HeadRow(f"{name}ForMaskedLM", head, vocabulary),
-        "clm": HeadRow(f"{name}ForCausalLM", head, vocabulary),
-        "feature-extraction": HeadRow(f"{name}Model", pooler, {"dense": "{encoder}pooler.dense"}),
-        "text-classification": HeadRow(
-            f"{name}ForSequenceClassification",
-            partial(dense_classifier, activation="tanh"),
-            {"dense": "classifier.dense", "output": "classifier.out_proj"},
-        ),
-        "token-classification": HeadRow(f"{name}ForTokenClassification", tagger, {"output": "classifier"}),
-        "question-answering": HeadRow(f"{name}ForQuestionAnswering", answerer, {"output": "qa_outputs"}),
-    }
-
-
-BERT_LAYOUT = Layout(BertConfig, "bert", bert_architecture, BERT_NAMES, _bert_heads())
-ROBERTA_LAYOUT = Layout(RobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _roberta_heads("Roberta"))
-XLM_ROBERTA_LAYOUT = Layout(
-    XLMRobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _roberta_heads("XLMRoberta")
-)
-
-
-def _bert(params: ModelParams, ids: TokenIds) -> BertConfig:
-    return BertConfig(**bert_values(params, ids))
-
-
-def _roberta(config_class: type[PretrainedConfig], params: ModelParams, ids: TokenIds) -> PretrainedConfig:
-    return config_class(**roberta_values(params, ids))
-
-
-_ROBERTA = partial(_roberta, RobertaConfig)
-_XLM_ROBERTA = partial(_roberta, XLMRobertaConfig)
-
-BERT = Family(
-    {
-        "mlm": FamilyForm("BertForMaskedLM", BertConfig, _bert),
-        "clm": FamilyForm("BertLMHeadModel", BertConfig, causal(_bert)),
     },
-    bert_dropouts,
 )
+_DENSE_CLASSIFIER: Names = MappingProxyType({"dense": "classifier.dense", "output": "classifier.out_proj"})
+_ROBERTA_HEADS: Mapping[HeadKind, HeadRow] = MappingProxyType(
+    {
+        "mlm": _ROBERTA_VOCABULARY,
+        "clm": _ROBERTA_VOCABULARY,
+        **_TASKS,
+        "text-classification": HeadRow(partial(dense_classifier, activation="tanh"), _DENSE_CLASSIFIER),
+    }
+)
+
+BERT_LAYOUT = Layout(
+    BertConfig,
+    "bert",
+    bert_architecture,
+    BERT_NAMES,
+    {
+        "mlm": _BERT_VOCABULARY,
+        "clm": _BERT_VOCABULARY,
+        **_TASKS,
+        "text-classification": HeadRow(_pooled_classifier, {**_POOLER, **CLASSIFIER}),
+    },
+)
+ROBERTA_LAYOUT = Layout(RobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _ROBERTA_HEADS)
+XLM_ROBERTA_LAYOUT = Layout(XLMRobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _ROBERTA_HEADS)
+
+
+BERT = Family(encoder_and_decoder(BertConfig, bert_values), bert_dropouts)
 """Devlin et al. 2018."""
 
-ROBERTA = Family(
-    {
-        "mlm": FamilyForm("RobertaForMaskedLM", RobertaConfig, _ROBERTA),
-        "clm": FamilyForm("RobertaForCausalLM", RobertaConfig, causal(_ROBERTA)),
-    },
-    bert_dropouts,
-    fixed=GELU_IN_HEAD,
-)
+ROBERTA = Family(encoder_and_decoder(RobertaConfig, roberta_values), bert_dropouts, fixed=GELU_IN_HEAD)
 """Liu et al. 2019."""
 
-XLM_ROBERTA = Family(
-    {
-        "mlm": FamilyForm("XLMRobertaForMaskedLM", XLMRobertaConfig, _XLM_ROBERTA),
-        "clm": FamilyForm("XLMRobertaForCausalLM", XLMRobertaConfig, causal(_XLM_ROBERTA)),
-    },
-    bert_dropouts,
-    fixed=GELU_IN_HEAD,
-)
+XLM_ROBERTA = Family(encoder_and_decoder(XLMRobertaConfig, roberta_values), bert_dropouts, fixed=GELU_IN_HEAD)
 """Conneau et al. 2019: RoBERTa's layers; what makes it multilingual is the text and the vocabulary."""
 
 
@@ -279,48 +257,113 @@ def _discriminator(config: Any) -> HeadShape:
     return HeadShape(1, dense_size=config.hidden_size, activation=config.hidden_act, **drawn(config))
 
 
-def _electra_heads() -> Mapping[HeadKind, HeadRow]:
-    head = partial(vocabulary_head, activation="gelu", width="embedding_size")
-    vocabulary = {
+_ELECTRA_VOCABULARY = HeadRow(
+    partial(vocabulary_head, activation="gelu", width="embedding_size"),
+    {
         "dense": "generator_predictions.dense",
         "norm": "generator_predictions.LayerNorm",
         "output": "generator_lm_head",
-    }
-    return {
-        "mlm": HeadRow("ElectraForMaskedLM", head, vocabulary),
-        "clm": HeadRow("ElectraForCausalLM", head, vocabulary),
-        "rtd": HeadRow("ElectraForPreTraining", _discriminator, _DISCRIMINATOR),
-        "feature-extraction": HeadRow("ElectraModel", nothing),
-        "text-classification": HeadRow(
-            "ElectraForSequenceClassification",
-            partial(dense_classifier, activation="gelu"),
-            {"dense": "classifier.dense", "output": "classifier.out_proj"},
+    },
+)
+ELECTRA_LAYOUT = Layout(
+    ElectraConfig,
+    "electra",
+    _electra_architecture,
+    BERT_NAMES,
+    {
+        "mlm": _ELECTRA_VOCABULARY,
+        "clm": _ELECTRA_VOCABULARY,
+        "rtd": HeadRow(
+            _discriminator,
+            {"dense": "discriminator_predictions.dense", "output": "discriminator_predictions.dense_prediction"},
         ),
-        "token-classification": HeadRow("ElectraForTokenClassification", tagger, {"output": "classifier"}),
-        "question-answering": HeadRow("ElectraForQuestionAnswering", answerer, {"output": "qa_outputs"}),
-    }
+        **_TASKS,
+        "feature-extraction": BARE,
+        "text-classification": HeadRow(partial(dense_classifier, activation="gelu"), _DENSE_CLASSIFIER),
+    },
+)
 
 
-ELECTRA_LAYOUT = Layout(ElectraConfig, "electra", _electra_architecture, BERT_NAMES, _electra_heads())
-
-
-def _electra(params: ModelParams, ids: TokenIds) -> ElectraConfig:
-    """Configure embeddings 128 wide up to a hidden size of 256 (ELECTRA-Small), then as wide as the layers (Base)."""
+def _electra_values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
+    """Return embeddings 128 wide up to a hidden size of 256 (ELECTRA-Small), then as wide as the layers (Base)."""
     values = bert_values(params, ids, _ELECTRA_SIZES)
     hidden_size: int = values["hidden_size"]
-    embedding_size = min(hidden_size, _SMALL_EMBEDDING) if hidden_size <= 2 * _SMALL_EMBEDDING else hidden_size
-    return ElectraConfig(**values, embedding_size=embedding_size)
+    is_small = hidden_size <= 2 * _SMALL_EMBEDDING
+    return values | {"embedding_size": min(hidden_size, _SMALL_EMBEDDING) if is_small else hidden_size}
 
 
 ELECTRA = Family(
-    {
-        "mlm": FamilyForm("ElectraForMaskedLM", ElectraConfig, _electra),
-        "clm": FamilyForm("ElectraForCausalLM", ElectraConfig, causal(_electra)),
-        "rtd": FamilyForm("ElectraForPreTraining", ElectraConfig, _electra),
-    },
+    {**encoder_and_decoder(ElectraConfig, _electra_values), "rtd": FamilyForm(ElectraConfig, _electra_values)},
     bert_dropouts,
     fixed=GELU_IN_HEAD,
 )
 """Clark et al. 2020. `rtd` trains generator and discriminator, as in the paper; the other objectives train the
 generator alone, a model with narrow embeddings.
+"""
+
+
+_POSITION_BUCKETS = 256
+_V2_CONVOLUTION = 3
+"""Width of the convolution in tokens."""
+
+_WINDOW = 128
+"""Attention window in tokens. Published: 512; but rows are padded to a multiple of it, and most are shorter."""
+
+
+def _deberta(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
+    """Return the fields as published (He et al. 2021, section 2): relative positions only, in buckets that widen with
+    distance.
+
+    `legacy` is transformers' name for a head with BERT's parts. Its other head ties the vocabulary to a matrix outside
+    the vocabulary, so that a saved model would not load.
+    """
+    return bert_values(params, ids) | {
+        "type_vocab_size": 0,
+        "relative_attention": True,
+        "position_biased_input": False,
+        "pos_att_type": ["p2c", "c2p"],
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_buckets": min(_POSITION_BUCKETS, params.max_position_embeddings // 2),
+        "legacy": True,
+    }
+
+
+def _deberta_v2(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
+    return _deberta(params, ids) | {"conv_kernel_size": _V2_CONVOLUTION, "conv_act": params.activation}
+
+
+DEBERTA_V2 = Family({"mlm": FamilyForm(DebertaV2Config, _deberta_v2)}, bert_dropouts)
+"""He et al. 2020, with the convolution over the first layer that v2 added."""
+
+DEBERTA_V3 = Family({"mlm": FamilyForm(DebertaV2Config, _deberta)}, bert_dropouts)
+"""He et al. 2021: the architecture, without the paper's objective (replaced-token detection)."""
+
+
+def _longformer(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
+    return roberta_values(params, ids) | {"sep_token_id": ids.sep_id, "attention_window": _WINDOW}
+
+
+def _big_bird(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
+    special = {"bos_token_id": ids.cls_id, "eos_token_id": ids.sep_id, "sep_token_id": ids.sep_id}
+    return bert_values(params, ids) | special | {"attention_type": "original_full"}
+
+
+LONGFORMER = Family(
+    {"mlm": FamilyForm(LongformerConfig, _longformer)},
+    bert_dropouts,
+    fixed=GELU_IN_HEAD,
+    exports=False,
+)
+"""Beltagy et al. 2020: each token sees a window; pre-training uses no global tokens.
+
+No ONNX export: Python code pads rows to whole windows by the length of the text, which torch.export cannot follow.
+"""
+
+BIG_BIRD = Family(encoder_and_decoder(BigBirdConfig, _big_bird), bert_dropouts)
+"""Zaheer et al. 2020, trained with full attention.
+
+transformers' block-sparse attention is not a function of a row and the weights: it picks random blocks in training,
+others in evaluation, and switches itself off for good at the first batch of short rows. Both kinds of attention use the
+same weights: set `attention_type` to `block_sparse` in the saved config.json to read long texts with them.
 """

@@ -9,13 +9,15 @@ from transformers import AlbertConfig, DistilBertConfig
 
 from clozeline.encoder.architecture import Architecture, Dropouts, HeadShape, Initialization, LayerKind, Shape, shape_of
 from clozeline.encoder.families.bert import (
+    ANSWERER,
+    BARE,
     BERT_NAMES,
-    answerer,
+    CLASSIFIER,
     bert_architecture,
     bert_dropouts,
     bert_values,
-    drawn,
-    nothing,
+    classifier,
+    labels,
     pooler,
     vocabulary_head,
 )
@@ -73,21 +75,21 @@ def _distilbert_dropouts(params: ModelParams) -> dict[str, float]:
     return {"dropout": params.dropout, "attention_dropout": params.attention_dropout}
 
 
-def _distilbert(params: ModelParams, ids: TokenIds) -> DistilBertConfig:
+def _distilbert_values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
     shape = shape_of(params, gated=False, published=_DISTILBERT_SIZES)
-    return DistilBertConfig(
-        vocab_size=ids.vocab_size,
-        pad_token_id=ids.pad_id,
-        dim=shape.hidden_size,
-        n_layers=shape.num_hidden_layers,
-        n_heads=shape.num_attention_heads,
-        hidden_dim=shape.intermediate_size,
-        max_position_embeddings=params.max_position_embeddings,
-        activation=params.activation,
-        initializer_range=params.initializer_range,
-        tie_word_embeddings=params.tie_word_embeddings,
+    return {
+        "vocab_size": ids.vocab_size,
+        "pad_token_id": ids.pad_id,
+        "dim": shape.hidden_size,
+        "n_layers": shape.num_hidden_layers,
+        "n_heads": shape.num_attention_heads,
+        "hidden_dim": shape.intermediate_size,
+        "max_position_embeddings": params.max_position_embeddings,
+        "activation": params.activation,
+        "initializer_range": params.initializer_range,
+        "tie_word_embeddings": params.tie_word_embeddings,
         **_distilbert_dropouts(params),
-    )
+    }
 
 
 def _distilbert_architecture(config: Any) -> Architecture:
@@ -106,32 +108,6 @@ def _distilbert_architecture(config: Any) -> Architecture:
     )
 
 
-def _distilbert_vocabulary(config: Any) -> HeadShape:
-    return HeadShape(
-        config.vocab_size,
-        dense_size=config.dim,
-        activation=config.activation,
-        norm_epsilon=_DISTILBERT_EPSILON,
-        is_tied=bool(config.tie_word_embeddings),
-        **drawn(config),
-    )
-
-
-def _distilbert_classifier(config: Any) -> HeadShape:
-    return HeadShape(
-        config.num_labels,
-        dense_size=config.dim,
-        activation="relu",
-        dropout_after=config.seq_classif_dropout,
-        pooling="first",
-        **drawn(config),
-    )
-
-
-def _distilbert_dropped(config: Any, rate: str) -> HeadShape:
-    return HeadShape(config.num_labels, dropout_after=getattr(config, rate), **drawn(config))
-
-
 DISTILBERT_LAYOUT = Layout(
     DistilBertConfig,
     "distilbert",
@@ -139,39 +115,25 @@ DISTILBERT_LAYOUT = Layout(
     _DISTILBERT_NAMES,
     {
         "mlm": HeadRow(
-            "DistilBertForMaskedLM",
-            _distilbert_vocabulary,
+            lambda config: vocabulary_head(config, config.activation, epsilon=_DISTILBERT_EPSILON),
             {"dense": "vocab_transform", "norm": "vocab_layer_norm", "output": "vocab_projector"},
         ),
-        "feature-extraction": HeadRow("DistilBertModel", nothing),
+        "feature-extraction": BARE,
         "text-classification": HeadRow(
-            "DistilBertForSequenceClassification",
-            _distilbert_classifier,
-            {"dense": "pre_classifier", "output": "classifier"},
+            lambda config: classifier(config, "relu", config.seq_classif_dropout),
+            {"dense": "pre_classifier", **CLASSIFIER},
         ),
-        "token-classification": HeadRow(
-            "DistilBertForTokenClassification",
-            partial(_distilbert_dropped, rate="dropout"),
-            {"output": "classifier"},
-        ),
-        "question-answering": HeadRow(
-            "DistilBertForQuestionAnswering",
-            partial(_distilbert_dropped, rate="qa_dropout"),
-            {"output": "qa_outputs"},
-        ),
+        "token-classification": HeadRow(lambda config: labels(config, config.dropout), CLASSIFIER),
+        "question-answering": HeadRow(lambda config: labels(config, config.qa_dropout), ANSWERER.names),
     },
 )
 
 
-def _albert(params: ModelParams, ids: TokenIds) -> AlbertConfig:
-    """Configure embeddings 128 wide (or as wide as narrower layers), as in every published size."""
+def _albert_values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
+    """Return embeddings 128 wide (or as wide as narrower layers), as in every published size."""
     values = bert_values(params, ids)
-    return AlbertConfig(
-        **values,
-        embedding_size=min(values["hidden_size"], _ALBERT_EMBEDDING),
-        bos_token_id=ids.cls_id,
-        eos_token_id=ids.sep_id,
-    )
+    width = min(values["hidden_size"], _ALBERT_EMBEDDING)
+    return values | {"embedding_size": width, "bos_token_id": ids.cls_id, "eos_token_id": ids.sep_id}
 
 
 def _albert_architecture(config: Any) -> Architecture:
@@ -187,24 +149,12 @@ def _albert_architecture(config: Any) -> Architecture:
     )
 
 
-def _albert_classifier(config: Any) -> HeadShape:
-    return HeadShape(
-        config.num_labels,
-        dense_size=config.hidden_size,
-        activation="tanh",
-        dropout_after=config.classifier_dropout_prob,
-        pooling="first",
-        **drawn(config),
-    )
-
-
 def _albert_tagger(config: Any) -> HeadShape:
     rate = config.classifier_dropout_prob
-    return HeadShape(
-        config.num_labels, dropout_after=config.hidden_dropout_prob if rate is None else rate, **drawn(config)
-    )
+    return labels(config, config.hidden_dropout_prob if rate is None else rate)
 
 
+_ALBERT_POOLER: Names = MappingProxyType({"dense": "{encoder}pooler"})
 ALBERT_LAYOUT = Layout(
     AlbertConfig,
     "albert",
@@ -212,7 +162,6 @@ ALBERT_LAYOUT = Layout(
     _ALBERT_NAMES,
     {
         "mlm": HeadRow(
-            "AlbertForMaskedLM",
             partial(vocabulary_head, width="embedding_size"),
             {
                 "dense": "predictions.dense",
@@ -221,24 +170,22 @@ ALBERT_LAYOUT = Layout(
                 "output.bias": "predictions.bias",
             },
         ),
-        "feature-extraction": HeadRow("AlbertModel", pooler, {"dense": "{encoder}pooler"}),
+        "feature-extraction": HeadRow(pooler, _ALBERT_POOLER),
         "text-classification": HeadRow(
-            "AlbertForSequenceClassification",
-            _albert_classifier,
-            {"dense": "{encoder}pooler", "output": "classifier"},
+            lambda config: classifier(config, "tanh", config.classifier_dropout_prob), {**_ALBERT_POOLER, **CLASSIFIER}
         ),
-        "token-classification": HeadRow("AlbertForTokenClassification", _albert_tagger, {"output": "classifier"}),
-        "question-answering": HeadRow("AlbertForQuestionAnswering", answerer, {"output": "qa_outputs"}),
+        "token-classification": HeadRow(_albert_tagger, CLASSIFIER),
+        "question-answering": ANSWERER,
     },
     inner_layers=lambda config: int(config.inner_group_num),
 )
 
 DISTILBERT = Family(
-    {"mlm": FamilyForm("DistilBertForMaskedLM", DistilBertConfig, _distilbert)},
+    {"mlm": FamilyForm(DistilBertConfig, _distilbert_values)},
     _distilbert_dropouts,
     fixed=(Fixed("norm_epsilon", _DISTILBERT_EPSILON, "every norm"),),
 )
 """Sanh et al. 2019: BERT's layers without token types, trained here as a masked language model, not distilled."""
 
-ALBERT = Family({"mlm": FamilyForm("AlbertForMaskedLM", AlbertConfig, _albert)}, bert_dropouts)
+ALBERT = Family({"mlm": FamilyForm(AlbertConfig, _albert_values)}, bert_dropouts)
 """Lan et al. 2019: all layers share their weights."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from transformers import PretrainedConfig
 
-from clozeline.encoder.architecture import Architecture, HeadShape, is_known_activation, known_activations
+from clozeline.encoder.architecture import OWN_ACTIVATIONS, Architecture, HeadShape
 from clozeline.params.model import ModelParams
 from clozeline.system.errors import ArtifactError
 
@@ -26,14 +26,30 @@ HeadKind = LanguageHead | TaskHead
 Names = Mapping[str, str]
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
+_ENDINGS: Mapping[HeadKind, str] = MappingProxyType(
+    {
+        "mlm": "ForMaskedLM",
+        "clm": "ForCausalLM",
+        "rtd": "ForPreTraining",
+        "feature-extraction": "Model",
+        "text-classification": "ForSequenceClassification",
+        "token-classification": "ForTokenClassification",
+        "question-answering": "ForQuestionAnswering",
+    }
+)
+_ODD_NAMES = MappingProxyType({"BertForCausalLM": "BertLMHeadModel"})
+
+
+def class_name_of(config_class: type[PretrainedConfig], kind: HeadKind) -> str:
+    """Return the name of the class for a head, as in config.json under `architectures`."""
+    name = config_class.__name__.removesuffix("Config") + _ENDINGS[kind]
+    return _ODD_NAMES.get(name, name)
 
 
 @dataclass(frozen=True)
 class HeadRow:
     """A head of a family."""
 
-    class_name: str
-    """Class of transformers, as in config.json under `architectures`."""
     shape: Callable[[Any], HeadShape]
     """Maps the configuration to the head."""
     names: Names = field(default_factory=lambda: MappingProxyType({}))
@@ -106,13 +122,12 @@ def known_activation(config: Any, name: str) -> str:
     Raises:
         ArtifactError: transformers has no such activation.
     """
-    given = getattr(config, name)
-    if not is_known_activation(given):
-        raise ArtifactError(
-            f"config.json of this {config.model_type} names `{name}: {given}`, not {' or '.join(known_activations())}",
-            do="take another checkpoint of this family",
-        )
-    return str(given)
+    given = str(getattr(config, name))
+    if given not in OWN_ACTIVATIONS:
+        from transformers.activations import ACT2FN
+
+        check_covered(config, **{name: tuple(sorted(ACT2FN))})
+    return given
 
 
 @dataclass(frozen=True)
@@ -125,17 +140,21 @@ class TokenIds:
     sep_id: int
 
 
-Configure = Callable[[ModelParams, TokenIds], PretrainedConfig]
-
-
 @dataclass(frozen=True)
 class FamilyForm:
     """An encoder family combined with one kind of head."""
 
-    class_name: str
-    """Class of transformers, as in config.json under `architectures`."""
     config_class: type[PretrainedConfig]
-    configure: Configure
+    values: Callable[[ModelParams, TokenIds], dict[str, Any]]
+    """Returns the fields of the configuration."""
+    is_decoder: bool = False
+    """Whether a class that serves as encoder and as decoder, as transformers' older ones do, is the latter."""
+
+    def configure(self, params: ModelParams, ids: TokenIds) -> PretrainedConfig:
+        config: Any = self.config_class(**self.values(params, ids))
+        if self.is_decoder:
+            config.is_decoder = True
+        return config
 
 
 @dataclass(frozen=True)
@@ -162,12 +181,11 @@ class Family:
     """Whether an exported graph gives the same logits for any batch size and length."""
 
 
-def causal(configure: Configure) -> Configure:
-    """Return `configure` for a decoder: transformers' older classes serve as encoder and as decoder."""
-
-    def configure_causal(params: ModelParams, ids: TokenIds) -> PretrainedConfig:
-        config: Any = configure(params, ids)
-        config.is_decoder = True
-        return config
-
-    return configure_causal
+def encoder_and_decoder(
+    config_class: type[PretrainedConfig], values: Callable[[ModelParams, TokenIds], dict[str, Any]]
+) -> dict[LanguageHead, FamilyForm]:
+    """Return the forms of a family whose class serves as encoder and as decoder."""
+    return {
+        "mlm": FamilyForm(config_class, values),
+        "clm": FamilyForm(config_class, values, is_decoder=True),
+    }

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import ModernBertConfig, ModernBertDecoderConfig
 
 from clozeline.encoder.architecture import Architecture, Dropouts, HeadShape, Initialization, LayerKind, Shape, shape_of
-from clozeline.encoder.families.bert import nothing
+from clozeline.encoder.families.bert import BARE, shape_values
 from clozeline.encoder.families.layout import (
     Family,
     FamilyForm,
@@ -52,35 +52,17 @@ def _dropouts(params: ModelParams) -> dict[str, float]:
 
 
 def _values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
-    shape = shape_of(params, gated=True, published=_SIZES)
     return {
-        "vocab_size": ids.vocab_size,
-        "pad_token_id": ids.pad_id,
+        **shape_values(params, ids, shape_of(params, gated=True, published=_SIZES)),
         "cls_token_id": ids.cls_id,
         "sep_token_id": ids.sep_id,
         "bos_token_id": ids.cls_id,
         "eos_token_id": ids.sep_id,
-        "hidden_size": shape.hidden_size,
-        "num_hidden_layers": shape.num_hidden_layers,
-        "num_attention_heads": shape.num_attention_heads,
-        "intermediate_size": shape.intermediate_size,
-        "max_position_embeddings": params.max_position_embeddings,
         "hidden_activation": params.activation,
         "classifier_activation": params.activation,
         "norm_eps": params.norm_epsilon,
-        "initializer_range": params.initializer_range,
-        "tie_word_embeddings": params.tie_word_embeddings,
         **_dropouts(params),
     }
-
-
-def _modernbert(params: ModelParams, ids: TokenIds) -> ModernBertConfig:
-    return ModernBertConfig(**_values(params, ids))
-
-
-def _modernbert_decoder(params: ModelParams, ids: TokenIds) -> ModernBertDecoderConfig:
-    """Configure the decoder: the same layers with causal attention (Weller et al. 2025, "Ettin")."""
-    return ModernBertDecoderConfig(**_values(params, ids))
 
 
 def _thetas(config: Any) -> tuple[float, float]:
@@ -191,13 +173,11 @@ MODERNBERT_LAYOUT = Layout(
     _of_encoder,
     {**_MLP_AND_NORMS, "layers.{}.attention.query_key_value": "layers.{layer}.attn.Wqkv"},
     {
-        "mlm": HeadRow(
-            "ModernBertForMaskedLM", _vocabulary, {"dense": "head.dense", "norm": "head.norm", "output": "decoder"}
-        ),
-        "feature-extraction": HeadRow("ModernBertModel", nothing),
-        "text-classification": HeadRow("ModernBertForSequenceClassification", _classifier, _LABELS),
-        "token-classification": HeadRow("ModernBertForTokenClassification", _labels, _LABELS),
-        "question-answering": HeadRow("ModernBertForQuestionAnswering", _labels, _LABELS),
+        "mlm": HeadRow(_vocabulary, {"dense": "head.dense", "norm": "head.norm", "output": "decoder"}),
+        "feature-extraction": BARE,
+        "text-classification": HeadRow(_classifier, _LABELS),
+        "token-classification": HeadRow(_labels, _LABELS),
+        "question-answering": HeadRow(_labels, _LABELS),
     },
 )
 MODERNBERT_DECODER_LAYOUT = Layout(
@@ -212,21 +192,23 @@ MODERNBERT_DECODER_LAYOUT = Layout(
     },
     {
         "clm": HeadRow(
-            "ModernBertDecoderForCausalLM",
             _vocabulary,
             {"dense": "lm_head.dense", "norm": "lm_head.norm", "output": "decoder"},
         ),
-        "feature-extraction": HeadRow("ModernBertDecoderModel", nothing),
-        "text-classification": HeadRow("ModernBertDecoderForSequenceClassification", _decoder_classifier, _LABELS),
+        "feature-extraction": BARE,
+        "text-classification": HeadRow(_decoder_classifier, _LABELS),
     },
 )
 
 MODERNBERT = Family(
     {
-        "mlm": FamilyForm("ModernBertForMaskedLM", ModernBertConfig, _modernbert),
-        "clm": FamilyForm("ModernBertDecoderForCausalLM", ModernBertDecoderConfig, _modernbert_decoder),
+        "mlm": FamilyForm(ModernBertConfig, _values),
+        "clm": FamilyForm(ModernBertDecoderConfig, _values),
     },
     _dropouts,
     is_pre_norm=True,
 )
-"""Warner et al. 2024, section 2.1. The published models read 8,192 tokens (`max_position_embeddings`)."""
+"""Warner et al. 2024, section 2.1. The decoder has the same layers with causal attention (Weller et al. 2025, "Ettin").
+
+The published models read 8,192 tokens (`max_position_embeddings`).
+"""

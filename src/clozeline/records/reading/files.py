@@ -12,7 +12,6 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -52,13 +51,14 @@ def check_fields(present: Collection[str], fields: Fields, place: object, *, rec
     """
     for knob, name in fields.items():
         if name not in present:
+            free = [field for field in present if field not in fields.values()]
+            rename = f"set `{knob}` to {nearest(name, free) or 'one of these fields'}"
+            add = "earlier records have this field: add it to this record, or remove the record"
             raise DataError(
                 f"{place}: no field `{name}`",
                 given=f"fields: {', '.join(present) or 'none'}",
                 expected=f"a field `{name}`, which `{knob}` names",
-                do="earlier records have this field: add it to this record, or remove the record"
-                if records_before
-                else _remedy_for_name(name, knob, [field for field in present if field not in fields.values()]),
+                do=add if records_before else rename,
             )
 
 
@@ -70,10 +70,6 @@ def nearest(name: str, present: Collection[str]) -> str | None:
     inside = (field for field in plain if min(len(field), len(wanted)) >= _LEAST_IN_COMMON)
     found = near[0] if near else next((field for field in inside if field in wanted or wanted in field), None)
     return None if found is None else plain[found]
-
-
-def _remedy_for_name(name: str, knob: str, free: Collection[str]) -> str:
-    return f"set `{knob}` to {nearest(name, free) or 'one of these fields'}"
 
 
 def json_records(
@@ -109,12 +105,9 @@ def json_records(
 
 def _object(line: str, place: str, fields: Fields, *, keeps_halves: bool) -> dict[str, Any]:
     try:
-        values = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        try:
-            values = parsed(line, keeps_halves=keeps_halves)
-        except ValueError as error:
-            raise _not_an_object(place, f"{line.strip()[:80]} ({error})", fields) from error
+        values = parsed(line, keeps_halves=keeps_halves)
+    except ValueError as error:
+        raise _not_an_object(place, f"{line.strip()[:80]} ({error})", fields) from error
     if not isinstance(values, dict):
         raise _not_an_object(place, f"{type(values).__name__}: {line.strip()[:80]}", fields)
     return values

@@ -55,10 +55,7 @@ _DECOMPRESSORS: dict[str | None, Callable[[BinaryIO], Any]] = {
 def compression_of(path: Path) -> str | None:
     """Return the compression of a file, by the name that Arrow has for it; None if there is none."""
     with path.open("rb") as file:
-        return _compression_of(file.read(4))
-
-
-def _compression_of(head: bytes) -> str | None:
+        head = file.read(4)
     return next((name for magic, name in _MAGIC_BYTES.items() if head.startswith(magic)), None)
 
 
@@ -69,10 +66,9 @@ def decompressed(path: Path) -> Iterator[BinaryIO]:
     Raises:
         DataError: the compressed data are truncated or damaged; raised while reading inside the block.
     """
-    with path.open("rb") as file:
-        decompress = _DECOMPRESSORS[_compression_of(file.peek(4)[:4])]
-        with decompress(file) as stream, damage_named(path, file):
-            yield stream
+    decompress = _DECOMPRESSORS[compression_of(path)]
+    with path.open("rb") as file, decompress(file) as stream, damage_named(path, file):
+        yield stream
 
 
 @contextmanager
@@ -277,7 +273,10 @@ def parsed(text: str, *, keeps_halves: bool = False) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         # The standard library accepts what orjson refuses but real files hold: NaN and lone surrogates.
-        value = _leniently(text)
+        try:
+            value = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
         return value if keeps_halves else whole(value)
 
 
@@ -286,13 +285,6 @@ def is_json_object(line: str) -> bool:
         return line.lstrip().startswith("{") and isinstance(parsed(line), dict)
     except ValueError:
         return False
-
-
-def _leniently(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
 
 
 def whole(value: Any) -> Any:

@@ -28,7 +28,7 @@ from clozeline.records.reading.streams import identity_of
 from clozeline.records.record import Record
 from clozeline.records.token_metrics import TokenMetrics
 from clozeline.tasks.files import LabelledRecord, Part
-from clozeline.tasks.formats import Labelled, task_records
+from clozeline.tasks.formats import labels_in, task_records, texts_in
 from clozeline.tasks.question_answering.data import answer_counts, question_of
 from clozeline.tasks.selection import part_of
 from clozeline.tasks.tagging.data import OUTSIDE, type_of, words_and_tags
@@ -177,11 +177,11 @@ def labelled_item(params: FinetuneParams, record: LabelledRecord, given: Part) -
 
 @labelled_item.register
 def _of_labels(params: LabelledParams, record: LabelledRecord, given: Part) -> LabelledItem | None:
-    item = Labelled.of(record, given, params)
-    if item.labels is None or not all(item.texts):
+    texts, found = texts_in(record, params), labels_in(record, params)
+    if found is None or not all(texts):
         return None
-    identity = identity_of(*(text.strip() for text in item.texts))
-    labels = tuple(sorted(set(item.labels)))
+    identity = identity_of(*(text.strip() for text in texts))
+    labels = tuple(sorted(set(found)))
     return LabelledItem(identity, labels, labels, part_of(identity, given, params))
 
 

@@ -18,8 +18,8 @@ from clozeline.records.reading.streams import identity_of
 from clozeline.system.errors import DataError
 from clozeline.tasks import selection
 from clozeline.tasks.classification.scores import TextsOrPairs
-from clozeline.tasks.files import Part
-from clozeline.tasks.formats import Labelled, task_records
+from clozeline.tasks.files import LabelledRecord, Part
+from clozeline.tasks.formats import labels_in, task_records, texts_in
 from clozeline.tasks.rows import Ids, TextRows
 from clozeline.tasks.selection import ReasonCounts, Splits, part_of
 from clozeline.tasks.task import TaskInputs
@@ -77,7 +77,9 @@ Fits = Callable[[Sequence[LabelledText]], Sequence[bool]]
 """Function that tells for each example whether it is short enough."""
 
 
-def select(records: Iterable[Labelled], params: LabelledParams, fits: Fits | None = None) -> Selection:
+def select(
+    records: Iterable[tuple[Part, LabelledRecord]], params: LabelledParams, fits: Fits | None = None
+) -> Selection:
     """Select the examples and split them.
 
     A multi-label text that loses the label of a rarer class stays in the task. A label that no training text has stays
@@ -120,16 +122,17 @@ def _labels_of(examples: Iterable[LabelledText]) -> frozenset[str]:
     return frozenset(label for example in examples for label in example.labels)
 
 
-def _example(params: LabelledParams, record: Labelled) -> LabelledText | tuple[str, str]:
-    texts = [text.strip() for text in record.texts]
+def _example(params: LabelledParams, found: tuple[Part, LabelledRecord]) -> LabelledText | tuple[str, str]:
+    given, record = found
+    texts, labels = [text.strip() for text in texts_in(record, params)], labels_in(record, params)
     if not all(texts):
         return "without_text", record.place
-    if record.labels is None:
+    if labels is None:
         return "without_label", record.place
     identity = identity_of(*texts)
     first, second = (*texts, "")[:2]
-    labels = tuple(sorted(set(record.labels)))
-    return LabelledText(first, labels, identity, part_of(identity, record.given, params), second, record.place)
+    part = part_of(identity, given, params)
+    return LabelledText(first, tuple(sorted(set(labels))), identity, part, second, record.place)
 
 
 def _without_copies(count: ReasonCounts, copies: list[LabelledText]) -> Iterator[LabelledText]:
@@ -233,8 +236,6 @@ def read_selection(inputs: TaskInputs, params: LabelledParams, lengths: Lengths)
     Raises:
         DataError: the data cannot be read or is too little, or a text is too long and `too_long` is `error`.
     """
-    records = task_records(params, inputs.data)
-    labelled = (Labelled.of(record, part, params) for part, record in records)
 
     def fits(examples: Sequence[LabelledText]) -> list[bool]:
         trained = _labels_of(example for example in examples if example.part == "train")
@@ -248,7 +249,7 @@ def read_selection(inputs: TaskInputs, params: LabelledParams, lengths: Lengths)
             )
         return [bool(fit) for fit in length_T <= params.max_length]
 
-    return select(labelled, params, None if params.too_long == "truncate" else fits)
+    return select(task_records(params, inputs.data), params, None if params.too_long == "truncate" else fits)
 
 
 def texts_of(examples: Sequence[LabelledText], params: LabelledParams) -> TextsOrPairs:

@@ -25,7 +25,7 @@ from clozeline.tasks.classification.data import ClassifiedRows, LabelledText, Se
 from clozeline.tasks.classification.scores import Classes, LabelSets, Shares, TextsOrPairs, whole
 from clozeline.tasks.probe import Logits
 from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer_to, shown
-from clozeline.tasks.rows import Ids, TargetedBatch, lengths_of
+from clozeline.tasks.rows import EncodedBatch, Ids, lengths_of
 from clozeline.tasks.selection import count_seen
 from clozeline.tasks.task import InputsOf, Task, TaskInputs
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
@@ -69,13 +69,13 @@ class ClassifierOnTexts(Task[LabelledText]):
         """Return the model of the task; raises as `heads.build`."""
         return heads.build_classifier(inputs.encoder, self.labels, inputs.seed, self.problem, inputs.family)
 
-    def batch(self, rows_B: Ids, epoch: int) -> TargetedBatch:
+    def batch(self, rows_B: Ids, epoch: int) -> EncodedBatch:
         rows, length = self.train.rows, self.params.train_length
+        targets_B = torch.from_numpy(self.train.targets_T[rows_B])
         if length is None:
-            encoded = rows.encoded(rows_B, with_types=self.with_types)
-        else:
-            encoded = rows.windows(rows_B, length, self.inputs.seed, epoch).encoded(np.arange(len(rows_B)))
-        return TargetedBatch(encoded, torch.from_numpy(self.train.targets_T[rows_B]))
+            return rows.encoded(rows_B, with_types=self.with_types, targets_B=targets_B)
+        cut = rows.windows(rows_B, length, self.inputs.seed, epoch)
+        return cut.encoded(np.arange(len(rows_B)), targets_B=targets_B)
 
     def facts(self) -> ConfigFacts:
         return ConfigFacts(reads_pairs=self.params.second_field is not None)
@@ -95,14 +95,6 @@ class ClassifierOnTexts(Task[LabelledText]):
         )
         test_TF = self.outputs(self.test_part.rows, heads.features)
         self.probe_logits = found.logits(validation_TF), found.logits(test_TF)
-
-    @abstractmethod
-    def score_of(self, logits_TC: Logits) -> float:
-        """Return the headline figure of logits for the validation split."""
-
-    def validation_score(self) -> float:
-        """Return the headline figure."""
-        return self.score_of(self.logits(self.validation))
 
     def logits(self, part: ClassifiedRows) -> Logits:
         """Return `logits_TC` of every text of a split."""
@@ -202,13 +194,14 @@ class SingleLabel(ClassifierOnTexts):
             size_C = np.bincount(self.train.targets_T)
             self._weight_C = torch.from_numpy((len(self.train) / (len(size_C) * size_C)).astype(np.float32))
 
-    def loss_sum(self, inputs: TargetedBatch) -> Tensor:
-        logits_BC = heads.logits(self.model, inputs.encoded)
+    def loss_sum(self, inputs: EncodedBatch) -> Tensor:
+        logits_BC = heads.logits(self.model, inputs)
         weight_C = None if self._weight_C is None else self._weight_C.to(logits_BC.device)
         return functional.cross_entropy(logits_BC, inputs.targets_B, weight=weight_C, reduction="sum")
 
-    def score_of(self, logits_TC: Logits) -> float:
-        return self.figure(self.validation.targets_T, logits_TC.argmax(axis=1))
+    def validation_score(self) -> float:
+        """Return the headline figure."""
+        return self.figure(self.validation.targets_T, self.logits(self.validation).argmax(axis=1))
 
     def figure(self, actual_T: Classes, given_T: Classes) -> float:
         num_classes = max(len(part.labels) for part in (self.validation, self.test_part))
@@ -261,18 +254,18 @@ class MultiLabel(ClassifierOnTexts):
             num_true_C = self.train.targets_T.sum(axis=0)
             self._weight_C = torch.from_numpy(((len(self.train) - num_true_C) / num_true_C).astype(np.float32))
 
-    def loss_sum(self, inputs: TargetedBatch) -> Tensor:
+    def loss_sum(self, inputs: EncodedBatch) -> Tensor:
         """Return the mean loss over the labels, summed over the rows."""
-        logits_BC = heads.logits(self.model, inputs.encoded)
+        logits_BC = heads.logits(self.model, inputs)
         weight_C = None if self._weight_C is None else self._weight_C.to(logits_BC.device)
         losses_BC = functional.binary_cross_entropy_with_logits(
             logits_BC, inputs.targets_B, pos_weight=weight_C, reduction="none"
         )
         return losses_BC.mean(dim=1).sum()
 
-    def score_of(self, logits_TC: Logits) -> float:
+    def validation_score(self) -> float:
         """Return the headline figure at the best threshold."""
-        return self._score_of_shares(_shares(logits_TC))
+        return self._score_of_shares(_shares(self.logits(self.validation)))
 
     def _score_of_shares(self, share_TC: Shares) -> float:
         return self.figure(self._actual_TC, share_TC > self._threshold(share_TC))

@@ -25,7 +25,7 @@ from clozeline.tasks.classification.scores import tfidf_vectorizer
 from clozeline.tasks.formats import task_records
 from clozeline.tasks.question_answering.data import NO_ANSWER, ContextQuestion, ContextQuestions, Windows, select
 from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer_to, shown
-from clozeline.tasks.rows import Ids, TargetedBatch
+from clozeline.tasks.rows import EncodedBatch, Ids
 from clozeline.tasks.selection import count_seen
 from clozeline.tasks.task import InputsOf, Task, answers, measuring_batches
 
@@ -102,14 +102,14 @@ class QuestionAnswering(Task[ContextQuestion]):
         )
         self.feed(self._train.rows)
 
-    def batch(self, rows_B: Ids, epoch: int) -> TargetedBatch:
+    def batch(self, rows_B: Ids, epoch: int) -> EncodedBatch:
         return self._train.batch(rows_B, self.with_types)
 
-    def loss_sum(self, inputs: TargetedBatch) -> Tensor:
+    def loss_sum(self, inputs: EncodedBatch) -> Tensor:
         """Return the mean of the losses of both ends, summed over the windows (Devlin et al. 2018, section 4.2)."""
         losses = [
             functional.cross_entropy(logits_BL, inputs.targets_B[:, end], reduction="sum")
-            for end, logits_BL in enumerate(heads.end_logits(self.model, inputs.encoded))
+            for end, logits_BL in enumerate(heads.end_logits(self.model, inputs))
         ]
         return (losses[0] + losses[1]) / 2
 

@@ -19,7 +19,7 @@ from clozeline.params.tasks import QuestionAnsweringParams
 from clozeline.records.reading.streams import identity_of
 from clozeline.tasks import selection
 from clozeline.tasks.files import LabelledRecord, Part
-from clozeline.tasks.rows import Ids, TargetedBatch, TextRows
+from clozeline.tasks.rows import EncodedBatch, Ids, TextRows
 from clozeline.tasks.selection import ReasonCounts, Splits, part_of
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
@@ -210,10 +210,10 @@ class Windows:
             num_in_several=sum(bool(whole.overflowing) for whole in encodings),
         )
 
-    def batch(self, windows_B: Ids, with_types: bool) -> TargetedBatch:
+    def batch(self, windows_B: Ids, with_types: bool) -> EncodedBatch:
         """Return rows with their targets [B, 2]."""
-        encoded = self.rows.encoded(windows_B, with_types=with_types)
-        return TargetedBatch(encoded, torch.from_numpy(self.target_W2[windows_B]))
+        targets_B2 = torch.from_numpy(self.target_W2[windows_B])
+        return self.rows.encoded(windows_B, with_types=with_types, targets_B=targets_B2)
 
 
 def _cut(questions: Sequence[str], opened: OpenTokenizer, longest: int) -> tuple[list[str], int]:

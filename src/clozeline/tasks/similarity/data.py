@@ -25,7 +25,7 @@ from clozeline.records.reading.streams import identity_of
 from clozeline.system.errors import DataError
 from clozeline.tasks import selection
 from clozeline.tasks.files import LabelledRecord, Part
-from clozeline.tasks.rows import EncodedBatch, Ids, TextRows
+from clozeline.tasks.rows import EncodedBatch
 from clozeline.tasks.selection import ReasonCounts, Splits, part_of, strictest
 
 _PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
@@ -222,13 +222,7 @@ class Targets:
     first_B: Tensor
     second_B: Tensor
 
-    def rows(self, first: int, last: int) -> Self:
-        return self._each(lambda tensor: tensor[first:last])
-
-    def to(self, device: torch.device) -> Self:
-        return self._each(lambda tensor: tensor.to(device))
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def each(self, change: Callable[[Tensor], Tensor]) -> Self:
         score_B = None if self.score_B is None else change(self.score_B)
         return type(self)(score_B, change(self.first_B), change(self.second_B))
 
@@ -242,6 +236,8 @@ class PairBatch:
     targets: Targets
     first: int
     last: int
+    counts: bool = True
+    """Whether the targets count, as in `EncodedBatch`."""
 
     @classmethod
     def whole(cls, firsts: EncodedBatch, seconds: EncodedBatch, targets: Targets) -> Self:
@@ -261,43 +257,19 @@ class PairBatch:
         return self.num_rows == self.firsts.num_rows
 
     def rows(self, first: int, last: int) -> Self:
-        return type(self)(self.firsts, self.seconds, self.targets, self.first + first, self.first + last)
+        return replace(self, first=self.first + first, last=self.first + last)
+
+    def silent(self) -> Self:
+        return replace(self, counts=False)
 
     def to(self, device: torch.device) -> Self:
         firsts, seconds = self.firsts.to(device), self.seconds.to(device)
-        return type(self)(firsts, seconds, self.targets.to(device), self.first, self.last)
+        targets = self.targets.each(lambda tensor: tensor.to(device))
+        return replace(self, firsts=firsts, seconds=seconds, targets=targets)
 
     def others(self) -> Iterator[Self]:
         """Yield all pairs before and after this part, in parts of at most its size."""
         starts = [*range(0, self.first, self.num_rows), *range(self.last, self.firsts.num_rows, self.num_rows)]
         ends = [self.first if start < self.first else self.firsts.num_rows for start in starts]
         for start, end in zip(starts, ends, strict=True):
-            yield type(self)(self.firsts, self.seconds, self.targets, start, min(start + self.num_rows, end))
-
-
-@dataclass(frozen=True)
-class PairRows:
-    """Tokenized pairs of one split of the task."""
-
-    firsts: TextRows
-    seconds: TextRows
-    score_T: Tensor | None
-    first_T: Ids
-    second_T: Ids
-
-    def __len__(self) -> int:
-        return len(self.firsts)
-
-    @property
-    def length_T(self) -> Ids:
-        """Number of tokens in both texts of each pair."""
-        return self.firsts.length_T + self.seconds.length_T
-
-    def batch(self, rows_B: Ids) -> PairBatch:
-        places_B = torch.from_numpy(rows_B)
-        targets = Targets(
-            None if self.score_T is None else self.score_T[places_B],
-            torch.from_numpy(self.first_T[rows_B]),
-            torch.from_numpy(self.second_T[rows_B]),
-        )
-        return PairBatch.whole(self.firsts.encoded(rows_B), self.seconds.encoded(rows_B), targets)
+            yield replace(self, first=start, last=min(start + self.num_rows, end))

@@ -25,10 +25,10 @@ from clozeline.tasks import heads
 from clozeline.tasks.formats import task_records
 from clozeline.tasks.probe import Probe
 from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer, or_zero, shown
-from clozeline.tasks.rows import Ids, TargetedBatch, TextRows
+from clozeline.tasks.rows import EncodedBatch, Ids, TextRows
 from clozeline.tasks.selection import count_seen
 from clozeline.tasks.similarity.bm25 import tfidf_cosines
-from clozeline.tasks.similarity.data import PairBatch, PairRows, Targets, TextPair, select
+from clozeline.tasks.similarity.data import PairBatch, Targets, TextPair, select
 from clozeline.tasks.task import InputsOf, Task
 
 Values = npt.NDArray[np.float64]
@@ -73,19 +73,28 @@ class OnPairs(Task[TextPair]):
         super().__init__(
             inputs, splits, heads.build(inputs.encoder, "feature-extraction", inputs.seed, {}, family=inputs.family)
         )
-        self._train = self._rows(splits.train)
-        self.feed(self._train.firsts, self._train.seconds)
-        self.num_truncated_train = self._train.firsts.num_truncated + self._train.seconds.num_truncated
+        pairs, length = splits.train, self.params.train_length or self.params.max_length
+        firsts = TextRows.encode([pair.first for pair in pairs], self.opened, length)
+        seconds = TextRows.encode([pair.second for pair in pairs], self.opened, length)
+        self._targets = Targets(
+            torch.from_numpy(scores_of(pairs).astype(np.float32)) if self.params.score_field else None,
+            _numbers([pair.first_identity for pair in pairs]),
+            _numbers([pair.second_identity for pair in pairs]),
+        )
+        self.feed(firsts, seconds)
+        self.num_truncated_train = firsts.num_truncated + seconds.num_truncated
 
     def batch(self, rows_B: Ids, epoch: int) -> PairBatch:
-        return self._train.batch(rows_B)
+        firsts, seconds = (rows.encoded(rows_B) for rows in self.trained_on)
+        places_B = torch.from_numpy(rows_B)
+        return PairBatch.whole(firsts, seconds, self._targets.each(lambda tensor: tensor[places_B]))
 
     def loss_sum(self, inputs: PairBatch) -> Tensor:
         """Return the loss of this part's pairs. Its gradient is that of the whole batch's loss with respect to this
         part's texts.
         """
         if inputs.is_whole or inputs.targets.score_B is not None:
-            own = inputs.targets.rows(inputs.first, inputs.last)
+            own = inputs.targets.each(lambda tensor: tensor[inputs.first : inputs.last])
             return each_loss(*self._both(inputs), own, self.params.temperature).sum()
         with torch.no_grad():
             vectors = {other.first: self._both(other) for other in inputs.others()}
@@ -98,17 +107,6 @@ class OnPairs(Task[TextPair]):
         """Return `vector_TH`, and the number of texts that were cut at `max_length`."""
         rows = TextRows.encode(texts, self.opened, self.params.max_length)
         return self.outputs(rows, heads.embeddings), rows.num_truncated
-
-    def _rows(self, pairs: Sequence[TextPair]) -> PairRows:
-        length = self.params.train_length or self.params.max_length
-        scores = [pair.score for pair in pairs if pair.score is not None]
-        return PairRows(
-            firsts=TextRows.encode([pair.first for pair in pairs], self.opened, length),
-            seconds=TextRows.encode([pair.second for pair in pairs], self.opened, length),
-            score_T=torch.tensor(scores, dtype=torch.float32) if self.params.score_field else None,
-            first_T=np.unique([pair.first_identity for pair in pairs], return_inverse=True)[1].astype(np.int64),
-            second_T=np.unique([pair.second_identity for pair in pairs], return_inverse=True)[1].astype(np.int64),
-        )
 
     def _both(self, part: PairBatch) -> tuple[Tensor, Tensor]:
         firsts, seconds = (side.rows(part.first, part.last) for side in (part.firsts, part.seconds))
@@ -222,13 +220,13 @@ class ScoredTogether(OnScores):
         self.feed(self._train)
         self.num_truncated_train = self._train.num_truncated
 
-    def batch(self, rows_B: Ids, epoch: int) -> TargetedBatch:
-        encoded = self._train.encoded(rows_B, with_types=self.with_types)
-        return TargetedBatch(encoded, self._score_T[torch.from_numpy(rows_B)])
+    def batch(self, rows_B: Ids, epoch: int) -> EncodedBatch:
+        targets_B = self._score_T[torch.from_numpy(rows_B)]
+        return self._train.encoded(rows_B, with_types=self.with_types, targets_B=targets_B)
 
-    def loss_sum(self, inputs: TargetedBatch) -> Tensor:
+    def loss_sum(self, inputs: EncodedBatch) -> Tensor:
         """Return the squared difference of answer and score, summed over the pairs."""
-        return ((heads.logits(self.model, inputs.encoded)[:, 0].float() - inputs.targets_B) ** 2).sum()
+        return ((heads.logits(self.model, inputs)[:, 0].float() - inputs.targets_B) ** 2).sum()
 
     def fit_head(self) -> None:
         """Fit the output layer by ridge regression on the frozen encoder, as strongly regularized as is best on the
@@ -265,6 +263,11 @@ class ScoredTogether(OnScores):
     def _rows(self, pairs: Sequence[TextPair], length: int) -> TextRows:
         seconds = [pair.second for pair in pairs]
         return TextRows.encode([pair.first for pair in pairs], self.opened, length, seconds=seconds)
+
+
+def _numbers(identities: Sequence[str]) -> Tensor:
+    """Return a number for each identity, the same for equal ones."""
+    return torch.from_numpy(np.unique(identities, return_inverse=True)[1].astype(np.int64))
 
 
 def scores_of(pairs: Sequence[TextPair]) -> Values:

@@ -1,6 +1,13 @@
-"""Published tokenizers: a folder or a hub name, in any layout that has a fast version."""
+"""Published tokenizers: a folder or a hub name, in any layout that has a fast version.
+
+Some are published as a SentencePiece file alone, without a tokenizer.json. transformers turns such a file into a fast
+tokenizer by way of its slow one, which needs the package sentencepiece. Its converters only read the file, so here they
+get the few attributes that they need of a slow tokenizer.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from tokenizers import Tokenizer
@@ -9,6 +16,25 @@ from clozeline.records.published import asking_hub, inspect_settings, pinned, pu
 from clozeline.system.errors import DataError
 
 TOKENIZER_FILE: Final = "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class _SentencePieceKind:
+    file: str
+    class_prefix: str
+    """Prefix of the names of transformers' tokenizer and converter."""
+    defaults: Mapping[str, bool]
+    """Attributes that the converter reads, with their values where tokenizer_config.json is silent."""
+
+
+_SENTENCEPIECE_KINDS: Mapping[str, _SentencePieceKind] = MappingProxyType(
+    {
+        "albert": _SentencePieceKind("spiece.model", "Albert", {"do_lower_case": True, "keep_accents": False}),
+        "deberta-v2": _SentencePieceKind("spm.model", "DebertaV2", {"do_lower_case": False, "split_by_punct": False}),
+        "xlm-roberta": _SentencePieceKind("sentencepiece.bpe.model", "XLMRoberta", {}),
+    }
+)
+"""Kinds by `model_type` in config.json."""
 
 
 def open_published(name: str, revision: str | None = None) -> Any:
@@ -29,15 +55,13 @@ def open_published(name: str, revision: str | None = None) -> Any:
     from google.protobuf.message import DecodeError
     from transformers import AutoTokenizer
 
-    from clozeline.tokenizing.tokenizer.vocabulary.sentencepiece import find_sentencepiece
-
     try:
         with asking_hub(name):
             revision = pinned(name, revision)
             inspect_settings(name, revision)
-            found, file = find_sentencepiece(name, revision), published_file(name, TOKENIZER_FILE, revision)
+            found, file = _opened_sentencepiece(name, revision), published_file(name, TOKENIZER_FILE, revision)
             if found:
-                return _with_rules(*found.converted())
+                return _with_rules(*found)
             stock = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
             if file:
                 return _with_rules(stock, Tokenizer.from_file(str(file)))
@@ -49,6 +73,47 @@ def open_published(name: str, revision: str | None = None) -> Any:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, DecodeError) as error:
         raise _not_a_tokenizer(name, str(error).strip().partition("\n")[0]) from error
     raise _not_a_tokenizer(name, f"{type(stock).__name__}, which has no fast version")
+
+
+class _Described:
+    """Stand-in for a slow tokenizer, with what a converter reads of it."""
+
+    def __init__(self, vocab_file: str, settings: Mapping[str, bool]) -> None:
+        self.vocab_file = vocab_file
+        self.__dict__.update(settings)
+        self.ids: Mapping[str, int] = {}
+
+    def convert_tokens_to_ids(self, token: str) -> int:
+        return self.ids[token]
+
+
+def _opened_sentencepiece(name: str, revision: str | None) -> tuple[Any, Tokenizer] | None:
+    """Return transformers' configured tokenizer, and a `Tokenizer` with the file's pieces, ids and normalization.
+
+    None: `name` has a tokenizer.json, no SentencePiece file, or another kind of it.
+
+    Raises:
+        DecodeError: the file is damaged.
+        ImportError: the pieces are merged, not chosen by likelihood, which needs the package sentencepiece.
+    """
+    import transformers
+    from transformers import convert_slow_tokenizer
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+    if published_file(name, TOKENIZER_FILE, revision) or not published_file(name, "config.json", revision):
+        return None
+    facts, _ = transformers.PretrainedConfig.get_config_dict(name, revision=revision)
+    kind = _SENTENCEPIECE_KINDS.get(facts.get("model_type", ""))
+    path = published_file(name, kind.file, revision) if kind else None
+    if not (kind and path):
+        return None
+    given = get_tokenizer_config(name, revision=revision)
+    described = _Described(str(path), {key: given.get(key, value) for key, value in kind.defaults.items()})
+    converter = getattr(convert_slow_tokenizer, f"{kind.class_prefix}Converter")(described)
+    described.ids = {piece: id_ for id_, (piece, _) in enumerate(converter.vocab(converter.proto))}
+    named = (*transformers.PreTrainedTokenizerFast.SPECIAL_TOKENS_ATTRIBUTES, "model_max_length")
+    settings = {key: given[key] for key in given if key in named}
+    return getattr(transformers, f"{kind.class_prefix}Tokenizer")(**settings), converter.converted()
 
 
 def _with_rules(stock: Any, rules: Tokenizer) -> Any:
