@@ -85,8 +85,7 @@ def serve(
     is 130.
 
     Args:
-        models: Folders of dist/, or registry URIs (models:/NAME@ALIAS). Default: the champions of the registry, or
-            all of dist/ if there are none.
+        models: Folders of dist/, or registry URIs (models:/NAME@ALIAS). Default: the champions, or else all of dist/.
         host: Address to listen on; 0.0.0.0 lets other machines in.
         port: Port to listen on; 0 takes a free one.
         threads: Micro-batches that run at once, on one core each. [default: every core]
