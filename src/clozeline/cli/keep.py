@@ -23,7 +23,7 @@ from clozeline.versions import remote as dvc_remote
 if TYPE_CHECKING:
     from clozeline.orchestration.forgetting import Findings
     from clozeline.orchestration.status import ModelStatus, ProjectStatus, ScheduledRun
-    from clozeline.reporting.comparison import RunComparison
+    from clozeline.reporting.run import RunComparison
     from clozeline.tracking.past_runs import PastRun
 
 
@@ -216,7 +216,7 @@ def compare(
             the last two runs with different results.
     """
     address = tracking_uri(project_here())
-    from clozeline.reporting.comparison import RunComparison
+    from clozeline.reporting.run import RunComparison
     from clozeline.tracking.past_runs import compared_runs
 
     comparison = RunComparison(compared_runs(address, runs or []))

@@ -197,10 +197,7 @@ class Contender:
                 head, split, seed=how.seed, num_folds=how.num_folds, batch_tokens=how.batch_tokens
             )
             total = len(split.rows) * groups.num_passes(head, how.num_folds)
-        groupings: dict[str, groups.Grouping] = {
-            "document": groups.ByDocument(max(num_groups, 1)),
-            "confidence": groups.ByConfidence(),
-        }
+        groupings = {"document": groups.by_document(max(num_groups, 1)), "confidence": groups.by_confidence()}
         with ProgressBar(f"evaluate {Path(self.name).name}", total) as bar, torch.inference_mode():
             sums = measuring.measure(self.model, questions, groupings, bar.advance)
         return Said(DocumentSums.of(shards, sums["document"]), sums["confidence"], shards)
