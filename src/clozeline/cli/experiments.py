@@ -1,8 +1,7 @@
 """`clozeline ablate`, `sweep`, `glue` and `demo`: experiments with params.yaml and with the encoder.
 
 `ablate` tells whether a change of params.yaml is better and what it costs, `sweep` finds better params by trials, and
-`glue` runs the nine tasks of GLUE from the encoder, with their average. `demo` is a minute of pre-training, and its
-effect.
+`glue` runs the nine tasks of GLUE from the encoder, with their average. `demo` is a minute of pre-training.
 """
 
 import logging
@@ -127,16 +126,16 @@ def _ablation_table(found: "Ablation") -> Table:
     title = f"A: {escape(found.first)}\nB: {escape(found.second)}\n{len(found.seeds)} seeds from {found.seeds[0]} on;"
     title += f" {found.num_documents:,} validation documents"
     rows = (
-        ("nats per byte", *_means(found.nats_per_byte, 4), *_cells(found.nats_per_byte.over_seeds, 4)),
+        ("nats per byte", *_of_effect(found.nats_per_byte, 4)),
         ("  over documents", "", "", *_cells(found.over_documents, 4)),
-        ("wall seconds", *_means(found.wall_seconds, 1), *_cells(found.wall_seconds.over_seeds, 1)),
-        ("CPU seconds", *_means(found.cpu_seconds, 1), *_cells(found.cpu_seconds.over_seeds, 1)),
+        ("wall seconds", *_of_effect(found.wall_seconds, 1)),
+        ("CPU seconds", *_of_effect(found.cpu_seconds, 1)),
     )
     return table_of(title, "", ">A", ">B", ">B - A", ">95 %", ">p", rows=rows)
 
 
-def _means(effect: "Effect", digits: int) -> tuple[str, str]:
-    return f"{effect.first:.{digits}f}", f"{effect.second:.{digits}f}"
+def _of_effect(effect: "Effect", digits: int) -> tuple[str, ...]:
+    return f"{effect.first:.{digits}f}", f"{effect.second:.{digits}f}", *_cells(effect.over_seeds, digits)
 
 
 def _cells(test: "PairedTest", digits: int) -> tuple[str, str, str]:
@@ -379,7 +378,8 @@ def _glue_table(figures: "GlueFigures") -> Table:
     columns = ("task", "metrics", ">score", ">95 % over seeds", ">95 % over rows", ">trained on", ">rows")
     rows = []
     for task in figures.tasks:
-        metrics = ", ".join(f"{_in_words(name)} {100 * value:.1f}" for name, value in task.metrics.items())
+        named = [(name.removeprefix("dev_").split(" "), value) for name, value in task.metrics.items()]
+        metrics = ", ".join(f"{' '.join(_WORDS.get(x, x) for x in name)} {100 * value:.1f}" for name, value in named)
         intervals = (_range(task.over_seeds), _range(task.over_rows))
         numbers = (f"{task.num_train:,}", f"{task.num_dev:,}")
         rows.append((task.title, metrics, f"{100 * task.score:.1f}", *intervals, *numbers))
@@ -407,11 +407,6 @@ def _lines(figures: "GlueFigures") -> list[str]:
 def _average(name: str, average: "Average") -> str:
     over_seeds = "" if average.over_seeds is None else f" over seeds {_range(average.over_seeds)},"
     return f"{name}: {100 * average.score:.1f} (95 %:{over_seeds} over rows {_range(average.over_rows)})"
-
-
-def _in_words(name: str) -> str:
-    *part, metric = name.split(" ")
-    return " ".join([*(one.removeprefix("dev_") for one in part), _WORDS.get(metric, metric)])
 
 
 def _range(found: Interval | None) -> str:
@@ -450,6 +445,6 @@ def demo(
             lesson.standard_library(folder)
         short_training = lesson.short(pretrain, mode, num_steps)
         with ProgressBar("train", num_steps) as bar:
-            where = Path() if is_own else folder
-            learned = lesson.teach(short_training, where, seed, folder / "lesson", [lesson.Watch(bar)])
+            work, bars = folder / "lesson", [lesson.BarOfTraining(bar)]
+            learned = lesson.teach(short_training, Path() if is_own else folder, seed, work, bars)
     show(lesson.report(learned, mode), plain_if_piped=True, wraps=True)

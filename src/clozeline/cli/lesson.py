@@ -32,7 +32,7 @@ _LEAST_SHARE = 1 / 2500
 
 
 @dataclass(frozen=True)
-class Watch(Callback):
+class BarOfTraining(Callback):
     """Moves a bar with the training."""
 
     bar: ProgressBar

@@ -20,6 +20,7 @@ from clozeline.system.errors import ClozelineError, ParamsError
 
 _TOKENS = Path("data/tokens")
 _PARAMS = Path("params.yaml")
+_OVERRIDES = "Overrides params.yaml."
 Need = StrEnum(
     "Need", "efficiency accuracy domain science biomedical genes legal finance code long multilingual generation"
 )
@@ -39,10 +40,10 @@ def plan(
     family: Annotated[
         str | None, typer.Option(help=f"Overrides params.yaml: {', '.join(FAMILY_NAMES)}, or `module:build`.")
     ] = None,
-    size: Size | None = None,
-    objective: Objective | None = None,
+    size: Annotated[Size | None, typer.Option(help=_OVERRIDES)] = None,
+    objective: Annotated[Objective | None, typer.Option(help=_OVERRIDES)] = None,
     vocab_size: Annotated[int | None, typer.Option(min=64, show_default=False)] = None,
-    max_length: Annotated[int | None, typer.Option(min=8)] = None,
+    max_length: Annotated[int | None, typer.Option(min=8, help=_OVERRIDES)] = None,
     timing: Annotated[bool | None, typer.Option("--timing/--no-timing", show_default=False)] = None,
     every: Annotated[bool, typer.Option("--all")] = False,
     serving: Annotated[bool, typer.Option("--serving")] = False,
@@ -61,28 +62,18 @@ def plan(
     - `clozeline plan --for multilingual --for long`
 
     Args:
-        size: Overrides params.yaml.
-        objective: Overrides params.yaml.
-        vocab_size: Size of the vocabulary. [default: that of data/tokens, else of the checkpoint to start from,
-            else of params.yaml]
-        max_length: Overrides params.yaml.
+        vocab_size: Size of the vocabulary. [default: that of data/tokens, else of the start, else of params.yaml]
         timing: Time a few training steps on synthetic tokens, for tokens/s and ETA. [default: timing]
         every: Show every family in every size.
         serving: Measure every family in this size on this machine: file, memory, latency.
-        published: Measure a published model, a folder or a name on the hub, in the same way: only its config.json
-            is read, no weights are downloaded.
+        published: Measure a published model in the same way, a folder or a name on the hub, by its config.json alone.
         needs: What matters to you: shows the family, size, recipe and tokenizer to choose.
     """
     from clozeline.cli import plan_tables
 
-    options = {
-        "--family": family,
-        "--size": size,
-        "--objective": objective,
-        "--vocab-size": vocab_size,
-        "--max-length": max_length,
-        "--no-timing" if timing is False else "--timing": timing,
-    }
+    options: dict[str, object] = {"--family": family, "--size": size, "--objective": objective}
+    options |= {"--vocab-size": vocab_size, "--max-length": max_length}
+    options["--no-timing" if timing is False else "--timing"] = timing
     tables = {"--for": needs, "--all": every, "--serving": serving, "--published": published}
     check_options([name for name, it in tables.items() if it], [name for name, it in options.items() if it is not None])
     if needs:

@@ -26,6 +26,22 @@ Template = Literal["mlm", "clm", "adapt", "published", "lines"]
 TEMPLATES: Final = get_args(Template)
 WHEELS: Final = "wheels"
 _HERE: Final = Path(__file__).parents[1] / "starter"
+_IN_IMAGES: Final = {
+    "infra/Dockerfile": (
+        (
+            "RUN pip install -r requirements.lock -r infra/ray.lock\nCOPY . ./\nRUN pip install --no-deps -e .\n",
+            "COPY wheels ./wheels\n"
+            'RUN pip install -c requirements.lock -r infra/ray.lock "$(ls wheels/clozeline-*.whl)[train,flows]"\n'
+            "COPY . ./\n",
+        ),
+        (
+            "COPY pyproject.toml README.md LICENSE ./\nCOPY src ./src\nRUN pip install -c requirements.lock .\n",
+            "COPY wheels ./wheels\nRUN pip install -c requirements.lock wheels/clozeline-*.whl\n",
+        ),
+    ),
+    "infra/Dockerfile.dockerignore": (("!src\n", "!wheels\n"),),
+}
+"""File → texts of our own images, which install a checkout, and what replaces them."""
 _LINK_TO_DOCS: Final = re.compile(r"\[(?:docs/)?([\w-]+\.md)\]\(\.\./docs/[^)]*\)")
 _PARAMS = Path("params.yaml")
 
@@ -103,13 +119,13 @@ def pin(folder: Path) -> None:
 
 def _files() -> Iterator[tuple[str, str]]:
     """Yield path and content of each file. In our package a leading dot is `dot.`, and no file ends in `.py`."""
-    root, in_images = _HERE / "files", YAML(typ="safe").load(_HERE / "images.yaml")
+    root = _HERE / "files"
     for file in sorted(path for path in root.rglob("*") if path.is_file()):
         parts = [f".{part.removeprefix('dot.')}" if part.startswith("dot.") else part
                  for part in file.relative_to(root).parts]  # fmt: skip
         name = "/".join(parts).removesuffix("_")
         text = file.read_text(encoding="utf-8")
-        for ours, theirs in in_images.get(name, ()):
+        for ours, theirs in _IN_IMAGES.get(name, ()):
             assert ours in text, f"{name} is written otherwise"
             text = text.replace(ours, theirs)
         yield name, _LINK_TO_DOCS.sub(r"docs/\1 of Clozeline", text)  # a project has no such pages

@@ -35,7 +35,7 @@ def import_(
     labelled: Path | None = None,
     fields: Annotated[list[str] | None, typer.Option("--field", metavar="NAME=YOURS")] = None,
     pairs: Annotated[bool, typer.Option("--pairs")] = False,
-    revision: str | None = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub. [default: main]")] = None,
     release: bool = True,
 ) -> None:
     """Make a published model a package of this project: ONNX, INT8 proven, registered, ready for `clozeline serve`.
@@ -43,7 +43,6 @@ def import_(
     Its head, its pooling and its prompts stay as they are. The command writes the commit and the hash of each file into
     `imports` of params.yaml, and DVC runs the stage `import@NAME`, so that the package can be made again anywhere.
     INT8 is served if it answers like fp32: on --labelled, on --text, or else on built-in sentences.
-
     Records of --labelled have the fields text and label; sentence1, sentence2 and score (sentence vectors, one score
     of a pair); tokens and ner_tags; question, context and answers; or text, second and label (--pairs).
 
@@ -61,7 +60,6 @@ def import_(
         labelled: Your labelled records (.jsonl, .csv, .parquet): INT8 has to be as good on them.
         fields: Another name of a field in --labelled.
         pairs: The classifier reads pairs of texts.
-        revision: Branch, tag or commit on the hub. [default: main]
         release: Register the package, and release it if it passes its gates.
     """
     workspace = project_to_run()
@@ -76,10 +74,10 @@ def import_(
     items = _items(found, text, labelled, names)
     with ending_orderly():
         entry = _checked_entry(published, found, items_file(called))
-        files = (params_file, workspace.root / items_file(called))
-        before = {file: file.read_bytes() if file.exists() else None for file in files}
+        file = workspace.root / items_file(called)
+        before = {one: one.read_bytes() if one.exists() else None for one in (params_file, file)}
         try:
-            write_items(files[1], _without_forgotten(items, workspace))
+            write_items(file, _without_forgotten(items, workspace))
             edit(params_file, [(f"imports.{called}", entry)], "clozeline import")
             typer.echo(f"params.yaml: imports.{called}: {found.family}, {found.task}", err=True)
             _package(workspace, called)

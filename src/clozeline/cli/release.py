@@ -157,6 +157,7 @@ def sign(model: str, key: Annotated[Path, typer.Option(exists=True)]) -> None:
 
     if model.startswith(REGISTRY_SCHEME):
         found = models.fetch(model)
+        assert found.version is not None, "it comes from the registry"
         versions = Registry.open(tracking_uri(Workspace(Path.cwd())))
         versions.tag(found.version, models.SIGNATURE, signature.sign(found.folder, key))
         place = f"the registry, as a tag of {found.version}"

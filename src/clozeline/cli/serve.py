@@ -26,6 +26,26 @@ if TYPE_CHECKING:
     from clozeline.serving.models import Catalogue
 
 
+QueueTokensOption = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Maximum number of waiting tokens; a request that exceeds them gets a 429 with a time to retry. The texts "
+        "of a request with more than half of them are spread over its time limit, so that others run in between.",
+    ),
+]
+KeysFileOption = Annotated[
+    Path | None, typer.Option(help=f"Require one of the API keys in this file, one per line; or set {KEYS_VARIABLE}.")
+]
+HostsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Also accept this Host name, for example behind a proxy or in a cluster (repeatable; `*`: any). "
+        "Always accepted: localhost and --host; any IP address too, unless --host is the loopback.",
+        show_default=False,
+    ),
+]
 _LOG = logging.getLogger(__name__)
 
 
@@ -35,15 +55,12 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
     threads: Annotated[int | None, typer.Option(min=1)] = None,
     precision: PrecisionOption = None,
-    queue_tokens: Annotated[int, typer.Option(min=1)] = MAX_WAITING_TOKENS,
+    queue_tokens: QueueTokensOption = MAX_WAITING_TOKENS,
     timeout: Annotated[float, typer.Option(min=0.001)] = DEFAULT_TIMEOUT_SECONDS,
     watch: Annotated[float, typer.Option(min=0)] = 10.0,
     cache_megabytes: Annotated[int, typer.Option(min=0)] = 0,
-    api_keys_file: Annotated[
-        Path | None,
-        typer.Option(help=f"Require one of the API keys in this file, one per line; or set {KEYS_VARIABLE}."),
-    ] = None,
-    allowed_host: Annotated[list[str] | None, typer.Option(metavar="NAME", show_default=False)] = None,
+    api_keys_file: KeysFileOption = None,
+    allowed_host: HostsOption = None,
     require_signature: Annotated[Path | None, typer.Option(metavar="FILE", show_default=False)] = None,
     fleet: Annotated[bool, typer.Option("--fleet")] = False,
     traces: Annotated[bool, typer.Option("--traces")] = False,
@@ -68,23 +85,15 @@ def serve(
     is 130.
 
     Args:
-        models: Folders of dist/, or registry URIs (models:/NAME@ALIAS). Default: the champions of the registry, or
-            all of dist/ if there are none.
+        models: Folders of dist/, or registry URIs (models:/NAME@ALIAS). Default: the champions, or else all of dist/.
         host: Address to listen on; 0.0.0.0 lets other machines in.
         port: Port to listen on; 0 takes a free one.
         threads: Micro-batches that run at once, on one core each. [default: every core]
-        queue_tokens: Maximum number of waiting tokens; a request that exceeds them gets a 429 with a time to retry.
-            The texts of a request with more than half of them are spread over its time limit, so that others run in
-            between.
         timeout: Seconds that a request may take, unless it sets a limit of its own.
         watch: Seconds between checks whether an alias has moved; 0: no checks.
         cache_megabytes: Megabytes of answers to keep for repeated request bodies.
-        allowed_host: Also accept this Host name, for example behind a proxy or in a cluster (repeatable; `*`: any).
-            Always accepted: localhost and --host; any IP address too, unless --host is the loopback.
-        require_signature: Serve only models that were signed by someone in this file of allowed signers (`clozeline
-            sign`).
-        fleet: Change to a new champion at the same moment as the other servers with --fleet: no client gets the old
-            version after the new one.
+        require_signature: Serve only models that someone in this file of allowed signers signed (`clozeline sign`).
+        fleet: Change to a new champion when the other servers with --fleet do: no client gets an old version again.
         traces: Send a span per request to the OpenTelemetry collector at OTEL_EXPORTER_OTLP_ENDPOINT.
     """
     from clozeline.serving.access import first_key_in_shell

@@ -108,7 +108,16 @@ class Recommendation:
 def choices() -> Mapping[str, Recommendation]:
     """Return the recommendations by need, the values of `clozeline plan --for`."""
     rows = YAML(typ="safe").load(Path(__file__).with_name("choices.yaml"))
-    return MappingProxyType({need: Recommendation(**row) for need, row in rows.items()})
+    return MappingProxyType({need: _recommendation(**row) for need, row in rows.items()})
+
+
+def _recommendation(*, start: str | None = None, **row: Any) -> Recommendation:
+    """Return a row; `start` is an encoder that others pre-trained on text of a domain, to be trained further."""
+    if start is None:
+        return Recommendation(**row)
+    tokenizer = {"tokenize.algorithm": "existing", "tokenize.existing": start}
+    training = {"pretrain.start": start, "pretrain.recipe": "domain-adaptation", "pretrain.objective": "mlm"}
+    return Recommendation(params=tokenizer | training, **row)
 
 
 @dataclass(frozen=True)
