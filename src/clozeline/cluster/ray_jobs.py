@@ -10,7 +10,7 @@ import select
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -161,8 +161,8 @@ class _Watch:
         self._received, self._look = received, look
         self._looked_at = time.monotonic()
 
-    def done(self, asked: Sequence[Any]) -> list[Any]:
-        """Wait a little until one of the questions is answered; return those that are.
+    def done(self, asked: Collection[Any]) -> list[Any]:
+        """Wait a little until one of the questions is answered, of which `look` may change some; return those that are.
 
         Raises:
             StoppedError: this process got a signal.
@@ -173,7 +173,7 @@ class _Watch:
         if time.monotonic() - self._looked_at > _LOOK_SECONDS:
             self._look()
             self._looked_at = time.monotonic()
-        answered: list[Any] = ray.wait(asked, timeout=_WAIT_SECONDS)[0]
+        answered: list[Any] = ray.wait(list(asked), timeout=_WAIT_SECONDS)[0]  # only now, after the look
         return answered
 
     def answer(self, asked: Any) -> Any:
@@ -365,7 +365,7 @@ class Gang:
                 for place in self._places:
                     self._start(place)
                 while self._is_running(ended_at):
-                    for done in watch.done(list(self._reading)):
+                    for done in watch.done(self._reading):
                         self._take(done)
                     if not any(self._exit_codes):
                         ended_at = time.monotonic()
