@@ -168,12 +168,13 @@ def _beside(folder: Path, key: Path) -> str:
 
 def _in_the_registry(uri: str, key: Path) -> str:
     from clozeline.registry import models
-    from clozeline.registry.versions import Registry
+    from clozeline.registry.versions import Registry, find_version
 
-    found = models.fetch(uri)
-    versions = Registry.open(tracking_uri(Workspace(Path.cwd())))
-    versions.tag(found.version, models.SIGNATURE, signature.sign(found.folder, key))
-    return f"the registry, as a tag of {found.version}"
+    registry = Registry.open(tracking_uri(Workspace(Path.cwd())))
+    version = find_version(registry, uri)
+    package = models.fetch(f"models:/{version.name}/{version.version}")
+    registry.tag(version, models.SIGNATURE, signature.sign(package.folder, key))
+    return f"the registry, as a tag of {version}"
 
 
 def lineage(
