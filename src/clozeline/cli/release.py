@@ -168,12 +168,11 @@ def _beside(folder: Path, key: Path) -> str:
 
 def _in_the_registry(uri: str, key: Path) -> str:
     from clozeline.registry import models
-    from clozeline.registry.versions import Registry, find_version
+    from clozeline.registry.versions import Registry
 
-    registry = Registry.open(tracking_uri(Workspace(Path.cwd())))
-    version = find_version(registry, uri)
+    version = models.live_version(uri)
     package = models.fetch(f"models:/{version.name}/{version.version}")
-    registry.tag(version, models.SIGNATURE, signature.sign(package.folder, key))
+    Registry.open(tracking_uri(Workspace(Path.cwd()))).tag(version, models.SIGNATURE, signature.sign(package.folder, key))
     return f"the registry, as a tag of {version}"
 
 
