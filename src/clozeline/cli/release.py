@@ -172,7 +172,9 @@ def _in_the_registry(uri: str, key: Path) -> str:
 
     version = models.live_version(uri)
     package = models.fetch(f"models:/{version.name}/{version.version}")
-    Registry.open(tracking_uri(Workspace(Path.cwd()))).tag(version, models.SIGNATURE, signature.sign(package.folder, key))
+    Registry.open(tracking_uri(Workspace(Path.cwd()))).tag(
+        version, models.SIGNATURE, signature.sign(package.folder, key)
+    )
     return f"the registry, as a tag of {version}"
 
 
