@@ -77,7 +77,7 @@ def test_the_released_model_of_the_task_is_found(project: Path, monkeypatch: pyt
         manifest = folder / "manifest.json"
         manifest.write_text(manifest.read_text().replace("fill-mask", task))
     monkeypatch.setattr(models, "champions", lambda: ["models:/clozeline-encoder@champion", *folders])
-    monkeypatch.setattr(models, "resolve", lambda uri: folders[uri])
+    monkeypatch.setattr(models, "fetch", lambda uri: FetchedPackage(folders[uri], None))
     assert default_for("text-classification").name == "clozeline-library"
     assert default_for("feature-extraction").name == "clozeline-docsearch"
 

@@ -156,11 +156,11 @@ def sign(model: str, key: Annotated[Path, typer.Option(exists=True)]) -> None:
     from clozeline.registry.versions import Registry
 
     if model.startswith(REGISTRY_SCHEME):
-        found = models.fetch(model)
-        assert found.version is not None, "it comes from the registry"
-        versions = Registry.open(tracking_uri(Workspace(Path.cwd())))
-        versions.tag(found.version, models.SIGNATURE, signature.sign(found.folder, key))
-        place = f"the registry, as a tag of {found.version}"
+        version = models.live_version(model)
+        package = models.fetch(f"models:/{version.name}/{version.version}")
+        signed = signature.sign(package.folder, key)
+        Registry.open(tracking_uri(Workspace(Path.cwd()))).tag(version, models.SIGNATURE, signed)
+        place = f"the registry, as a tag of {version}"
     else:
         folder = Path(model)
         verify(folder, read_manifest(folder))

@@ -230,8 +230,8 @@ def _fault_of(record: Any, cause: Any, tree: Any) -> _Fault:
     kind, location = record["type"], _location(record)
     key = ".".join(map(str, location)) or "(whole file)"
     if kind == "extra_forbidden":
-        cause = UnknownKeyError(where_set(key, tree), str(location[-1]), record["input"], _keys_beside(record["loc"]))
-        return _Fault(kind, {cause.place: cause.value}, "", cause)
+        place, value, known = where_set(key, tree), record["input"], _keys_beside(record["loc"])
+        return _Fault(kind, {place: value}, "", UnknownKeyError(place, str(location[-1]), value, known))
     if cause is not None:  # an error of our own checks has the values of some keys of the section
         expected, values = cause.args
         given = {".".join([*map(str, location), inner]): value for inner, value in values.items()}

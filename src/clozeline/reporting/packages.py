@@ -87,14 +87,14 @@ def _heading(run: ReportedRun, package: str) -> Markup:
     return html("heading", words="", name=f"dist/{package}")
 
 
-def _sizes(run: ReportedRun, package: str) -> Markup:
+def _sizes(run: ReportedRun, package: str) -> Markup | None:
     figures = metrics(run, package)
     sizes = {"fp32": figures.fp32_size_bytes, "INT8": figures.int8_size_bytes}
     drawn = [Bar(name, size, formats.megabytes(size)) for name, size in sizes.items() if size is not None]
     return bars(f"{package}: size of the graph", drawn)
 
 
-def _latencies(run: ReportedRun, package: str) -> Markup:
+def _latencies(run: ReportedRun, package: str) -> Markup | None:
     latency = require_released(run, package).latency
     rows = [
         Bar(f"{what}, {name}", latency[f"{prefix}{key}"], formats.milliseconds(latency[f"{prefix}{key}"]))
