@@ -21,7 +21,9 @@ from clozeline.exporting.forms import add_likeliest
 from clozeline.records.package import (
     FILES,
     Manifest,
+    Measured,
     QuantizationScheme,
+    Rung,
     SpecialTokens,
     Task,
     TensorSpec,
@@ -113,6 +115,17 @@ SCHEME = QuantizationScheme(
     quantized_activations=0,
     exact_matmuls=(),
 )
+
+
+def rung_of(scheme: QuantizationScheme = SCHEME, agreement: float = 0.99, **facts: object) -> Rung:
+    """Return a rung of the INT8 ladder with this agreement; all else is as in fp32. `facts` replace its fields."""
+    low, whole, none = (
+        Measured(value=it, low=it, high=it, num_items=500, num_texts=500) for it in (agreement, 1.0, 0.0)
+    )
+    metric = {"metric": "halves found", "fp32_metric": 0.8, "int8_metric": 0.8, "metric_ratio": whole}
+    vectors = {"embedding_cosine_mean": 1.0, "embedding_cosine_min": 1.0, "batch_cosine_min": 1.0, "batch_flips": none}
+    counts = {"size_bytes": 1000, "different_answers": 40, "saturation": 0.0, "checks": ()}
+    return Rung.model_validate({"scheme": scheme, "agreement": low, **metric, **vectors, **counts, **facts})
 
 
 def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequence[str], **facts: object) -> None:

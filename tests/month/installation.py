@@ -40,7 +40,7 @@ class Installation:
         return subprocess.Popen(
             [sys.executable, "-m", *command],
             cwd=root,
-            env=environment(root, **more) | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+            env=environment(root, **more),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -369,11 +369,14 @@ def judge_models(names: Sequence[str], questions: ContestQuestions, scores: Path
         if len(verdicts) > 1:
             first_P, second_P = (found.is_right_P.astype(np.float64) for found in verdicts)
             of_blimp = PairedTest.of(first_P, second_P, np.ones_like(first_P), **sampling)
+        of_text = None
+        if len(answers) > 1:
+            of_text = Comparison.of(answers[0], answers[1], same_tokens=same_tokens, **sampling)
         return Judgement(
             how=how,
             models=tuple(map(figures_of, range(len(contenders)))),
             same_tokens=same_tokens,
-            comparison=Comparison.of(*answers, same_tokens=same_tokens, **sampling) if len(answers) > 1 else None,
+            comparison=of_text,
             blimp_accuracy=of_blimp,
         )
 
