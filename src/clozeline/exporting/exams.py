@@ -1,8 +1,8 @@
 """Exams: tokenized texts, a function that reads a graph's answers to them, and the right answers.
 
 Two graphs are compared by their answers, which come in a fixed order, and by shares and ratios over texts with 95 %
-intervals. Here are the texts on which INT8 is compared with fp32, and the exams of encoders: predict hidden or next
-tokens, or match the two halves of a text.
+intervals. Here are the texts on which INT8 is compared with fp32, and the exams of language models: predict hidden or
+next tokens.
 
 Shapes: A answers (masked tokens of an encoder, texts of a classifier, …), H hidden, L tokens, P predicted tokens of a
 text, T texts, V vocabulary, classes or tags.
@@ -127,20 +127,6 @@ def beginnings(text: TokenizedText, special_ids: Sequence[int]) -> list[tuple[To
     places = [int(place) for place in hidden_places(text.ids_L, special_ids) if place]
     steps = np.linspace(0, len(places) - 1, min(BEGINNINGS, len(places))).round().astype(int)
     return [(TokenizedText(text.ids_L[: places[step]], ()), int(text.ids_L[places[step]])) for step in steps]
-
-
-def halves(texts: Sequence[TokenizedText], special_ids: Sequence[int]) -> list[TokenizedText]:
-    """Return the first and the second half of each text of at least two tokens, alternating.
-
-    A first half has to find its own second half among all. Special tokens are in both.
-    """
-    parts = []
-    for text in texts:
-        places = np.flatnonzero(~np.isin(text.ids_L, special_ids))
-        middle = len(places) // 2
-        if middle:
-            parts += [TokenizedText(np.delete(text.ids_L, cut), ()) for cut in (places[middle:], places[:middle])]
-    return parts
 
 
 def hidden_places(ids_L: npt.NDArray[np.int64], special_ids: Sequence[int]) -> npt.NDArray[np.int64]:
@@ -445,20 +431,3 @@ def next_tokens_exam(model: Completer, sample: Sample) -> Exam:
     true_A = np.array([token_id for _, token_id in asked], dtype=np.int64)
     asked_T = [np.array([number]) for number in range(len(asked))]
     return tokens_exam([text for text, _ in asked], text_A, true_A, "next-token accuracy", asked_T)
-
-
-def halves_exam(model: OpenModel, sample: Sample) -> Exam:
-    """Return the exam in which each first half has to find its second half.
-
-    Second halves with equal tokens are used once, because rounding would decide which is nearer.
-
-    Raises:
-        DataError: no text has two tokens.
-    """
-    every = halves(model.tokenize(sample.texts, truncate=True), model.manifest.special_tokens.ids)
-    if not every:
-        raise nothing_to_ask("no text with at least two tokens")
-    texts = [half for place in different(every[1::2], sample) for half in every[2 * place : 2 * place + 2]]
-    number_A = np.arange(len(texts) // 2)
-    ask = comparing(lambda embeddings_TH: (embeddings_TH[::2] @ embeddings_TH[1::2].T).argmax(axis=1))
-    return Exam(texts=texts, text_A=number_A, true_A=number_A, metric="halves found", answers=ask)

@@ -136,7 +136,38 @@ def similarity_exam(model: OpenModel, sample: Sample) -> Exam:
     if len({item.score for item in scored}) > 1:
         return _cosines_exam(model, scored)
     search = _search_exam(model, [item for item in sample.held_out if item.recall_at and item.right])
-    return exams.halves_exam(model, sample) if search is None else search
+    return _halves_exam(model, sample) if search is None else search
+
+
+def _halves_exam(model: OpenModel, sample: Sample) -> Exam:
+    """Return the exam in which each first half has to find its second half.
+
+    Second halves with equal tokens are used once, because rounding would decide which is nearer.
+
+    Raises:
+        DataError: no text has two tokens.
+    """
+    every = _halves(model.tokenize(sample.texts, truncate=True), model.manifest.special_tokens.ids)
+    if not every:
+        raise exams.nothing_to_ask("no text with at least two tokens")
+    texts = [half for place in exams.different(every[1::2], sample) for half in every[2 * place : 2 * place + 2]]
+    number_A = np.arange(len(texts) // 2)
+    ask = exams.comparing(lambda embeddings_TH: (embeddings_TH[::2] @ embeddings_TH[1::2].T).argmax(axis=1))
+    return Exam(texts=texts, text_A=number_A, true_A=number_A, metric="halves found", answers=ask)
+
+
+def _halves(texts: Sequence[TokenizedText], special_ids: Sequence[int]) -> list[TokenizedText]:
+    """Return the first and the second half of each text of at least two tokens, alternating.
+
+    A first half has to find its own second half among all. Special tokens are in both.
+    """
+    parts = []
+    for text in texts:
+        places = np.flatnonzero(~np.isin(text.ids_L, special_ids))
+        middle = len(places) // 2
+        if middle:
+            parts += [TokenizedText(np.delete(text.ids_L, cut), ()) for cut in (places[middle:], places[:middle])]
+    return parts
 
 
 def _cosines_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam:
