@@ -10,17 +10,16 @@ probe was kept.
 """
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from time import process_time
 from typing import Any
 
 from comparison.finetuning import params_of, run_stage
-from comparison.frame import Rounds, available_cores, finish, line_of, options
+from comparison.frame import Rounds, available_cores, finish, line_of, options, paired_difference
 from comparison.labelled import DATA_VARIABLE, Parts, Sizes, few_label_parts, few_label_sets
 from comparison.sentences import weights
 from comparison.their_tasks import PARTS
@@ -92,14 +91,12 @@ def result(sets: Mapping[str, Sequence[Round]], num_threads: int, facts: Mapping
 
 
 def _facts(rounds: Sequence[Round]) -> dict[str, Any]:
-    differences = [found.ours - found.probe for found in rounds]
-    error = stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else None
+    ours, probe, tfidf = ([round(getattr(it, side), 4) for it in rounds] for side in ("ours", "probe", "tfidf"))
     return {
-        "ours": [round(found.ours, 4) for found in rounds],
-        "probe": [round(found.probe, 4) for found in rounds],
-        "tfidf": [round(found.tfidf, 4) for found in rounds],
-        "difference": round(fmean(differences), 4),
-        "standard_error": None if error is None else round(error, 4),
+        "ours": ours,
+        "probe": probe,
+        "tfidf": tfidf,
+        **paired_difference([found.ours for found in rounds], [found.probe for found in rounds]),
         "cpu_seconds": [round(found.cpu_seconds, 1) for found in rounds],
         "learning_rates": [found.learning_rate for found in rounds],
         "probe_kept": sum(found.keeps_probe for found in rounds),

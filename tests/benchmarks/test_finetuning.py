@@ -22,9 +22,6 @@ from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
 from comparison import finetuning, labelled, their_tasks
 from tests.make.models import word_pieces
 
-FOLDER = Path(__file__).parent
-
-
 pytestmark = pytest.mark.usefixtures("no_known_data")
 
 

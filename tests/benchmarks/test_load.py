@@ -4,22 +4,21 @@ import json
 import threading
 import time
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any, Self
+from http.server import ThreadingHTTPServer
+from typing import Any
 
 import numpy as np
 import pytest
 
 from comparison import over_http
 from comparison.load import Load, OpenLoad, arrivals, load, open_load
+from tests.make.servers import Handler, answering
 
-FOLDER = Path(__file__).parent
 STALL_SECONDS = 0.5
 TOGETHER = 20
 
 
-class Server:
+class Server(ThreadingHTTPServer):
     """Server that answers after a while, and records the requests and how many waited at once.
 
     `/refused` is 503, `/wrong` is 400, `/cut` is no answer, `/mixed` refuses even bodies; `/stall` holds up every
@@ -29,77 +28,42 @@ class Server:
     DELAY_SECONDS = 0.02
 
     def __init__(self, together: int = TOGETHER) -> None:
-        self._together = threading.Barrier(together)
-
-    def __enter__(self) -> Self:
-        outer = self
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.together = threading.Barrier(together)
         self.bodies: list[bytes] = []
-        self.most_at_once = self._at_once = 0
-        self._stalled_until: float | None = None
-        self._lock = threading.Lock()
+        self.most_at_once = self.at_once = 0
+        self.stalled_until: float | None = None
+        self.lock = threading.Lock()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
 
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                with outer._counted(body):
-                    outer._hold_up(self.path)
-                if self.path == "/cut":
-                    self.close_connection = True
-                    return
-                with suppress(ConnectionError):  # the client may have left
-                    self.send_response(outer._status(self.path, body))
-                    self.send_header("content-length", str(len(body)))
-                    self.end_headers()
-                    self.wfile.write(body)
+class Answer(Handler):
+    server: Server
 
-            def log_message(self, *_: object) -> None:
-                pass
+    def do_POST(self) -> None:
+        server, body = self.server, self.rfile.read(int(self.headers["content-length"]))
+        with server.lock:
+            server.bodies.append(body)
+            server.at_once += 1
+            server.most_at_once = max(server.most_at_once, server.at_once)
+        self._hold_up()
+        with server.lock:
+            server.at_once -= 1
+        if self.path == "/cut":
+            self.close_connection = True
+            return
+        is_refused = self.path == "/refused" or (self.path == "/mixed" and int(body) % 2 == 0)
+        with suppress(ConnectionError):  # the client may have left
+            self.reply(503 if is_refused else 400 if self.path == "/wrong" else 200, body)
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def _counted(self, body: bytes) -> "_Counted":
-        with self._lock:
-            self.bodies.append(body)
-        return _Counted(self)
-
-    def _hold_up(self, path: str) -> None:
-        if path == "/together":
-            self._together.wait(timeout=60)
-        if path == "/stall":
-            with self._lock:
-                self._stalled_until = self._stalled_until or time.perf_counter() + STALL_SECONDS
-            time.sleep(max(0.0, self._stalled_until - time.perf_counter()))
+    def _hold_up(self) -> None:
+        if self.path == "/together":
+            self.server.together.wait(timeout=60)
+        if self.path == "/stall":
+            with self.server.lock:
+                self.server.stalled_until = self.server.stalled_until or time.perf_counter() + STALL_SECONDS
+            time.sleep(max(0.0, self.server.stalled_until - time.perf_counter()))
         else:
-            time.sleep(self.DELAY_SECONDS)
-
-    def _status(self, path: str, body: bytes) -> int:
-        is_refused = path == "/refused" or (path == "/mixed" and int(body) % 2 == 0)
-        return 503 if is_refused else 400 if path == "/wrong" else 200
-
-
-class _Counted:
-    """Context that counts one more waiting request."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    def __enter__(self) -> None:
-        with self._server._lock:
-            self._server._at_once += 1
-            self._server.most_at_once = max(self._server.most_at_once, self._server._at_once)
-
-    def __exit__(self, *_: object) -> None:
-        with self._server._lock:
-            self._server._at_once -= 1
+            time.sleep(Server.DELAY_SECONDS)
 
 
 def numbered(count: int) -> list[bytes]:
@@ -107,8 +71,8 @@ def numbered(count: int) -> list[bytes]:
 
 
 def test_the_load_sends_each_body_once_over_n_clients_and_times_every_answer() -> None:
-    with Server(together=4) as server:
-        done = load(server.port, "/together", numbered(20), 4)
+    with answering(Server(together=4)) as server:
+        done = load(server.server_port, "/together", numbered(20), 4)
         assert sorted(map(int, server.bodies)) == list(range(20))
         assert server.most_at_once == 4
         assert len(done.latencies_seconds) == 20
@@ -116,7 +80,7 @@ def test_the_load_sends_each_body_once_over_n_clients_and_times_every_answer() -
         assert min(done.latencies_seconds) >= Server.DELAY_SECONDS
         assert done.requests_per_second == pytest.approx(20 / done.seconds)
         with pytest.raises(RuntimeError, match="503"):
-            load(server.port, "/refused", [b"1"], 1)
+            load(server.server_port, "/refused", [b"1"], 1)
 
 
 def test_arrivals_depend_only_on_the_seed_and_scale_with_the_rate() -> None:
@@ -139,8 +103,8 @@ def test_arrivals_form_a_poisson_process(seed: int) -> None:
 def test_requests_are_sent_when_they_are_due_whether_or_not_others_are_answered() -> None:
     """The server answers no request before the last one is sent."""
     due = [0.01 * number for number in range(TOGETHER)]
-    with Server() as server:
-        done = open_load(server.port, "/together", numbered(TOGETHER), due, num_connections=2)
+    with answering(Server()) as server:
+        done = open_load(server.server_port, "/together", numbered(TOGETHER), due, num_connections=2)
         assert sorted(map(int, server.bodies)) == list(range(TOGETHER))
         assert server.most_at_once == TOGETHER
     assert len(done.latencies_seconds) == len(done.late_seconds) == TOGETHER
@@ -151,34 +115,34 @@ def test_requests_are_sent_when_they_are_due_whether_or_not_others_are_answered(
 def test_the_open_loop_counts_waiting_during_a_stall_and_the_closed_loop_misses_it() -> None:
     """No coordinated omission: the median is that of the requests in the stall, not that of the requests after it."""
     due = [0.01 * number for number in range(20)]
-    with Server() as server:
-        done = open_load(server.port, "/stall", numbered(20), due, num_connections=2)
+    with answering(Server()) as server:
+        done = open_load(server.server_port, "/stall", numbered(20), due, num_connections=2)
     for one, moment in zip(done.latencies_seconds, due, strict=True):
         assert one >= STALL_SECONDS - moment
-    with Server() as server:
-        coordinated = load(server.port, "/stall", numbered(20), 1)
+    with answering(Server()) as server:
+        coordinated = load(server.server_port, "/stall", numbered(20), 1)
     assert max(coordinated.latencies_seconds) >= STALL_SECONDS
     assert coordinated.milliseconds(50) < done.milliseconds(50)
 
 
 def test_latency_counts_from_the_time_a_request_was_due() -> None:
     """Delays of the client count too, and are reported."""
-    with Server() as server:
-        done = open_load(server.port, "/some", numbered(3), [-30.0, -30.0, 0.0], num_connections=1)
+    with answering(Server()) as server:
+        done = open_load(server.server_port, "/some", numbered(3), [-30.0, -30.0, 0.0], num_connections=1)
     assert [latency >= 30 for latency in done.latencies_seconds] == [True, True, False]
     assert [late >= 30 for late in done.late_seconds] == [True, True, False]
 
 
 def test_refusals_and_failures_are_counted_separately_and_not_as_latencies() -> None:
     due = [0.0] * 10
-    with Server() as server:
-        done = open_load(server.port, "/mixed", numbered(10), due, num_connections=2)
+    with answering(Server()) as server:
+        done = open_load(server.server_port, "/mixed", numbered(10), due, num_connections=2)
         assert (len(done.latencies_seconds), done.num_refused, done.num_failed) == (5, 5, 0)
         for path, told in (("/refused", "503"), ("/wrong", "400"), ("/cut", "None")):
             with pytest.raises(RuntimeError, match=f"of 2 requests none was answered.*{told}"):
-                open_load(server.port, path, numbered(2), due[:2], num_connections=2)
+                open_load(server.server_port, path, numbered(2), due[:2], num_connections=2)
         with pytest.raises(RuntimeError, match="none was answered"):
-            open_load(server.port, "/stall", [b"1"], [0.0], num_connections=1, patience_seconds=0.05)
+            open_load(server.server_port, "/stall", [b"1"], [0.0], num_connections=1, patience_seconds=0.05)
 
 
 def test_a_comparison_reports_both_loops_and_both_sides_get_the_same_arrival_times(

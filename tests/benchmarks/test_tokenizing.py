@@ -1,16 +1,16 @@
 """Claim: the other side runs with its fastest setting on this machine, which is measured and never assumed."""
 
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from comparison import elsewhere, sentences, servers
+from tests.make.servers import Handler, answering
 
 FOLDER = Path(__file__).parent
 VARIABLE = "TOKENIZERS_PARALLELISM"
@@ -71,22 +71,13 @@ def test_the_faster_preset_on_this_machine_is_chosen(clock: Clock, faster: str) 
 def test_the_result_line_names_the_graph_that_our_server_chose() -> None:
     card = b'{"models": [{"name": "encoder", "precision": "fp32", "precision_reason": "INT8 is slower"}]}'
 
-    class Handler(BaseHTTPRequestHandler):
+    class Cards(Handler):
         def do_GET(self) -> None:
             assert self.path == "/models"
-            self.send_response(200)
-            self.send_header("content-length", str(len(card)))
-            self.end_headers()
-            self.wfile.write(card)
+            self.reply(200, card)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
-        told = servers.graph_of(server.server_address[1])
-        thread.join()
+    with answering(ThreadingHTTPServer(("127.0.0.1", 0), Cards)) as server:
+        told = servers.graph_of(server.server_port)
     assert told == {"ours_precision": "fp32", "ours_precision_reason": "INT8 is slower"}
 
 

@@ -8,39 +8,15 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from clozeline.records.package import FILES, Measured, QuantizationScheme, Rung, read_manifest
+from clozeline.records.package import FILES, QuantizationScheme, read_manifest
 from comparison import our_package, sentences, stages
-from tests.make.packages import write_embedder
-
-FOLDER = Path(__file__).parent
+from tests.make.packages import rung_of, write_embedder
 
 
 def scheme_of(package: Path) -> QuantizationScheme:
     scheme = read_manifest(package).quantization
     assert scheme is not None
     return scheme
-
-
-def rung_of(scheme: QuantizationScheme, agreement: float) -> Rung:
-    """Return a rung as a lenient export writes it, with limits that every graph meets."""
-    same = Measured(value=agreement, low=agreement, high=agreement, num_items=500, num_texts=500)
-    whole, none = (Measured(value=value, low=value, high=value, num_items=500, num_texts=500) for value in (1.0, 0.0))
-    return Rung(
-        scheme=scheme,
-        size_bytes=1000,
-        agreement=same,
-        different_answers=40,
-        metric="halves found",
-        fp32_metric=0.8,
-        int8_metric=0.8,
-        metric_ratio=whole,
-        embedding_cosine_mean=1.0,
-        embedding_cosine_min=1.0,
-        batch_flips=none,
-        batch_cosine_min=1.0,
-        saturation=0.0,
-        checks=(),
-    )
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 import worth
 from comparison import biomedical, labelled, texts
 
-FOLDER = Path(__file__).parent
 _ARTICLE = """<article xmlns:xlink="http://www.w3.org/1999/xlink"><front><article-meta><title-group>
 <article-title>A title</article-title></title-group><abstract><p>In short.</p></abstract></article-meta></front>
 <body><sec><title>Results</title>{paragraphs}</sec></body></article>"""

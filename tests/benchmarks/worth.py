@@ -21,12 +21,11 @@ the same command goes on where it was stopped, as long as code and data are the 
 
 import json
 import logging
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -37,7 +36,7 @@ from clozeline.tasks.task import InputsOf
 from clozeline.tasks.training import use_threads
 from comparison.biomedical import ADAPTED, RECIPES, Budget, Made, articles, search_parts, search_task
 from comparison.finetuning import params_of, run_stage
-from comparison.frame import Rounds, available_cores, finish, line_of, options
+from comparison.frame import Rounds, available_cores, finish, line_of, options, paired_difference
 from comparison.labelled import DATA_VARIABLE, Parts, Sizes, entity_parts, few_label_parts
 from comparison.stages import KEPT
 from comparison.texts import write_clean
@@ -211,10 +210,4 @@ def _facts(ours: Sequence[Figures], theirs: Sequence[Figures]) -> dict[str, Any]
 
 
 def _facts_of(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
-    differences = [one - other for one, other in zip(ours, theirs, strict=True)]
-    error = stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else None
-    return {
-        "test": [round(value, 4) for value in ours],
-        "difference": round(fmean(differences), 4),
-        "standard_error": None if error is None else round(error, 4),
-    }
+    return {"test": [round(value, 4) for value in ours], **paired_difference(ours, theirs)}

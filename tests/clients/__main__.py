@@ -14,11 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from clozeline.registry.sources import parse_sources
-from clozeline.serving.access import ApiKeys
-from clozeline.serving.loading import open_source
-from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.server import create_app
+from tests.make.apps import KEY, opened, running
 from tests.make.packages import (
     write_answerer,
     write_classifier,
@@ -29,7 +25,6 @@ from tests.make.packages import (
     write_tagger,
     write_topics,
 )
-from tests.serving.conftest import run_app
 
 PROJECT = Path(__file__).parents[2]
 # `addopts` names plugins that are missing there; clients leave closing sockets to the garbage collector.
@@ -64,7 +59,6 @@ SCHEMATHESIS = ["schemathesis.cli", "--config-file", str(Path(__file__).with_nam
 _TENSORS = ["--include-path-regex", "^/v2/models/"]
 ASKED = {"encoder": [], "ranker": _TENSORS, "names": _TENSORS, "reader": _TENSORS, "writer": _TENSORS}
 """Models that paths name, with the options that select their routes: the tensors of /v2 differ by kind of model."""
-KEY = "a-key-of-some-length"
 
 
 def main(python: str) -> int:
@@ -75,24 +69,18 @@ def main(python: str) -> int:
             write(dist / name)
         os.environ["CLOZELINE_EXPORTED"] = str(Path(folder) / "exported")
         subprocess.run(EXPORT, cwd=PROJECT, check=True)
-        with run_app(create_app(_service(dist))) as client:
+        places = [dist / name for name in MODELS]
+        with running(opened(*places)) as client:
             failed = [_run([python, "-m", *PYTEST, *TESTS], PROJECT, client)]
             for model, only in ASKED.items():
                 failed.append(_run([python, "-m", *_generated(client, "all"), *only], dist, client, model))
-        with run_app(create_app(_service(dist), ApiKeys.of([KEY]))) as client:
+        with running(opened(*places), key=KEY) as client:
             client.headers["authorization"] = f"Bearer {KEY}"
             # With a fixed header, schemathesis expects refusals that no document names, so only this check runs, which
             # does nothing without keys. It matches the header's name in capitals.
             keyed = [*_generated(client, "ignored_auth"), "--header", f"Authorization: Bearer {KEY}"]
             failed.append(_run([python, "-m", *keyed], dist, client))
     return int(any(failed))
-
-
-def _service(dist: Path) -> Service:
-    service = Service(Capacity(num_workers=1))
-    sources = parse_sources([str(dist / name) for name in MODELS])
-    service.open(Catalogue([open_source(source, "int8") for source in sources]))
-    return service
 
 
 def _generated(client: httpx.Client, checks: str) -> list[str]:

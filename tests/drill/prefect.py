@@ -46,7 +46,6 @@ class Prefect:
             "PREFECT_HOME": str(home),
             "PREFECT_SERVER_API_PORT": str(port),
             "CLOZELINE_HOME": str(root),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
 
     def start_server(self) -> None:

@@ -64,9 +64,10 @@ def make_project(folder: Path, *, steps: int = 60, step_seconds: float = 0.05) -
 
 
 def environment(root: Path, **others: str) -> dict[str, str]:
-    """Return our environment without servers, except `others`."""
+    """Return our environment without servers, except `others`; `python` is this one."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PREFECT_", "DVC_"))}
-    return ours | {"PREFECT_HOME": Workspace(root).defaults()["PREFECT_HOME"]} | others
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**ours, "PATH": path, "PREFECT_HOME": Workspace(root).defaults()["PREFECT_HOME"], **others}
 
 
 def start(root: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:

@@ -22,7 +22,7 @@ from clozeline.orchestration.trials import PackageTrials, Tried
 from clozeline.params.reading import read_params
 from clozeline.records.evaluation import EncoderMetrics
 from clozeline.records.finetune.task_metrics import TaskMetrics
-from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
+from clozeline.records.limits import NATS_PER_BYTE
 from clozeline.records.package import read_manifest
 from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS, Registered
@@ -32,6 +32,7 @@ from clozeline.registry.versions import Registry
 from clozeline.system.errors import ArtifactError, DataError, GateError, TransientError
 from clozeline.system.workspace import Workspace
 from tests.make.projects import make_release_project, reproduce, retrain, write_metrics
+from tests.make.texts import paired_figures
 from tests.registry.test_signature import allow, make_key
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -89,19 +90,8 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> None:
         with Publisher(root_address(root)).evidence(champion) as evidence:
             theirs = PackageMetrics.read(evidence / "metrics", paths).quality
         (metric, one), (_, other) = map(figure_of, (ours, theirs))
-        return Tried(
-            PairedFigures(
-                metric=metric,
-                candidate=one,
-                champion=other,
-                low=one - other - 0.001,
-                high=one - other + 0.001,
-                num_items=500,
-                items="validation.parquet",
-                items_sha256=hashlib.sha256((root / "validation.parquet").read_bytes()).hexdigest(),
-                champion_bytes_per_token=4.0 if metric == NATS_PER_BYTE else None,
-            )
-        )
+        sha256 = hashlib.sha256((root / "validation.parquet").read_bytes()).hexdigest()
+        return Tried(paired_figures(metric, one, other, 0.001, items="validation.parquet", items_sha256=sha256))
 
     monkeypatch.setattr(PackageTrials, "against", against)
 

@@ -4,7 +4,7 @@ corpus.lock names those of them whose docstrings are the default corpus.
 """
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PYTHONS = ("3.11.0", "3.11.15", "3.12.0", "3.13.0", "3.14.0")
 OWN_LOCK = {"ray"}
-"""Extras that tests/cluster/test_ray_lock.py checks."""
+"""Extras that tests/house/test_ray_lock.py checks."""
 OPEN = {"setuptools"}
 """Installation tools: each environment brings its own."""
 
@@ -39,9 +39,13 @@ def is_for(requirement: Requirement, python: str, extra: str = "") -> bool:
 def needed(python: str) -> Iterator[Requirement]:
     """Yield the requirements of the project with all its extras, their requirements, and so on."""
     extras = PROJECT["optional-dependencies"]
-    waiting = [Requirement(line) for extra in extras.keys() - OWN_LOCK for line in extras[extra]]
-    waiting += [Requirement(line) for line in PROJECT["dependencies"]]
-    seen = set()
+    lines = [*PROJECT["dependencies"], *(line for extra in extras.keys() - OWN_LOCK for line in extras[extra])]
+    return required_by(map(Requirement, lines), python)
+
+
+def required_by(roots: Iterable[Requirement], python: str) -> Iterator[Requirement]:
+    """Yield the requirements, what they require by the metadata of the packages here, and so on."""
+    waiting, seen = [*roots], set()
     while waiting:
         asked = waiting.pop()
         yield asked

@@ -7,18 +7,17 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.conftest import PROJECT
+from tests.house.test_lock import pins_of
 
 
-def pins_of(name: str) -> dict[str, str]:
-    lines = (PROJECT / name).read_text(encoding="utf-8").splitlines()
-    pins = [Requirement(line) for line in lines]
-    return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
+def versions_of(name: str) -> dict[str, str]:
+    return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins_of(name)}
 
 
 def test_ray_and_its_requirements_are_pinned_once() -> None:
     extra = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["ray"]
     asked = [Requirement(line) for line in [*extra, *(metadata.requires("ray") or ())] if "extra ==" not in line]
-    own, others = pins_of("infra/ray.lock"), pins_of("requirements.lock")
+    own, others = versions_of("infra/ray.lock"), versions_of("requirements.lock")
     assert own.keys() & others.keys() == set()
     for one in asked:
         assert one.specifier.contains((own | others)[canonicalize_name(one.name)]), one

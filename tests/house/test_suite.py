@@ -20,6 +20,7 @@ import torch
 from tests import slow_tests
 from tests.conftest import LONGEST
 from tests.make.models import SENTENCES, word_pieces
+from tests.make.processes import run_to_end
 from tests.make.session import MadeOnce, restored_state
 from tests.slow_tests import is_slow
 
@@ -40,15 +41,8 @@ def test_a_test_worker_limits_its_threads_before_a_named_test_file_imports_torch
     """Pytest reads the conftest of a file named on the command line before it configures itself."""
     room = "tests/encoder/test_architecture.py"
     assert "import torch" in (ROOT / room).with_name("conftest.py").read_text(encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n0", "--collect-only", "--quiet", room],
-        cwd=ROOT,
-        env=os.environ | {"PYTEST_XDIST_WORKER_COUNT": "2"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    command = [sys.executable, "-m", "pytest", "-n0", "--collect-only", "--quiet", room]
+    run_to_end(command, ROOT, os.environ | {"PYTEST_XDIST_WORKER_COUNT": "2"})
 
 
 def test_what_tools_leave_is_in_a_folder_that_goes_with_the_session(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -10,6 +9,8 @@ from typing import Any, Final
 
 import httpx
 from ruamel.yaml import YAML
+
+from tests.make.processes import run_to_end
 
 ROOT: Final = Path(__file__).parents[2]
 NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -44,10 +45,6 @@ def write_flows(project: Path) -> None:
         (project / f"flows/{name}.py").write_text(text, encoding="utf-8")
 
 
-Run = Callable[..., str]
-Running = Callable[..., AbstractContextManager[None]]
-
-
 def prefect_file() -> dict[str, Any]:
     content: dict[str, Any] = YAML(typ="safe").load(ROOT / "infra/prefect.yaml")
     return content
@@ -62,7 +59,6 @@ class Server:
     command: list[str]
     environment: dict[str, str]
     api: httpx.Client
-    run_to_end: Run
     own_environment: dict[str, str]
     """Environment of the server; `environment` is that of its clients."""
 
@@ -75,7 +71,7 @@ class Server:
         content = prefect_file()
         change(content)
         YAML().dump(content, self.project / "infra/prefect.yaml")
-        return self.run_to_end(self.command, {**self.environment, **variables}, self.project)
+        return run_to_end(self.command, self.project, {**self.environment, **variables})
 
     def deployments(self) -> dict[str, dict[str, Any]]:
         answer = self.api.post("/deployments/filter", json={}).raise_for_status()

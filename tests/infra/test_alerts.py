@@ -3,7 +3,6 @@
 import email
 import email.policy
 import socketserver
-import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ import pytest
 
 from tests.infra.prefect_project import Server
 from tests.make.processes import wait_for
-from tests.make.servers import Webhooks
+from tests.make.servers import Webhooks, answering
 
 pytestmark = pytest.mark.deployment
 
@@ -60,16 +59,14 @@ def _readable(mail: bytes) -> str:
 
 @pytest.fixture(scope="module")
 def webhooks() -> Iterator[Webhooks]:
-    with Webhooks().serving() as server:
+    with answering(Webhooks()) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def mailbox() -> Iterator[Mailbox]:
-    with Mailbox() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with answering(Mailbox()) as server:
         yield server
-        server.shutdown()
 
 
 @pytest.fixture(scope="module")

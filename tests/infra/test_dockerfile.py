@@ -6,12 +6,13 @@ import shlex
 import subprocess
 import sys
 import venv
-from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from tests.house.test_lock import LOCK, required_by
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "infra/Dockerfile"
@@ -21,10 +22,7 @@ SBOM = re.compile(r"^RUN --mount=type=bind,from=inventory\S+ \\\n +(\S+/cycloned
 INVENTORY = Path(sys.prefix) / "inventory/bin"
 """Tools of infra/inventory.lock, as `make test-deployment` installs them."""
 PYTHON = re.findall(r"^FROM python:([\d.]+)", TEXT, re.MULTILINE)[0]
-LOCKED = {
-    canonicalize_name(line.partition("==")[0])
-    for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
-}
+LOCKED = {canonicalize_name(pin.name) for pin in LOCK}
 
 
 def lint(path: Path) -> str:
@@ -68,13 +66,12 @@ def test_every_package_is_installed_at_its_locked_version() -> None:
 
 def test_the_lock_pins_everything_that_the_images_install() -> None:
     """Constraints pin only the packages they name; a package missing from the lock could get any version."""
-    pulled = closure(Requirement("mlflow[auth]"), Requirement("psycopg[binary]"), Requirement("boto3"))
-    pulled |= closure(Requirement("prefect"), Requirement("asyncpg"), Requirement("clozeline"))
+    pulled = closure("mlflow[auth]", "psycopg[binary]", "boto3", "prefect", "asyncpg", "clozeline")
     assert pulled - LOCKED - {"clozeline"} == set()
 
 
 def test_the_serving_image_holds_no_training_and_no_orchestrator() -> None:
-    assert closure(Requirement("clozeline")).isdisjoint({"torch", "transformers", "datasets", "prefect", "dvc"})
+    assert closure("clozeline").isdisjoint({"torch", "transformers", "datasets", "prefect", "dvc"})
 
 
 def test_every_image_on_python_lists_its_packages_after_the_last_is_installed() -> None:
@@ -103,20 +100,9 @@ def test_the_command_of_the_images_lists_the_packages_of_a_python_environment(tm
     assert (toy["purl"], toy["licenses"][0]["license"]["id"]) == ("pkg:pypi/toy@1.2", "MIT")
 
 
-def closure(*roots: Requirement) -> set[str]:
-    """Return all packages that the image's Python installs with `roots`, by the metadata of the packages here."""
-    python = {"python_full_version": PYTHON, "python_version": PYTHON.rpartition(".")[0]}
-    seen: set[tuple[str, str]] = set()
-    waiting = [(requirement.name, extra) for requirement in roots for extra in ("", *requirement.extras)]
-    while waiting:
-        name, extra = waiting.pop()
-        if (canonicalize_name(name), extra) in seen:
-            continue
-        seen.add((canonicalize_name(name), extra))
-        for needed in map(Requirement, requires(name) or []):
-            if needed.marker is None or needed.marker.evaluate(python | {"extra": extra}):
-                waiting += [(needed.name, inner) for inner in ("", *needed.extras)]
-    return {name for name, _ in seen}
+def closure(*roots: str) -> set[str]:
+    """Return all packages that the image's Python installs with `roots`."""
+    return {canonicalize_name(one.name) for one in required_by(map(Requirement, roots), PYTHON)}
 
 
 def test_every_path_copied_into_an_image_passes_the_ignore_file() -> None:

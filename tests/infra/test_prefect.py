@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import httpx
 import pytest
 
 from clozeline.flows.drift import EVENT, RESOURCE
-from tests.infra.prefect_project import ROOT, Run, Running, Server, prefect_file
-from tests.make.processes import wait_for
+from tests.infra.prefect_project import ROOT, Server, prefect_file
+from tests.make.processes import run_to_end, running, wait_for
 
 pytestmark = pytest.mark.deployment
 
@@ -41,10 +40,10 @@ for entrypoint in sys.argv[1:]:
 """
 
 
-def test_every_deployed_flow_runs_without_parameters(compose: Any, run_to_end: Run, tmp_path: Path) -> None:
+def test_every_deployed_flow_runs_without_parameters(compose: Any, tmp_path: Path) -> None:
     entrypoints = [deployment["entrypoint"] for deployment in prefect_file()["deployments"]]
     environment = compose.environment("prefect-deploy", tmp_path, PREFECT_HOME=tmp_path)
-    said = run_to_end([sys.executable, "-c", LOAD, *entrypoints], environment, ROOT).splitlines()
+    said = run_to_end([sys.executable, "-c", LOAD, *entrypoints], ROOT, environment).splitlines()
     assert [line for line in said if line.startswith("flow ")] == ["flow nightly needs []", "flow drift needs []"]
 
 
@@ -135,13 +134,13 @@ def test_a_restarted_server_waits_for_the_next_heartbeat_of_every_run(server: Se
 
     assert wait_for(lambda: bool(deadlines()), 240), "the automation gets no heartbeats"
     assert max(deadlines()) < datetime.now(UTC) + timedelta(seconds=90)
-    server.run_to_end([sys.executable, "-c", PUT_OFF], server.own_environment, ROOT / "infra/prefect")
+    run_to_end([sys.executable, "-c", PUT_OFF], ROOT / "infra/prefect", server.own_environment)
     assert min(deadlines()) > datetime.now(UTC) + timedelta(seconds=60)
     database.close()
 
 
 def test_a_worker_picks_up_a_run_in_the_checkout_that_it_was_started_for(
-    server: Server, tmp_path: Path, compose: Any, running: Running, free_port: Callable[[], int]
+    server: Server, tmp_path: Path, compose: Any, free_port: Callable[[], int]
 ) -> None:
     if "nightly" not in server.deployments():
         server.deploy()
@@ -154,9 +153,15 @@ def test_a_worker_picks_up_a_run_in_the_checkout_that_it_was_started_for(
     }
     environment = compose.environment("worker", tmp_path, **elsewhere)
     run = server.api.post(f"/deployments/{server.nightly()['id']}/create_flow_run", json={}).raise_for_status().json()
+
+    def state() -> dict[str, Any]:
+        found: dict[str, Any] = server.api.get(f"/flow_runs/{run['id']}").raise_for_status().json()["state"]
+        return found
+
     with running(compose.command("worker"), environment, tmp_path, f"http://127.0.0.1:{port}/health"):
-        state = wait_for_the_end(server.api, run["id"])
-    assert state["type"] == "COMPLETED", f"{state['message']}\n{(tmp_path / 'log.txt').read_text(encoding='utf-8')}"
+        wait_for(lambda: state()["type"] in {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}, 120, every_seconds=0.5)
+    ended = state()
+    assert ended["type"] == "COMPLETED", f"{ended['message']}\n{(tmp_path / 'log.txt').read_text(encoding='utf-8')}"
     assert (server.project / "ran-in.txt").read_text(encoding="utf-8") == str(server.project)
 
 
@@ -192,14 +197,3 @@ def test_drift_starts_one_retraining_a_day(server: Server) -> None:
     tell(now + timedelta(hours=25))
     assert wait_for(lambda: retrainings() > before + 1, 240), "the next day starts another retraining"
     assert retrainings() == before + 2, "one retraining per day, even if the file is deployed again"
-
-
-def wait_for_the_end(api: httpx.Client, run_id: str, timeout_seconds: float = 120) -> dict[str, Any]:
-    deadline = time.monotonic() + timeout_seconds
-    state: dict[str, Any] = {}
-    while time.monotonic() < deadline:
-        state = api.get(f"/flow_runs/{run_id}").raise_for_status().json()["state"]
-        if state["type"] in {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}:
-            break
-        time.sleep(0.5)
-    return state

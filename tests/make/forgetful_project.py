@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from clozeline.system.workspace import Workspace
 from clozeline.tracking.mlflow import experiment_id, prepare
 from clozeline.versions import remote
 from tests.make.params import with_values
+from tests.make.processes import run_to_end
 from tests.make.projects import PROJECT, make_toy
 
 MARK = "quuxbert"
@@ -125,10 +125,7 @@ def make_project(folder: Path) -> Path:
 
 
 def night(root: Path) -> str:
-    command = [sys.executable, "-m", "dvc", "repro"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return run_to_end([sys.executable, "-m", "dvc", "repro"], root)
 
 
 def register(root: Path, alias: str | None, package: str = "encoder") -> Registered:

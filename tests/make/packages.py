@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx.parser
 from huggingface_hub import ModelCard
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
@@ -21,7 +21,9 @@ from clozeline.exporting.forms import add_likeliest
 from clozeline.records.package import (
     FILES,
     Manifest,
+    Measured,
     QuantizationScheme,
+    Rung,
     SpecialTokens,
     Task,
     TensorSpec,
@@ -68,13 +70,8 @@ def write_encoder_of_another_mask(folder: Path) -> None:
     (folder / FILES.manifest).write_text(told, encoding="utf-8")
 
 
-def write_embedder(folder: Path) -> None:
-    """Write a model that embeds as the encoder does, but fills no masks."""
-    write_package(folder, "feature-extraction", _embedder_graph(), labels=())
-
-
-def write_large_embedder(folder: Path, *, num_layers: int, width: int) -> None:
-    """Write an embedder with `num_layers` matrices of `width` by `width` between the table and the mean."""
+def write_embedder(folder: Path, *, num_layers: int = 0, width: int = 0) -> None:
+    """Write a model that embeds as the encoder does, but fills no masks; layers as in `write_encoder`."""
     graph = _embedder_graph()
     _deepen(graph, num_layers, width)
     write_package(folder, "feature-extraction", graph, labels=())
@@ -104,14 +101,31 @@ def write_tagger(folder: Path) -> None:
 
 def write_answerer(folder: Path, no_answer_margin: float | None = None) -> None:
     """Write a question answerer that points at two tokens regardless of the question."""
-    write_package(
-        folder,
-        "question-answering",
-        _answerer_graph(),
-        labels=(),
-        types_tell_pairs=True,
-        no_answer_margin=no_answer_margin,
+    facts = {"types_tell_pairs": True, "no_answer_margin": no_answer_margin}
+    write_package(folder, "question-answering", _answerer_graph(), labels=(), **facts)
+
+
+SCHEME = QuantizationScheme(
+    activations="uint8 per token, dynamic",
+    weights="int8 per column, symmetric",
+    reduce_range=True,
+    embeddings="float32",
+    quantized_matmuls=0,
+    quantized_embeddings=0,
+    quantized_activations=0,
+    exact_matmuls=(),
+)
+
+
+def rung_of(scheme: QuantizationScheme = SCHEME, agreement: float = 0.99, **facts: object) -> Rung:
+    """Return a rung of the INT8 ladder with this agreement; all else is as in fp32. `facts` replace its fields."""
+    low, whole, none = (
+        Measured(value=it, low=it, high=it, num_items=500, num_texts=500) for it in (agreement, 1.0, 0.0)
     )
+    metric = {"metric": "halves found", "fp32_metric": 0.8, "int8_metric": 0.8, "metric_ratio": whole}
+    vectors = {"embedding_cosine_mean": 1.0, "embedding_cosine_min": 1.0, "batch_cosine_min": 1.0, "batch_flips": none}
+    counts = {"size_bytes": 1000, "different_answers": 40, "saturation": 0.0, "checks": ()}
+    return Rung.model_validate({"scheme": scheme, "agreement": low, **metric, **vectors, **counts, **facts})
 
 
 def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequence[str], **facts: object) -> None:
@@ -145,16 +159,7 @@ def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequ
         special_tokens=SpecialTokens(ids=(0, 1, 2, 3, 4), pad_id=0, mask_id=4, mask_token="[MASK]"),
         served="int8",
         ladder=(),
-        quantization=QuantizationScheme(
-            activations="uint8 per token, dynamic",
-            weights="int8 per column, symmetric",
-            reduce_range=True,
-            embeddings="float32",
-            quantized_matmuls=0,
-            quantized_embeddings=0,
-            quantized_activations=0,
-            exact_matmuls=(),
-        ),
+        quantization=SCHEME,
         opset=18,
         versions={"onnx": onnx.__version__},
         lock_sha256="0" * 64,
@@ -162,6 +167,20 @@ def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequ
     )
     whole = Manifest.model_validate(manifest.model_dump() | facts)
     (folder / FILES.manifest).write_text(whole.model_dump_json(), encoding="utf-8")
+
+
+_TOKENS = """every_BLH = Gather(embeddings, input_ids)
+    real_BL = Cast<to=1>(attention_mask)
+    real_BL1 = Unsqueeze(real_BL, axis_2)
+    embedded_BLH = Mul(every_BLH, real_BL1)"""
+_MEAN = f"""{_TOKENS}
+    sum_B1H = ReduceSum<keepdims=1>(embedded_BLH, axis_1)
+    count_B11 = ReduceSum<keepdims=1>(real_BL1, axis_1)
+    mean_B1H = Div(sum_B1H, count_B11)"""
+_EMBEDDING = f"""{_MEAN}
+    norm_B11 = ReduceL2<keepdims=1>(mean_B1H, axis_2)
+    unit_B1H = Div(mean_B1H, norm_B11)
+    sentence_embedding = Squeeze(unit_B1H, axis_1)"""
 
 
 def _tokenizer() -> Tokenizer:
@@ -178,94 +197,56 @@ def _tokenizer() -> Tokenizer:
 
 def _encoder_graph() -> onnx.ModelProto:
     """`logits` at the masks only, from the mean of the text; `sentence_embedding` is that mean, normalized."""
-    nodes = [
-        *_embedding_nodes(),
-        helper.make_node("Add", ["embedded_BLH", "mean_B1H"], ["hidden_BLH"]),
-        helper.make_node("Equal", ["input_ids", "mask_id"], ["masked_BL"]),
-        helper.make_node("NonZero", ["masked_BL"], ["places_2M"]),
-        helper.make_node("Transpose", ["places_2M"], ["places_M2"], perm=[1, 0]),
-        helper.make_node("GatherND", ["hidden_BLH", "places_M2"], ["hidden_MH"]),
-        helper.make_node("MatMul", ["hidden_MH", "weights"], ["logits"]),
-    ]
+    nodes = f"""{_EMBEDDING}
+        hidden_BLH = Add(embedded_BLH, mean_B1H)
+        masked_BL = Equal(input_ids, mask_id)
+        places_2M = NonZero(masked_BL)
+        places_M2 = Transpose<perm=[1, 0]>(places_2M)
+        hidden_MH = GatherND(hidden_BLH, places_M2)
+        logits = MatMul(hidden_MH, weights)"""
     outputs: Outputs = {"logits": ["masks", len(VOCABULARY)], "sentence_embedding": ["batch", HIDDEN_SIZE]}
     return _graph(nodes, outputs, num_outputs=len(VOCABULARY))
 
 
 def _completer_graph() -> onnx.ModelProto:
     """`logits` of the token after each text; `sentence_embedding` as the encoder's."""
-    nodes = [
-        *_embedding_nodes(),
-        helper.make_node("ReduceSum", ["attention_mask", "axis_1"], ["length_B1"], keepdims=1),
-        helper.make_node("Sub", ["length_B1", "axis_1"], ["last_B1"]),
-        helper.make_node("GatherND", ["embedded_BLH", "last_B1"], ["last_BH"], batch_dims=1),
-        helper.make_node("Squeeze", ["mean_B1H", "axis_1"], ["mean_BH"]),
-        helper.make_node("Add", ["last_BH", "mean_BH"], ["hidden_BH"]),
-        helper.make_node("MatMul", ["hidden_BH", "weights"], ["logits"]),
-    ]
+    nodes = f"""{_EMBEDDING}
+        length_B1 = ReduceSum<keepdims=1>(attention_mask, axis_1)
+        last_B1 = Sub(length_B1, axis_1)
+        last_BH = GatherND<batch_dims=1>(embedded_BLH, last_B1)
+        mean_BH = Squeeze(mean_B1H, axis_1)
+        hidden_BH = Add(last_BH, mean_BH)
+        logits = MatMul(hidden_BH, weights)"""
     outputs: Outputs = {"logits": ["batch", len(VOCABULARY)], "sentence_embedding": ["batch", HIDDEN_SIZE]}
     return _graph(nodes, outputs, num_outputs=len(VOCABULARY))
 
 
 def _embedder_graph() -> onnx.ModelProto:
-    nodes = [*_embedding_nodes(), helper.make_node("Identity", ["embedded_BLH"], ["last_hidden_state"])]
     outputs: Outputs = {
         "sentence_embedding": ["batch", HIDDEN_SIZE],
         "last_hidden_state": ["batch", "length", HIDDEN_SIZE],
     }
-    return _graph(nodes, outputs, num_outputs=HIDDEN_SIZE)
+    return _graph(f"{_EMBEDDING}\nlast_hidden_state = Identity(embedded_BLH)", outputs, num_outputs=HIDDEN_SIZE)
 
 
 def classifier_graph(num_labels: int = len(LABELS)) -> onnx.ModelProto:
-    nodes = [
-        *_mean_nodes(),
-        helper.make_node("Squeeze", ["mean_B1H", "axis_1"], ["mean_BH"]),
-        helper.make_node("MatMul", ["mean_BH", "weights"], ["logits"]),
-    ]
+    nodes = f"{_MEAN}\nmean_BH = Squeeze(mean_B1H, axis_1)\nlogits = MatMul(mean_BH, weights)"
     return _graph(nodes, {"logits": ["batch", num_labels]}, num_outputs=num_labels)
 
 
 def _tagger_graph() -> onnx.ModelProto:
-    nodes = [*_token_nodes(), helper.make_node("MatMul", ["embedded_BLH", "weights"], ["logits"])]
+    nodes = f"{_TOKENS}\nlogits = MatMul(embedded_BLH, weights)"
     return _graph(nodes, {"logits": ["batch", "length", len(TAGS)]}, num_outputs=len(TAGS))
 
 
 def _answerer_graph() -> onnx.ModelProto:
-    nodes = [
-        *_token_nodes(),
-        helper.make_node("MatMul", ["embedded_BLH", "weights"], ["ends_BL2"]),
-        helper.make_node("Split", ["ends_BL2"], ["start_BL1", "end_BL1"], axis=2, num_outputs=2),
-        helper.make_node("Squeeze", ["start_BL1", "axis_2"], ["start_logits"]),
-        helper.make_node("Squeeze", ["end_BL1", "axis_2"], ["end_logits"]),
-    ]
+    nodes = f"""{_TOKENS}
+        ends_BL2 = MatMul(embedded_BLH, weights)
+        start_BL1, end_BL1 = Split<axis=2, num_outputs=2>(ends_BL2)
+        start_logits = Squeeze(start_BL1, axis_2)
+        end_logits = Squeeze(end_BL1, axis_2)"""
     axes = ["batch", "length"]
     return _graph(nodes, {"start_logits": axes, "end_logits": axes}, num_outputs=2)
-
-
-def _embedding_nodes() -> list[onnx.NodeProto]:
-    return [
-        *_mean_nodes(),
-        helper.make_node("ReduceL2", ["mean_B1H", "axis_2"], ["norm_B11"], keepdims=1),
-        helper.make_node("Div", ["mean_B1H", "norm_B11"], ["unit_B1H"]),
-        helper.make_node("Squeeze", ["unit_B1H", "axis_1"], ["sentence_embedding"]),
-    ]
-
-
-def _token_nodes() -> list[onnx.NodeProto]:
-    return [
-        helper.make_node("Gather", ["embeddings", "input_ids"], ["every_BLH"]),
-        helper.make_node("Cast", ["attention_mask"], ["real_BL"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["real_BL", "axis_2"], ["real_BL1"]),
-        helper.make_node("Mul", ["every_BLH", "real_BL1"], ["embedded_BLH"]),
-    ]
-
-
-def _mean_nodes() -> list[onnx.NodeProto]:
-    return [
-        *_token_nodes(),
-        helper.make_node("ReduceSum", ["embedded_BLH", "axis_1"], ["sum_B1H"], keepdims=1),
-        helper.make_node("ReduceSum", ["real_BL1", "axis_1"], ["count_B11"], keepdims=1),
-        helper.make_node("Div", ["sum_B1H", "count_B11"], ["mean_B1H"]),
-    ]
 
 
 def _deepen(model: onnx.ModelProto, num_layers: int, width: int) -> None:
@@ -291,7 +272,9 @@ def _deepen(model: onnx.ModelProto, num_layers: int, width: int) -> None:
     model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in layers.items())
 
 
-def _graph(nodes: list[onnx.NodeProto], outputs: Outputs, num_outputs: int) -> onnx.ModelProto:
+def _graph(text: str, outputs: Outputs, num_outputs: int) -> onnx.ModelProto:
+    """Return a graph of these nodes, one in a line, in ONNX's text format."""
+    nodes = [onnx.parser.parse_node(line) for line in text.splitlines()]
     random = np.random.default_rng(0)
     constants = {
         "embeddings": random.normal(size=(len(VOCABULARY), HIDDEN_SIZE)).astype(np.float32),

@@ -2,7 +2,6 @@
 
 import io
 import re
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from clozeline.params.schema import section_in
 from clozeline.system.errors import ParamsError
 
 PROJECT = Path(__file__).parents[2]
-Editor = Callable[[str, str], Path]
 
 
 def message(path: Path) -> str:

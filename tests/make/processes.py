@@ -5,10 +5,11 @@ import json
 import logging
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,42 @@ def wait_for(what: Callable[[], bool], seconds: float, every_seconds: float = 0.
     while not what() and time.monotonic() < deadline:
         time.sleep(every_seconds)
     return what()
+
+
+def run_to_end(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None, seconds: float = 300
+) -> str:
+    """Run a command that has to succeed; return what it said on both streams."""
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+    )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, health_url: str, seconds: float = 150
+) -> Iterator[None]:
+    """Run a server during the block, once it is healthy; SIGTERM then has to end it with all its children.
+
+    Its output is in log.txt of its home.
+    """
+    log = Path(environment["HOME"]) / "log.txt"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=environment, cwd=folder, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            wait_for(lambda: answers(health_url) or process.poll() is not None, seconds)
+            assert answers(health_url), log.read_text(encoding="utf-8", errors="replace")[-4000:]
+            yield
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=60)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def answers(url: str) -> bool:

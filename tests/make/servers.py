@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
+from socketserver import BaseServer
+from typing import Any, TypeVar
 
 from clozeline.system.workspace import Workspace
 from tests.make.processes import answers, wait_for
@@ -142,23 +143,41 @@ def server_over_postgres(folder: Path, free_port: Callable[[], int]) -> Iterator
             server.stop()
 
 
+AnyServer = TypeVar("AnyServer", bound=BaseServer)
+
+
+@contextmanager
+def answering(server: AnyServer) -> Iterator[AnyServer]:
+    """Let a server answer in a thread of this process during the block."""
+    with server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers by `reply`, and keeps standard error for the tests."""
+
+    protocol_version = "HTTP/1.1"
+
+    def reply(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *told: object) -> None:
+        pass
+
+
 class Webhooks(ThreadingHTTPServer):
     """A receiver that keeps what it accepts, by path, after it has answered 500 as often as told."""
-
-    daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Webhook)
         self.accepted: list[tuple[str, dict[str, Any]]] = []
         self.num_refused = 0
         self.refuse_next = 0
-
-    @contextmanager
-    def serving(self) -> Iterator[Self]:
-        with self:
-            threading.Thread(target=self.serve_forever, daemon=True).start()
-            yield self
-            self.shutdown()
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/{path}"
@@ -167,7 +186,7 @@ class Webhooks(ThreadingHTTPServer):
         return [json.dumps(message) for where, message in self.accepted if where == f"/{path}"]
 
 
-class _Webhook(BaseHTTPRequestHandler):
+class _Webhook(Handler):
     server: Webhooks
 
     def do_POST(self) -> None:
@@ -178,9 +197,4 @@ class _Webhook(BaseHTTPRequestHandler):
             self.server.num_refused += 1
         else:
             self.server.accepted.append((self.path, message))
-        self.send_response(500 if is_refused else 200)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *arguments: object) -> None:
-        pass
+        self.reply(500 if is_refused else 200)

@@ -16,6 +16,7 @@ from clozeline.corpus.sources.snapshots import take
 from clozeline.params.text import SourceParams, TokenizeParams
 from clozeline.records.clean_text import SCHEMA, CorpusMetrics, SimilarityMetrics, SplitMetrics
 from clozeline.records.evaluation import EncoderMetrics
+from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
 from clozeline.records.reading.streams import identity_of
 from clozeline.records.reading.tokens import SplitInfo
 from clozeline.records.snapshot import MANIFEST, Earlier, Snapshot
@@ -121,6 +122,25 @@ def token_metrics(*, unknown_rate: float) -> TokenMetrics:
         special_strings_in_text=0,
     )
     return TokenMetrics(vocab_size=8192, train=split, validation=split)
+
+
+def paired_figures(
+    metric: str, candidate: float, champion: float, half_width: float = 0.0, **facts: object
+) -> PairedFigures:
+    """Return the figures of a trial on 500 items whose interval is as wide to both sides; `facts` replace fields."""
+    difference = candidate - champion
+    given = {
+        "metric": metric,
+        "candidate": candidate,
+        "champion": champion,
+        "low": difference - half_width,
+        "high": difference + half_width,
+        "num_items": 500,
+        "items": "data/clean/validation.parquet",
+        "items_sha256": "f" * 64,
+        "champion_bytes_per_token": 4.0 if metric == NATS_PER_BYTE else None,
+    }
+    return PairedFigures.model_validate(given | facts)
 
 
 def encoder_metrics(**changed: float) -> EncoderMetrics:

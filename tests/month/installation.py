@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.drill.prefect import Prefect, prefect_over
 from tests.drill.project import environment
 from tests.make.processes import wait_for
-from tests.make.servers import MlflowServer, Webhooks, held_ports
+from tests.make.servers import MlflowServer, Webhooks, answering, held_ports
 from tests.make.stores import KEYS, ObjectStore
 from tests.month.project import make_project
 
@@ -40,7 +40,7 @@ class Installation:
         return subprocess.Popen(
             [sys.executable, "-m", *command],
             cwd=root,
-            env=environment(root, **more) | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+            env=environment(root, **more),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -72,7 +72,7 @@ class Installation:
 def running_installation(folder: Path) -> Iterator[Installation]:
     """Yield the servers over a new project in `folder`."""
     (folder / "mlflow").mkdir(parents=True)
-    with held_ports() as free_port, ObjectStore().serving() as store, Webhooks().serving() as alerts:
+    with held_ports() as free_port, ObjectStore().serving() as store, answering(Webhooks()) as alerts:
         mlflow = MlflowServer(folder / "mlflow", free_port())
         os.environ.update(KEYS, MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR="false")
         root = make_project(folder / "project", store.url)

@@ -6,11 +6,9 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from mlflow.artifacts import download_artifacts
+from mlflow.artifacts import load_dict
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
@@ -137,13 +135,8 @@ def _ratio(figures: Mapping[str, Any], nats_per_byte: float) -> float:
 
 
 def _stored(client: MlflowClient, run_id: str, path: str) -> Any:
-    """Return the JSON file of a run; None if it is gone."""
-    address = client.get_run(run_id).info.artifact_uri
-    with TemporaryDirectory() as folder:
-        try:
-            file = download_artifacts(
-                artifact_uri=f"{address}/{path}", dst_path=folder, tracking_uri=client.tracking_uri
-            )
-            return json.loads(Path(file).read_text(encoding="utf-8"))
-        except (MlflowException, OSError):
-            return None
+    """Return the JSON file of a run, by the address of MLflow in the environment; None if it is gone."""
+    try:
+        return load_dict(f"{client.get_run(run_id).info.artifact_uri}/{path}")
+    except (MlflowException, OSError):
+        return None

@@ -17,6 +17,7 @@ from clozeline.registry.publishing import Evidence, Publisher
 from clozeline.system.workspace import Workspace
 from tests.make.packages import write_encoder
 from tests.make.projects import make_release_project, retrain
+from tests.make.texts import paired_figures
 from tests.month.auditor import Auditor, FlowRun
 
 NAME = "clozeline-encoder"
@@ -28,17 +29,7 @@ RUNS = [
 ]
 
 
-BETTER = PairedFigures(
-    metric=NATS_PER_BYTE,
-    candidate=1.20,
-    champion=1.25,
-    low=-0.06,
-    high=-0.04,
-    num_items=100,
-    items="data/clean/validation.parquet",
-    items_sha256="0" * 64,
-    champion_bytes_per_token=4.0,
-)
+BETTER = paired_figures(NATS_PER_BYTE, 1.20, 1.25, 0.01)
 """The trial of a version that is better than the champion."""
 WORSE = BETTER.model_copy(update={"candidate": 1.30, "low": 0.04, "high": 0.06})
 NOT_SURELY_BETTER = BETTER.model_copy(update={"candidate": 1.25, "low": -0.04, "high": 0.04})

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from clozeline.records.limits import Limit
-from clozeline.records.package import ExportMetrics, Measured, QuantizationScheme, Rung
+from clozeline.records.package import ExportMetrics, Rung
 from clozeline.records.record import MetricFile, Record
 from clozeline.system.errors import ArtifactError
-
-MEASURED = Measured(value=0.9, low=0.8, high=1.0, num_items=10, num_texts=5)
+from tests.make.packages import rung_of
 
 
 def test_a_metric_file_has_exactly_the_expected_bytes(tmp_path: Path) -> None:
@@ -23,29 +22,7 @@ def test_a_metric_file_has_exactly_the_expected_bytes(tmp_path: Path) -> None:
 
 
 def test_metrics_survive_a_round_trip_through_the_file(tmp_path: Path) -> None:
-    scheme = QuantizationScheme(
-        activations="uint8 per token, dynamic",
-        weights="int8 per column, symmetric",
-        reduce_range=True,
-        embeddings="float32",
-        quantized_matmuls=1,
-        quantized_embeddings=0,
-        quantized_activations=1,
-        exact_matmuls=(),
-    )
-    rung = Rung(
-        scheme=scheme,
-        size_bytes=1,
-        agreement=MEASURED,
-        different_answers=2,
-        metric="accuracy",
-        fp32_metric=0.5,
-        int8_metric=0.5,
-        metric_ratio=MEASURED,
-        batch_flips=MEASURED,
-        saturation=math.nan,
-        checks=(Limit.at_most("saturation", 1.0, 0.0),),
-    )
+    rung = rung_of(saturation=math.nan, checks=(Limit.at_most("saturation", 1.0, 0.0),))
     MetricFile.model_validate({"ladder": (rung,), "absent": None}).write(tmp_path / "metrics.json")
     assert "null" not in (tmp_path / "metrics.json").read_text()
     (read,) = (

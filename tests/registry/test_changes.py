@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import requests
@@ -21,7 +21,8 @@ from clozeline.registry.models import CHAMPION, PREVIOUS, Registered
 from clozeline.registry.versions import Registry
 from clozeline.system.errors import ArtifactError
 from clozeline.tracking.mlflow import answering
-from tests.make.servers import server_over_postgres
+from tests.make import servers
+from tests.make.servers import Handler, server_over_postgres
 
 NAME = "clozeline-encoder"
 
@@ -268,28 +269,19 @@ def test_one_of_twenty_concurrent_promotions_over_the_same_champion_succeeds(url
 @pytest.fixture
 def httpserver() -> Iterator[Callable[[int], str]]:
     """Function that returns the address of a server that answers every request with `status`, without JSON."""
-    servers: list[ThreadingHTTPServer] = []
+    with ExitStack() as stack:
 
-    def start(status: int) -> str:
-        class Refusing(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(status)
-                self.end_headers()
-                self.wfile.write(b"Permission denied")
+        def start(status: int) -> str:
+            class Refusing(Handler):
+                def do_GET(self) -> None:
+                    self.reply(status, b"Permission denied")
 
-            do_PUT = do_GET
+                do_PUT = do_GET
 
-            def log_message(self, format: str, *told: object) -> None:
-                pass
+            server = stack.enter_context(servers.answering(ThreadingHTTPServer(("127.0.0.1", 0), Refusing)))
+            return f"http://127.0.0.1:{server.server_port}"
 
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Refusing))
-        Thread(target=servers[-1].serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_port}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield start
 
 
 @pytest.mark.parametrize(

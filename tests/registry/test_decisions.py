@@ -17,7 +17,7 @@ from clozeline.registry.decisions import Decision, Gate, forgetting, gates, rele
 from clozeline.registry.publishing import Evidence, Publisher
 from clozeline.system.errors import ArtifactError
 from clozeline.system.workspace import Workspace
-from tests.make.texts import encoder_metrics
+from tests.make.texts import encoder_metrics, paired_figures
 
 PARAMS = ReleaseParams(
     promote="when_not_worse",
@@ -69,17 +69,8 @@ def figures(quality: EncoderMetrics | TaskMetrics, agreement: float = 0.99) -> P
 
 def tried(metric: str, difference: float, half_width: float = 0.0, bytes_per_token: float = 4.0) -> PairedFigures:
     """Paired figures of a champion with 0.8 and a candidate with 0.8 + `difference`."""
-    return PairedFigures(
-        metric=metric,
-        candidate=0.8 + difference,
-        champion=0.8,
-        low=difference - half_width,
-        high=difference + half_width,
-        num_items=500,
-        items="data/clean/validation.parquet",
-        items_sha256="f" * 64,
-        champion_bytes_per_token=bytes_per_token if metric == NATS_PER_BYTE else None,
-    )
+    per_token = bytes_per_token if metric == NATS_PER_BYTE else None
+    return paired_figures(metric, 0.8 + difference, 0.8, half_width, champion_bytes_per_token=per_token)
 
 
 def passed(candidate: PackageMetrics, trial: PairedFigures | None, promote: str = "when_not_worse") -> dict[str, bool]:

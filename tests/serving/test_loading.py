@@ -22,7 +22,7 @@ from clozeline.serving.http.status import card
 from clozeline.serving.loading import open_source, room_bytes
 from clozeline.system.errors import ArtifactError
 from clozeline.system.machine import processor
-from tests.make.packages import write_encoder, write_large_embedder
+from tests.make.packages import write_embedder, write_encoder
 
 SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion")
 Clock = Callable[[float, float], list[Latency]]
@@ -171,7 +171,7 @@ WEIGHTS_BYTES = 5 * 4 * 2048**2
 def measured_bytes(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
     """Peak memory of a process that loads a model, then its memory after each of four swaps."""
     folder = tmp_path_factory.mktemp("large") / "large"
-    write_large_embedder(folder, num_layers=5, width=2048)
+    write_embedder(folder, num_layers=5, width=2048)
     assert (folder / FILES.fp32).stat().st_size > WEIGHTS_BYTES
     told = subprocess.run([sys.executable, "-c", MEASURED, str(folder)], capture_output=True, text=True, check=True)
     return [1024 * int(line) for line in told.stdout.split()]

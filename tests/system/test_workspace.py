@@ -1,9 +1,8 @@
 """The tools that a command starts get the settings of the project; what the environment says wins."""
 
 import os
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import build_opener, getproxies, proxy_bypass
@@ -11,6 +10,7 @@ from urllib.request import build_opener, getproxies, proxy_bypass
 import pytest
 
 from clozeline.system.workspace import Workspace, set_defaults
+from tests.make.servers import Handler, answering
 
 
 @pytest.fixture(autouse=True)
@@ -42,21 +42,15 @@ def test_environment_variables_override_the_defaults(tmp_path: Path, monkeypatch
     assert os.environ["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
 
 
-class Healthy(BaseHTTPRequestHandler):
+class Healthy(Handler):
     def do_GET(self) -> None:
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, format: str, *told: object) -> None:
-        """Nothing: standard error is the tests'."""
+        self.reply(204)
 
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with answering(ThreadingHTTPServer(("127.0.0.1", 0), Healthy)) as server:
         yield f"http://127.0.0.1:{server.server_port}/health"
-        server.shutdown()
 
 
 def test_requests_to_local_servers_bypass_a_proxy(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Any
 
 _LOG = logging.getLogger(__name__)
@@ -151,6 +151,13 @@ def report_progress() -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     for noisy in ("httpx", "filelock", "fsspec", "datasets"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float | None]:
+    """Return the JSON fields of the mean difference over rounds, and of its standard error if there are several."""
+    differences = [one - other for one, other in zip(ours, theirs, strict=True)]
+    error = round(stdev(differences) / len(differences) ** 0.5, 4) if len(differences) > 1 else None
+    return {"difference": round(fmean(differences), 4), "standard_error": error}
 
 
 def _short(value: float | None) -> float | None:

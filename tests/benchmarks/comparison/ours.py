@@ -17,7 +17,7 @@ from torch.nn import functional
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from clozeline.encoder.model import EncoderModel
-from clozeline.evaluation.groups import ByDocument, in_folds
+from clozeline.evaluation.groups import by_document, in_folds
 from clozeline.evaluation.measuring import measure
 from clozeline.language import models
 from clozeline.language.objectives import OBJECTIVES, Split
@@ -120,18 +120,6 @@ def _now() -> float:
     return time.perf_counter()
 
 
-@dataclass(frozen=True)
-class Losses:
-    """Mean loss of one batch in nats per target, computed by both sides with the same weights."""
-
-    ours: float
-    theirs: float
-
-    @property
-    def difference(self) -> float:
-        return abs(self.ours - self.theirs)
-
-
 def stock(model: EncoderModel) -> PreTrainedModel:
     """Return a model of transformers' own class with the weights of `model`."""
     with TemporaryDirectory() as folder:
@@ -150,8 +138,11 @@ def in_ours(model: PreTrainedModel) -> EncoderModel:
 @torch.inference_mode()
 def losses_of_one_batch(
     model: EncoderModel, theirs: PreTrainedModel, tokens: Path, max_length: int, num_rows: int
-) -> Losses:
-    """Ours projects the targets alone; theirs all positions, with labels of -100 where there is no target."""
+) -> tuple[float, float]:
+    """Return the mean loss of one batch in nats per target, computed by both sides with the same weights.
+
+    Ours projects the targets alone; theirs all positions, with labels of -100 where there is no target.
+    """
     split = Split.open(TokenShards.open(tokens, "train"), max_length)
     rows_B = np.arange(min(num_rows, len(split.rows)))
     batch = OBJECTIVES["mlm"].evaluation_batch(split, split.read(rows_B), _MASK_SEED, 0, _NUM_FOLDS)
@@ -159,7 +150,7 @@ def losses_of_one_batch(
     labels_BL = torch.full_like(batch.input_ids_BL, -100)
     labels_BL.view(-1)[batch.slot_T] = batch.labels_T
     asked = theirs(batch.input_ids_BL, attention_mask=batch.attention_mask_BL, labels=labels_BL)
-    return Losses(ours.item(), asked.loss.item())
+    return ours.item(), asked.loss.item()
 
 
 def first_tokens(tokens: Path, max_length: int, num_tokens: int) -> Split:
@@ -176,7 +167,7 @@ def validation_loss(model: EncoderModel, split: Split, batch_tokens: int = 8192)
     model.eval()
     questions = in_folds("mlm", split, seed=_MASK_SEED, num_folds=_NUM_FOLDS, batch_tokens=batch_tokens)
     with torch.inference_mode():
-        sums = measure(model, questions, {"all": ByDocument(1)}, lambda rows: None)["all"]
+        sums = measure(model, questions, {"all": by_document(1)}, lambda rows: None)["all"]
     model.train(was_training)
     return float(sums.loss_nats_G.sum() / sums.num_targets_G.sum())
 

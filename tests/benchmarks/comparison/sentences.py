@@ -93,14 +93,12 @@ def full_logits(models: SentenceModels) -> Path:
 
 def mixed_texts(num_texts: int, draw: int = 0) -> list[str]:
     """Return held-out texts, each cut to 4 to 120 words; every draw gives other texts."""
-    generator = random.Random(draw)
-    return [_first_words(text, generator.randint(4, 120)) for text in _sampled(generator, num_texts)]
+    return _sampled(num_texts, draw, 4, 120)
 
 
 def short_texts(num_texts: int, draw: int = 0) -> list[str]:
     """Return held-out texts, each cut to 6 to 12 words, as long as a search query."""
-    generator = random.Random(draw)
-    return [_first_words(text, generator.randint(6, 12)) for text in _sampled(generator, num_texts)]
+    return _sampled(num_texts, draw, 6, 12)
 
 
 def masked_texts(num_texts: int, mask_token: str, draw: int = 0) -> list[str]:
@@ -138,20 +136,17 @@ def cosine(embeddings: Embeddings, exact: Embeddings) -> float:
     return round(float((embeddings * exact).sum(axis=1).mean()), 5)
 
 
-def _sampled(generator: random.Random, num_texts: int) -> list[str]:
-    texts = _held_out()
+def _sampled(num_texts: int, draw: int, least_words: int, most_words: int) -> list[str]:
+    texts, generator = _held_out(), random.Random(draw)
     enough = len(texts) >= num_texts
-    return generator.sample(texts, num_texts) if enough else generator.choices(texts, k=num_texts)
+    sampled = generator.sample(texts, num_texts) if enough else generator.choices(texts, k=num_texts)
+    return [" ".join(text.split()[: generator.randint(least_words, most_words)]) for text in sampled]
 
 
 @cache
 def _held_out() -> list[str]:
     """Return the texts of the holdout split, the largest that no tokenizer has seen."""
     return prepared(news()).texts("holdout")
-
-
-def _first_words(text: str, num_words: int) -> str:
-    return " ".join(text.split()[:num_words])
 
 
 def weights() -> Path:

@@ -9,9 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from comparison.elsewhere import BENCHMARKS
@@ -23,12 +22,10 @@ _START_SECONDS = 180
 _STOP_SECONDS = 20
 
 
-@contextmanager
-def ours(models: SentenceModels, num_threads: int) -> Iterator[int]:
-    """Run `clozeline serve` with `num_threads` workers and yield its port."""
+def ours(models: SentenceModels, num_threads: int) -> AbstractContextManager[int]:
+    """Run `clozeline serve` with `num_threads` workers; gives its port."""
     command = ["-m", "clozeline", "serve", f"encoder={models.ours}", "--threads", str(num_threads), "--port"]
-    with _running(command, "/health/ready") as port:
-        yield port
+    return _running(command, "/health/ready", {})
 
 
 def graph_of(port: int) -> dict[str, str]:
@@ -38,9 +35,10 @@ def graph_of(port: int) -> dict[str, str]:
     return {"ours_precision": card["precision"], "ours_precision_reason": card["precision_reason"]}
 
 
-@contextmanager
-def mlflow_serve(model: Path, num_processes: int, num_threads: int, *, in_parallel: bool = False) -> Iterator[int]:
-    """Run `mlflow models serve` on the MLflow model in the folder `model` and yield its port.
+def mlflow_serve(
+    model: Path, num_processes: int, num_threads: int, *, in_parallel: bool = False
+) -> AbstractContextManager[int]:
+    """Run `mlflow models serve` on the MLflow model in the folder `model`; gives its port.
 
     Args:
         model: folder of the MLflow model.
@@ -55,13 +53,13 @@ def mlflow_serve(model: Path, num_processes: int, num_threads: int, *, in_parall
         "PYTHONPATH": str(torch_packages()),
         **tokenizer_settings(in_parallel, num_threads),
     }
-    with _running(command, "/ping", settings) as port:
-        yield port
+    return _running(command, "/ping", settings)
 
 
-@contextmanager
-def fastapi(models: SentenceModels, num_processes: int, num_threads: int, chosen: FasterPreset) -> Iterator[int]:
-    """Run sentence_server.py with the preset that is faster on this machine, and yield its port."""
+def fastapi(
+    models: SentenceModels, num_processes: int, num_threads: int, chosen: FasterPreset
+) -> AbstractContextManager[int]:
+    """Run sentence_server.py with the preset that is faster on this machine; gives its port."""
     settings = {
         "SENTENCE_MODEL": str(models.theirs),
         "SENTENCE_FILE": chosen.file,
@@ -70,8 +68,7 @@ def fastapi(models: SentenceModels, num_processes: int, num_threads: int, chosen
         **tokenizer_settings(chosen.in_parallel, num_threads),
     }
     application = ["-m", "uvicorn", "--factory", "comparison.sentence_server:create_app"]
-    with _running([*application, "--workers", str(num_processes), "--port"], "/health", settings) as port:
-        yield port
+    return _running([*application, "--workers", str(num_processes), "--port"], "/health", settings)
 
 
 def our_mlflow_model(models: SentenceModels) -> Path:
@@ -107,42 +104,34 @@ def _emptied(name: str) -> Path:
 
 
 @contextmanager
-def _running(command: Sequence[str], health: str, settings: Mapping[str, str] | None = None) -> Iterator[int]:
+def _running(command: Sequence[str], health: str, settings: Mapping[str, str]) -> Iterator[int]:
     """Run `python COMMAND PORT`; yield the port once `health` answers 200."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", **(settings or {})}
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", **settings}
     log = KEPT / "sentences" / f"server-{port}.log"
     with log.open("wb") as told:
         process = subprocess.Popen(
             [sys.executable, *command, str(port)], env=environment, stdout=told, stderr=told, start_new_session=True
         )
         try:
-            _wait(process, f"http://127.0.0.1:{port}{health}", log)
+            deadline = time.monotonic() + _START_SECONDS
+            while not _answers(f"http://127.0.0.1:{port}{health}"):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"the server does not answer; its exit code is {process.poll()}: see {log}")
+                time.sleep(0.2)
             yield port
         finally:
-            _stop(process)
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_SECONDS)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with its workers, which share its session
+            process.wait()
     log.unlink()
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # with its workers, which share its session
-        process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise RuntimeError(f"the server ended with {process.returncode}: see {log}")
-        try:
-            with urlopen(url, timeout=5) as answer:
-                if answer.status == 200:
-                    return
-        except (URLError, OSError):
-            time.sleep(0.2)
-    raise RuntimeError(f"no answer within {_START_SECONDS} s: {url}; see {log}")
+def _answers(url: str) -> bool:
+    with suppress(OSError), urlopen(url, timeout=5) as answer:
+        return bool(answer.status == 200)
+    return False

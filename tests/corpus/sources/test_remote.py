@@ -1,10 +1,9 @@
 """Rows of a database, objects of a bucket and web files become files of a snapshot; what cannot be read is named."""
 
 import sqlite3
-import threading
 import zlib
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import boto3
@@ -17,7 +16,7 @@ from clozeline.corpus.sources import remote
 from clozeline.params.text import SourceParams
 from clozeline.system.errors import DataError, TransientError
 from tests.corpus.conftest import params_of
-from tests.make.servers import Postgres, running_postgres
+from tests.make.servers import Handler, Postgres, answering, running_postgres
 from tests.make.stores import KEYS
 from tests.make.texts import take_snapshot
 
@@ -185,7 +184,7 @@ def bucket(s3: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
     return client, name
 
 
-class Site(BaseHTTPRequestHandler):
+class Site(Handler):
     """Answers from `pages`: path → status, content, ETag."""
 
     pages: dict[str, tuple[int, bytes, str]] = {}  # noqa: RUF012  # the server makes an instance for each request; the test reads the class
@@ -211,17 +210,12 @@ class Site(BaseHTTPRequestHandler):
         if with_content:
             self.wfile.write(content)
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @pytest.fixture
 def site() -> Iterator[str]:
     Site.pages, Site.asked = {}, []
-    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with answering(ThreadingHTTPServer(("127.0.0.1", 0), Site)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def test_a_pattern_selects_objects_of_a_bucket_including_later_ones(tmp_path: Path, bucket, params_of) -> None:

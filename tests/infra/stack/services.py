@@ -4,12 +4,12 @@ import json
 import os
 import signal
 import subprocess
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.infra.stack.sandbox import Process, Sandbox
+from tests.make.processes import run_to_end, wait_for
 
 STAND_INS = {"postgres", "store"}
 """Services that are not built on Python: Debian's PostgreSQL and moto run in their place."""
@@ -45,19 +45,7 @@ class Services:
     def run(self, service: str, command: list[str] | None = None) -> str:
         """Run the service, or `command` in a container of it, to its end; return its output."""
         given = self.sandbox.process(service, command)
-        done = subprocess.run(
-            given.command,
-            env=given.environment,
-            cwd=given.folder,
-            capture_output=True,
-            text=True,
-            timeout=_LONGEST_SECONDS,
-            check=False,
-        )
-        said = f"{done.stdout}{done.stderr}"
-        if done.returncode:
-            raise AssertionError(f"{service} ended with {done.returncode}: {given.command}\n{said}")
-        return said
+        return run_to_end(given.command, given.folder, given.environment)
 
     def down(self) -> dict[str, int]:
         """Stop every service by SIGTERM, the last one first; return their exit codes. The logs are kept."""
@@ -79,13 +67,14 @@ class Services:
 
     def _wait_until_healthy(self, service: str) -> None:
         check = self.sandbox.process(service, self.sandbox.compose.health_check(service))
-        deadline = time.monotonic() + _LONGEST_SECONDS
-        while subprocess.run(check.command, env=check.environment, cwd=check.folder, capture_output=True).returncode:
-            ended = self.running[service].process.poll()
-            if ended is not None or time.monotonic() > deadline:
-                said = self.log(service).read_text(errors="replace")[-4000:]
-                raise AssertionError(f"{service} is not healthy (exit code {ended}):\n{said}")
-            time.sleep(0.5)
+        process = self.running[service].process
+
+        def is_healthy() -> bool:
+            given = {"env": check.environment, "cwd": check.folder}
+            return subprocess.run(check.command, **given, capture_output=True, check=False).returncode == 0
+
+        wait_for(lambda: is_healthy() or process.poll() is not None, _LONGEST_SECONDS, every_seconds=0.5)
+        assert is_healthy(), f"{service}, exit code {process.poll()}:\n{self.log(service).read_text()[-4000:]}"
 
 
 def _started(given: Process, log: int, *, is_contained: bool) -> Running:
