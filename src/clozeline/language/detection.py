@@ -41,7 +41,7 @@ class ReplacedTokenPair(nn.Module):
         return self.discriminator.config
 
     @property
-    def base_model(self) -> nn.Module:
+    def base_model(self) -> Any:
         """The encoder, under transformers' name for it."""
         return self.discriminator.base_model
 
