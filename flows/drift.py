@@ -11,7 +11,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import StateType
 from prefect.events import emit_event
 
-from clozeline.orchestration.drift import DriftLimits, Verdict, Watch, ask
+from clozeline.orchestration.drift import DriftLimits, DriftState, Verdict, ask
 from clozeline.orchestration.prefect_adapter import tell_errors_plainly
 from clozeline.serving.access import keys_in_environment
 from clozeline.system.errors import GateError
@@ -56,8 +56,8 @@ def drift(
     key = next(iter(keys_in_environment() or ()), None)
     servers = {server: ask(server, key) for server in map(str.strip, url.split(",")) if server}
     anew = "remove it: the traffic from now on then becomes the reference"
-    watch, verdicts = Watch.read(file, absent=Watch(), do=anew).look(servers, chosen)
-    watch.write(file)
+    state, verdicts = DriftState.read(file, absent=DriftState(), do=anew).look(servers, chosen)
+    state.write(file)
     lines = [str(verdict) for verdict in verdicts]
     get_run_logger().info("%s", "\n".join(lines))
     create_markdown_artifact("\n".join([f"# {url}", *(f"- {line}" for line in lines)]), key="drift")

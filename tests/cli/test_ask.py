@@ -20,7 +20,7 @@ from clozeline.inference.classifier import Classifier
 from clozeline.inference.completer import Completer, Decoding
 from clozeline.inference.package import load
 from clozeline.inference.tagger import Aggregation, Tagger
-from clozeline.serving.zero_shot import choose
+from clozeline.serving.zero_shot import choosing
 from clozeline.system.errors import ClozelineError
 from tests.make import packages
 
@@ -185,9 +185,9 @@ def test_the_encoder_chooses_unless_another_model_is_named(
     arguments: tuple[str, ...], folder: str, template: str
 ) -> None:
     model = load(Path(folder))
+    expected = {text: model.converse(choosing(model, text, LABELS, template=template)) for text in (TEXT, OTHER)}
     assert scores_of(TEXT, OTHER, "--labels", JOINED, *arguments) == {
-        text: {one.label: pytest.approx(one.score) for one in choose(model, text, LABELS, template=template)}
-        for text in (TEXT, OTHER)
+        text: {one.label: pytest.approx(one.score) for one in scores} for text, scores in expected.items()
     }
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from clozeline.cli import app
@@ -50,6 +51,14 @@ def test_the_version_is_that_of_the_installed_package_and_without_a_verb_the_hel
     shown = CliRunner().invoke(app, [], prog_name="clozeline").output
     assert "Usage: clozeline" in shown
     assert "completion" not in shown, "no options of the shell"
+
+
+def test_each_option_of_each_verb_is_explained_by_its_docstring() -> None:
+    group = typer.main.get_command(app)
+    verbs = {**group.commands, **group.commands["remote"].commands}  # type: ignore[attr-defined]
+    assert [name for name, verb in verbs.items() if "Args:" in (verb.help or "")] == []
+    options = [(name, option) for name, verb in verbs.items() for option in verb.params]
+    assert [(name, option.name) for name, option in options if not option.help] == []
 
 
 @pytest.mark.parametrize("verb", ["run", "release", "rollback", "report", "ui", "lineage models:/x@champion"])

@@ -13,7 +13,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from clozeline.evaluation import groups, measuring
-from clozeline.evaluation.groups import ByConfidence, ByDocument, Sums
+from clozeline.evaluation.groups import Sums, by_confidence, by_document
 from clozeline.evaluation.measuring import DocumentSums, EncoderFigures, expected_calibration_error
 from clozeline.evaluation.measuring import measure as sums_of
 from clozeline.language.masking import evaluation_folds
@@ -28,9 +28,9 @@ TokensMaker = Callable[..., Path]
 
 def measure(model: PreTrainedModel, split: Split, batch_tokens: int = 512, num_groups: int = 4096) -> EncoderFigures:
     questions = groups.in_folds("mlm", split, seed=5, num_folds=NUM_FOLDS, batch_tokens=batch_tokens)
-    by_document = ByDocument(min(num_groups, split.shards.num_documents))
+    grouping = by_document(min(num_groups, split.shards.num_documents))
     with torch.inference_mode():
-        sums = sums_of(model, questions, {"document": by_document}, lambda rows: None)["document"]
+        sums = sums_of(model, questions, {"document": grouping}, lambda rows: None)["document"]
     documents = DocumentSums.of(split.shards, sums)
     return EncoderFigures.of(documents, split.shards.num_documents, seed=5, num_samples=200)
 
@@ -61,7 +61,7 @@ def test_sums_do_not_depend_on_the_process_or_the_order(
 ) -> None:
     """P33: masks and sums are functions of tokens, so that shares of several processes add up to the whole."""
     questions = list(groups.in_folds("mlm", split, seed=5, num_folds=NUM_FOLDS, batch_tokens=512))
-    groupings = {"document": ByDocument(split.shards.num_documents)}
+    groupings = {"document": by_document(split.shards.num_documents)}
 
     def summed(some: list[groups.Asked]) -> Sums:
         with torch.inference_mode():
@@ -132,7 +132,7 @@ def test_calibration_error_is_the_mean_gap_between_confidence_and_accuracy() -> 
 
 def test_every_grouping_sees_every_target_in_one_pass(model: PreTrainedModel, split: Split) -> None:
     questions = groups.in_folds("mlm", split, seed=5, num_folds=NUM_FOLDS, batch_tokens=512)
-    groupings = {"document": ByDocument(10), "confidence": ByConfidence()}
+    groupings = {"document": by_document(10), "confidence": by_confidence()}
     rows_done: list[int] = []
     with torch.inference_mode():
         sums = sums_of(model, questions, groupings, rows_done.append)

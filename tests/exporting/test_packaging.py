@@ -20,27 +20,21 @@ from tests.make.packages import card_in, write_classifier
 NOTHING_PASSED = Climbed(rungs=(), served=None)
 
 
-def test_the_package_card_keeps_the_model_card_and_reports_missing_int8(
-    classifier_package: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("has_card", [True, False])
+def test_the_package_card_keeps_the_model_card_and_reports_missing_int8(tmp_path: Path, has_card: bool) -> None:
     model, folder = tmp_path / "model", tmp_path / "package"
     model.mkdir()
-    folder.mkdir()
-    front = "license: mit\nlibrary_name: transformers"
-    (model / "README.md").write_text(f"---\n{front}\n---\n\n# topics\n\n## Figures\n\ngood\n")
-    write_card(model, folder, read_manifest(classifier_package), NOTHING_PASSED)
+    write_classifier(folder)
+    if has_card:
+        front = "license: mit\nlibrary_name: transformers"
+        (model / CARD).write_text(f"---\n{front}\n---\n\n# topics\n\n## Figures\n\ngood\n")
+    write_card(model, folder, read_manifest(folder), NOTHING_PASSED)
     card = card_in(folder)
-    assert list(card.sections) == ["Figures", "Package"]
-    assert card.facts == {"license": "mit", "library_name": "onnxruntime", "pipeline_tag": "text-classification"}
+    licence = {"license": "mit"} if has_card else {}
+    assert card.facts == {**licence, "library_name": "onnxruntime", "pipeline_tag": "text-classification"}
+    assert list(card.sections) == [*(["Figures"] if has_card else []), "Package"]
+    assert card.title == ("topics" if has_card else f"{read_manifest(folder).family}, text-classification")
     assert "none of 0 INT8 schemes passed" in card.sections["Package"]
-
-
-def test_a_package_gets_a_card_even_if_the_model_has_none(classifier_package: Path, tmp_path: Path) -> None:
-    manifest = read_manifest(classifier_package)
-    write_card(tmp_path / "none", tmp_path, manifest, NOTHING_PASSED)
-    card = card_in(tmp_path)
-    assert card.title == f"{manifest.family}, text-classification"
-    assert list(card.sections) == ["Package"]
 
 
 OWN_WEIGHTS = "---\nlibrary_name: onnxruntime\n---\n\n# a classifier\n"

@@ -1,5 +1,6 @@
 """The fp32 and INT8 graphs are timed on texts that the model can read."""
 
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,13 +63,15 @@ def test_a_package_without_int8_is_timed_once() -> None:
     assert agreed(lambda: next(made)).is_steady
 
 
-def test_the_two_graphs_run_alternately_and_the_median_time_is_reported() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "num_calls"),
+    [
+        pytest.param(float("inf"), 4, id="a warm-up and three rounds"),
+        pytest.param(0.0, 2, id="without time, each graph runs once after the warm-up"),
+    ],
+)
+def test_the_two_graphs_run_alternately(seconds: float, num_calls: int) -> None:
     calls: list[str] = []
-    assert len(_figures([lambda: calls.append("fp32"), lambda: calls.append("INT8")], repeats=3)) == 2
-    assert calls == ["fp32", "INT8"] * 4
-
-
-def test_with_a_zero_time_budget_each_graph_runs_once_after_the_warm_up() -> None:
-    calls: list[str] = []
-    _figures([lambda: calls.append("fp32"), lambda: calls.append("INT8")], repeats=3, seconds=0.0)
-    assert calls == ["fp32", "INT8"] * 2
+    both = [lambda: calls.append("fp32"), lambda: calls.append("INT8")]
+    assert len(_figures(both, 3, seconds, statistics.median)) == 2
+    assert calls == ["fp32", "INT8"] * num_calls

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 from transformers import pipeline
 
+from clozeline.inference.fields import TagReading
 from clozeline.inference.tagger import Aggregation, Entity, Extent, TaggedToken, Tagger, extents
 from tests.make.opened import load_as
 from tests.make.packages import TAGS, write_tagger
@@ -60,9 +61,8 @@ def test_a_text_of_many_windows_gets_the_tags_of_the_whole_text(
     whole = load_as(Tagger, tmp_path / "whole", max_length=4096)
     words = ["the", "lists", "of", "opened", "files", "a", "b", "c", "return", "é"]
     texts = [" ".join(words[n % 10] for n in range(211)), "a file", "list"]
-    windows = short.answers(short.tagging(texts, overlap=overlap))
-    assert len(windows) > 16
-    found = short.entities(texts, windows, strategy=strategy)
+    assert len(short.tagging(texts, overlap=overlap).texts) > 16
+    found = short.converse(short.tags(texts, TagReading(aggregation_strategy=strategy, stride=overlap)))
     expected = whole.tag(texts, strategy=strategy)
     assert found == expected
     assert len(found[0]) > 50

@@ -22,7 +22,7 @@ from clozeline.records.reading.tokens import SplitInfo
 from clozeline.records.snapshot import MANIFEST, Earlier, Snapshot
 from clozeline.records.token_metrics import SplitTokens, TokenMetrics
 from clozeline.system.workers import worker_processes
-from clozeline.tokenizing.shards import EncodedFiles, EncodedWriter, write_shards
+from clozeline.tokenizing.shards import EncodedFiles, write_shards, writing
 from clozeline.tokenizing.vocabularies import learn
 from tests.tokenizing.conftest import MadeTexts
 
@@ -48,10 +48,10 @@ def write_documents(
         for start in range(0, len(documents), partition):
             files.append(EncodedFiles(Path(name) / str(start), dtype))
             files[-1].folder.mkdir()
-            with EncodedWriter(files[-1]) as writer:
+            with writing(files[-1]) as append:
                 for document in documents[start : start + partition]:
                     length = np.array([len(document)])
-                    writer.append(document, [length, length * bytes_per_token, 0 * length], [b""])
+                    append(document, [length, length * bytes_per_token, 0 * length], [b""])
         with passing_ledger() as ledger:
             return write_shards(files, folder, split, shard_tokens, ledger)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.orchestration.drift import DriftLimits, Served, Traffic, Verdict, Watch, ask, read, shifts
+from clozeline.orchestration.drift import DriftLimits, DriftState, Served, Traffic, Verdict, ask, read, shifts
 from clozeline.records.finetune.statistics import stability_index
 from clozeline.registry.sources import parse_sources
 from clozeline.serving.access import ApiKeys
@@ -181,7 +181,7 @@ def counted(short: int, long: int, sha256: str = "1") -> dict[str, Served]:
 
 def looked(*servers: dict[str, Served]) -> list[Verdict]:
     """Poll the servers in order, and return the verdicts."""
-    watch, said = Watch(), []
+    watch, said = DriftState(), []
     for served in servers:
         watch, verdicts = watch.look({URL: served}, LIMITS)
         said += verdicts
@@ -223,7 +223,7 @@ def test_a_restarted_server_keeps_its_reference() -> None:
 
 
 def test_the_traffic_of_all_replicas_is_added_also_if_one_restarts_or_joins() -> None:
-    watch, _ = Watch().look({URL: counted(150, 0), OTHER: counted(50, 0)}, LIMITS)
+    watch, _ = DriftState().look({URL: counted(150, 0), OTHER: counted(50, 0)}, LIMITS)
     assert watch.models["encoder"].reference.num_texts == 200
     watch, [waits] = watch.look({URL: counted(180, 0), OTHER: counted(20, 0)}, LIMITS)  # the second restarted
     assert waits.waits_for == "50 of 100 texts since the last comparison"
@@ -232,19 +232,19 @@ def test_the_traffic_of_all_replicas_is_added_also_if_one_restarts_or_joins() ->
 
 
 def test_nothing_is_compared_while_replicas_serve_two_versions() -> None:
-    before, _ = Watch().look({URL: counted(200, 0), OTHER: counted(0, 0)}, LIMITS)
+    before, _ = DriftState().look({URL: counted(200, 0), OTHER: counted(0, 0)}, LIMITS)
     after, [verdict] = before.look({URL: counted(200, 500, "2"), OTHER: counted(0, 500)}, LIMITS)
     assert (after, verdict.version, verdict.num_texts) == (before, "1 and 2", 0)
 
 
 def test_the_watch_is_restored_from_its_file(tmp_path: Path) -> None:
     file = tmp_path / "drift" / "server.json"
-    watch, _ = Watch.read(file, absent=Watch()).look({URL: counted(200, 0)}, LIMITS)
+    watch, _ = DriftState.read(file, absent=DriftState()).look({URL: counted(200, 0)}, LIMITS)
     watch.write(file)
-    assert Watch.read(file) == watch
+    assert DriftState.read(file) == watch
     file.write_text("{", encoding="utf-8")
     with pytest.raises(ArtifactError, match=r"server\.json cannot be used"):
-        Watch.read(file)
+        DriftState.read(file)
 
 
 def scored(right: int, wrong: int) -> dict[str, Served]:

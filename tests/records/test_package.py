@@ -1,7 +1,6 @@
 """The text of an INT8 scheme uses the words of params.yaml, and different schemes have different texts."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -22,27 +21,27 @@ def test_the_description_names_weight_types_as_params_yaml_does() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "told"),
     [
-        {"exact_matmuls": ("/layers.0/mlp",), "quantized_matmuls": 8},
-        {"weights": "uint8 per column, around 128", "reduce_range": False},
-        {"embeddings": "float32"},
-        {"static_activations": ("h",), "static_ratio": 2.4},
+        ({"exact_matmuls": ("a", "b"), "quantized_matmuls": 7}, "2 of 9 weight products in fp32"),
+        ({"weights": "uint8 per column, around 128", "reduce_range": False}, "weights uint8 per column"),
+        ({"embeddings": "float32"}, "embeddings float32"),
+        (
+            {"static_activations": ("h",), "static_ratio": 2.4},
+            "activations with a fixed scale (ratios up to 2.4)",
+        ),
     ],
 )
-def test_different_schemes_have_different_descriptions(change: dict[str, object]) -> None:
-    assert str(SCHEME.model_copy(update=change)) != str(SCHEME)
-
-
-def test_products_kept_in_fp32_are_counted() -> None:
-    worst = SCHEME.model_copy(update={"exact_matmuls": ("a", "b"), "quantized_matmuls": 7})
-    assert "2 of 9 weight products in fp32" in str(worst)
+def test_different_schemes_have_different_descriptions(change: dict[str, object], told: str) -> None:
+    assert told in str(SCHEME.model_copy(update=change))
+    assert told not in str(SCHEME)
 
 
 @pytest.fixture
-def package(encoder_package: Path, tmp_path: Path) -> Path:
-    """Copy of a package that a test may damage."""
-    return Path(shutil.copytree(encoder_package, tmp_path / "package"))
+def package(tmp_path: Path) -> Path:
+    """A package that a test may damage."""
+    packages.write_encoder(tmp_path / "package")
+    return tmp_path / "package"
 
 
 def refusal(package: Path) -> str:
@@ -90,12 +89,6 @@ def test_a_manifest_with_an_invalid_key_is_refused_with_the_key(package: Path, k
     manifest = json.loads((package / FILES.manifest).read_text(encoding="utf-8")) | {key: value}
     (package / FILES.manifest).write_text(json.dumps(manifest), encoding="utf-8")
     with pytest.raises(ArtifactError, match=key):
-        read_manifest(package)
-
-
-def test_a_manifest_that_is_not_json_is_refused(package: Path) -> None:
-    (package / FILES.manifest).write_bytes(b"\xff{")
-    with pytest.raises(ArtifactError, match="cannot be used"):
         read_manifest(package)
 
 

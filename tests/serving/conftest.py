@@ -18,8 +18,7 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp
 
-from clozeline.inference.language import OpenEncoder
-from clozeline.inference.open_model import Rows
+from clozeline.inference.open_model import OpenModel, Rows
 from clozeline.inference.tokenization import TokenizedText
 from clozeline.registry.sources import parse_sources
 from clozeline.serving.access import AllowedHosts, ApiKeys
@@ -39,6 +38,7 @@ from tests.make.packages import (
     write_topics,
 )
 
+Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 Hosted = Callable[..., AbstractContextManager[tuple[httpx.Client, Service]]]
 HEAVY = ["torch", "transformers", "optimum", "prefect", "dvc", "mlflow", "onnx", "pandas", "datasets", "sklearn"]
 SPY = f"""
@@ -125,7 +125,7 @@ def client(catalogue: Catalogue) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def serving() -> Callable[[ASGIApp], AbstractContextManager[httpx.Client]]:
+def serving() -> Server:
     """Context manager for tests with an application of their own: `with serving(app) as client`."""
     return run_app
 
@@ -153,15 +153,15 @@ def hosted(catalogue: Catalogue) -> Hosted:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Event that every run of an encoder waits for."""
+    """Event that every run of a model waits for."""
     release = threading.Event()
-    rows = OpenEncoder.rows
+    rows = OpenModel.rows
 
-    def waiting(self: OpenEncoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
+    def waiting(self: OpenModel, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
         assert release.wait(timeout=120)
         return rows(self, texts, output)
 
-    monkeypatch.setattr(OpenEncoder, "rows", waiting)
+    monkeypatch.setattr(OpenModel, "rows", waiting)
     yield release
     release.set()
 

@@ -3,12 +3,9 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-import httpx
 import pytest
-from starlette.types import ASGIApp
 
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.tagger import Tagger
@@ -17,7 +14,6 @@ from clozeline.serving import asking as of_texts
 from clozeline.serving.admission import Admission
 from tests.serving.conftest import Hosted, busy, connection, posted, wait_until
 
-Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["the [MASK]"]}
 TWICE = {
     "/invocations": {"inputs": ["the [MASK]"]},
@@ -128,7 +124,7 @@ def test_a_request_waiting_for_tokenization_is_dropped_when_its_client_leaves(
         assert tokenizing.begun.wait(timeout=120)
         with connection(client) as leaving:
             leaving.sendall(posted(path, {"inputs": LONG}))
-            wait_until(lambda: service.asking._tokenizer._waiting_characters == 2 * len(LONG))
+            wait_until(lambda: service.asking._waiting_characters == 2 * len(LONG))
         wait_until(lambda: 'rejections_total{reason="dropped"} 1.0' in client.get("/metrics").text)
         tokenizing.may_end.set()
         assert before.result().status_code == 200
@@ -144,7 +140,7 @@ def test_a_deadline_applies_after_inference_too_and_delays_no_other_request(
         begun.set()
         may_end.wait(timeout=120)
 
-    around(monkeypatch, Tagger, "entities", wait)
+    around(monkeypatch, Tagger, "scored_tokens", wait)
     around(monkeypatch, Answerer, "best", wait)
     with hosted() as (client, _), ThreadPoolExecutor(1) as clients:
         late = clients.submit(client.post, path, json=FINISHED[path], headers={"x-timeout-ms": "3000"})

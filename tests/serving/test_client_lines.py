@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from starlette.types import ASGIApp
 
 from clozeline.params.reading import read_params
 from clozeline.registry.models import model_name
@@ -18,6 +17,7 @@ from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
 from tests.make.packages import write_classifier, write_completer, write_embedder, write_encoder
+from tests.serving.conftest import Server
 
 PROJECT = Path(__file__).parents[2]
 DEFAULT = {"encoder": write_encoder, "docsearch": write_embedder, "library": write_classifier}
@@ -27,7 +27,7 @@ Serve = Callable[[Sequence[str]], AbstractContextManager[httpx.Client]]
 
 
 @pytest.fixture
-def served(serving: Callable[[ASGIApp], AbstractContextManager[httpx.Client]]) -> Serve:
+def served(serving: Server) -> Serve:
     def serve(places: Sequence[str]) -> AbstractContextManager[httpx.Client]:
         service = Service(Capacity(num_workers=1))
         service.open(Catalogue([open_source(source, "int8") for source in parse_sources(places)]))

@@ -6,23 +6,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 from starlette.applications import Starlette
-from starlette.types import ASGIApp
 
 from clozeline.inference.tokenization import TextTokenizer, TokenizedText
 from clozeline.serving import limits
 from clozeline.serving.limits import MAX_OF_ONE, MAX_REQUESTS, BodyBounds, Visit
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
-from tests.serving.conftest import Hosted, connection, wait_until
+from tests.serving.conftest import Hosted, Server, connection, wait_until
 
-Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 HALF = 5_000
 
 

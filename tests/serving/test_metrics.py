@@ -1,19 +1,14 @@
 """Counts of /metrics are exact."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from starlette.types import ASGIApp
 
 from clozeline.serving.access import ApiKeys
 from clozeline.serving.limits import MAX_BODY_BYTES
 from tests.serving.conftest import Hosted, connection, wait_until
-
-Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 
 
 def counted(client: httpx.Client) -> dict[str, float]:

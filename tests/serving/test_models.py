@@ -5,14 +5,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import httpx
 import numpy as np
 import pytest
 from pydantic import TypeAdapter
-from starlette.types import ASGIApp
 
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.open_model import Rows
@@ -22,12 +20,10 @@ from clozeline.serving.admission import Admission
 from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.http.openapi import OpenAPIDocument
 from clozeline.serving.loading import LoadedModel, ServedModel
-from clozeline.serving.models import AnswerCache, Capacity, Catalogue, Key, Service
+from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
 from clozeline.serving.turns import Plan, VersionTurns
-from tests.serving.conftest import Hosted, busy, connection, posted, wait_until
-
-Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+from tests.serving.conftest import Hosted, Server, busy, connection, posted, wait_until
 
 
 def code_of(answer: httpx.Response) -> str:
@@ -279,20 +275,12 @@ def replace_version(served: LoadedModel, version: str) -> LoadedModel:
     return ServedModel(replace(served.identity, version=version), served.model)
 
 
-@pytest.mark.parametrize(
-    ("is_used_again", "kept"),
-    [
-        pytest.param(False, [96, 97, 98, 99], id="the newest stay, however many came before"),
-        pytest.param(True, [0, 97, 98, 99], id="one that is used again outlives unused ones"),
-    ],
-)
-def test_the_cache_keeps_the_answers_that_were_used_last(is_used_again: bool, kept: list[int]) -> None:
-    keys: list[Key] = [("/embed", b"%04d" % number, 0) for number in range(100)]
-    answer = b"x" * 400
-    cache = AnswerCache(4_000)  # room for four
-    for key in keys:
-        cache.keep(key, answer, {})
-        if is_used_again:
-            assert cache.find(keys[0]) == (answer, {})
-    cache.keep(("/embed", b"large", 0), b"x" * 4_000, {})
-    assert [number for number, key in enumerate(keys) if cache.find(key)] == kept
+def test_the_cache_keeps_the_answers_that_were_used_last_and_none_that_is_too_large(hosted: Hosted) -> None:
+    with hosted(cache_bytes=1_200) as (client, _):  # room for two
+
+        def is_cached(*ids: int) -> bool:
+            return "x-cache" in client.post("/decode", json={"ids": ids}).headers
+
+        assert [is_cached(number) for number in (5, 6, 5, 7)] == [False, False, True, False]
+        assert [is_cached(number) for number in (5, 7, 6)] == [True, True, False]
+        assert [is_cached(*[5] * 400) for _ in range(2)] == [False, False]

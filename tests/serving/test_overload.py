@@ -3,13 +3,11 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 
 import httpx
 import pytest
-from starlette.types import ASGIApp
 
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.open_model import Rows
@@ -17,7 +15,6 @@ from clozeline.inference.tokenization import TokenizedText
 from clozeline.serving.admission import Admission
 from tests.serving.conftest import Hosted, wait_until
 
-Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 TOKENS = 48
 SECONDS_PER_TOKEN = 0.005
 MAX_WAITING_TOKENS = 96

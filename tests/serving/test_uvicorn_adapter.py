@@ -5,22 +5,18 @@ import gc
 import inspect
 import json
 import socket
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from types import SimpleNamespace
 
 import httpx
 import pytest
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from clozeline.serving import uvicorn_adapter
 from clozeline.serving.access import SECURITY_HEADERS
 from clozeline.serving.limits import OpenRequests
 from tests.serving.conftest import Hosted, connection
-
-Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 
 
 def rest(connection: socket.socket) -> bytes:

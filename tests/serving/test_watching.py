@@ -11,13 +11,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 import httpx
 import pytest
-from starlette.types import ASGIApp
 
 from clozeline.registry import models
 from clozeline.registry.models import NOTICE_VARIABLE, Announcement, FetchedPackage, Registered
@@ -29,9 +28,8 @@ from clozeline.serving.server import create_app
 from clozeline.serving.watching import Watcher
 from clozeline.system.errors import ArtifactError, TransientError
 from tests.make.packages import write_classifier, write_embedder, write_encoder
-from tests.serving.conftest import wait_until
+from tests.serving.conftest import Server, wait_until
 
-Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion")
 
 
@@ -279,7 +277,7 @@ class Champion:
 class Replica:
     """A server of the fleet, whose watcher looks several times a second."""
 
-    def __init__(self, champion: Champion, serving: Callable[[ASGIApp], AbstractContextManager[httpx.Client]]) -> None:
+    def __init__(self, champion: Champion, serving: Server) -> None:
         self.service = Service(Capacity(num_workers=1))
         self.watcher = Watcher(self.service, [IN_FLEET], "int8", 0.2, champion.live_version)
         self.service.open(self.watcher.load())
@@ -367,9 +365,7 @@ def champion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Champion:
 
 
 @pytest.fixture
-def servers(
-    champion: Champion, serving: Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
-) -> Iterator[list[Replica]]:
+def servers(champion: Champion, serving: Server) -> Iterator[list[Replica]]:
     servers = [Replica(champion, serving) for _ in range(3)]
     yield servers
     for server in servers:

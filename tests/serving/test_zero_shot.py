@@ -1,7 +1,9 @@
 """Labels are ranked by cloze as in the task and by entailment as in transformers' pipeline, for both generations of the
 hub's client."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -9,11 +11,12 @@ import pytest
 
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.language import OpenEncoder
+from clozeline.inference.open_model import AnyQuestion, OpenModel, Round, advanced
 from clozeline.inference.package import load
 from clozeline.inference.tokenization import TargetError, TextTooLongError
 from clozeline.serving.http.house_texts import FILLING
 from clozeline.serving.models import Catalogue
-from clozeline.serving.zero_shot import can_choose, choosing_by_cloze, choosing_by_entailment, chosen, tells_entailment
+from clozeline.serving.zero_shot import can_choose, choosing, tells_entailment
 from clozeline.system.errors import DataError
 from tests.make.apps import opened, running
 from tests.make.opened import load_as
@@ -26,7 +29,7 @@ def test_zero_shot_labels_are_ranked_by_fill_mask_scores(client: httpx.Client, c
     body = {"inputs": "open it", "parameters": {"candidate_labels": LABELS, "hypothesis_template": "of {}"}}
     answer = client.post("/zero-shot", json=body)
     encoder = catalogue.answering(FILLING).model
-    (expected,) = encoder.answers(choosing_by_cloze(encoder, "open it", LABELS, template="of {}"))
+    expected = encoder.converse(choosing(encoder, "open it", LABELS, template="of {}"))
     assert answer.headers["x-model"] == "encoder"
     assert [one["label"] for one in answer.json()] == [one.label for one in expected]
     assert [one["score"] for one in answer.json()] == pytest.approx([one.score for one in expected], abs=1e-5)
@@ -97,13 +100,21 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> OpenEncoder:
     return load_as(OpenEncoder, folder)
 
 
+def asked(model: OpenModel, text: str, labels: Sequence[str], **options: Any) -> AnyQuestion:
+    """Return the only question of the dialogue."""
+    turn = advanced(choosing(model, text, labels, **options))
+    assert isinstance(turn, Round)
+    (question,) = turn.questions
+    return question
+
+
 def entailer(folder: Path, labels: tuple[str, ...]) -> Classifier:
     write_package(folder, "text-classification", classifier_graph(len(labels)), labels=labels, reads_pairs=True)
     return load_as(Classifier, folder)
 
 
 def test_a_label_scores_the_mean_of_its_words_in_the_last_blank(encoder: OpenEncoder) -> None:
-    (scores,) = encoder.answers(choosing_by_cloze(encoder, TEXT, CHOICES, template="b {} c"))
+    scores = encoder.converse(choosing(encoder, TEXT, CHOICES, template="b {} c"))
     read = encoder.tokenize([f"{TEXT} b [MASK] c"])
     (logits_MV,) = encoder.rows(read, "logits")
     ids = {label: [encoder.tokenizer.ids_of(word)[0] for word in label.split()] for label in CHOICES}
@@ -115,7 +126,7 @@ def test_a_label_scores_the_mean_of_its_words_in_the_last_blank(encoder: OpenEnc
 
 
 def test_a_mask_in_the_text_itself_is_not_taken_for_the_blank(encoder: OpenEncoder) -> None:
-    question = choosing_by_cloze(encoder, TEXT, CHOICES)
+    question = asked(encoder, TEXT, CHOICES)
     logits_MV = np.zeros((2, encoder.manifest.vocab_size), dtype=np.float32)
     logits_MV[0, encoder.tokenizer.ids_of("list")] = 9
     logits_MV[1, encoder.tokenizer.ids_of("é")] = 5
@@ -125,8 +136,8 @@ def test_a_mask_in_the_text_itself_is_not_taken_for_the_blank(encoder: OpenEncod
 def test_a_long_text_is_cut_and_the_prompt_stays_whole(encoder: OpenEncoder) -> None:
     long = "a b c d " * 40
     with pytest.raises(TextTooLongError, match="a prompt of"):
-        choosing_by_cloze(encoder, long, CHOICES)
-    question = choosing_by_cloze(encoder, long, CHOICES, truncate=True)
+        asked(encoder, long, CHOICES)
+    question = asked(encoder, long, CHOICES, truncate=True)
     (read,) = question.texts
     assert len(read) == encoder.manifest.max_length
     assert len(read.mask_spans) == 1
@@ -136,34 +147,29 @@ def test_a_long_text_is_cut_and_the_prompt_stays_whole(encoder: OpenEncoder) -> 
 @pytest.mark.parametrize("label", ["lists", "list 🙂", " "])
 def test_a_label_that_does_not_fit_the_blank_is_refused_by_name(encoder: OpenEncoder, label: str) -> None:
     with pytest.raises(TargetError, match="cannot be filled into the prompt"):
-        choosing_by_cloze(encoder, TEXT, ["list", label])
+        asked(encoder, TEXT, ["list", label])
 
 
 @pytest.mark.parametrize("template", ["no blank", "{} and {}", "{label} is {}"])
 def test_a_template_has_one_blank(encoder: OpenEncoder, tmp_path: Path, template: str) -> None:
     nli = entailer(tmp_path / "nli", ("contradiction", "entailment"))
-    with pytest.raises(DataError, match="hypothesis_template"):
-        choosing_by_cloze(encoder, TEXT, CHOICES, template=template)
-    with pytest.raises(DataError, match="hypothesis_template"):
-        choosing_by_entailment(nli, TEXT, CHOICES, template=template)
+    for model in (encoder, nli):
+        with pytest.raises(DataError, match="hypothesis_template"):
+            asked(model, TEXT, CHOICES, template=template)
 
 
 @pytest.mark.parametrize("names", [("contradiction", "neutral", "entailment"), ("ENTAILMENT", "not_entailment")])
 def test_entailment_scores_equal_those_of_the_transformers_pipeline(tmp_path: Path, names: tuple[str, ...]) -> None:
     nli = entailer(tmp_path / "nli", names)
-    question = choosing_by_entailment(nli, "open a", CHOICES, template="of {}")
-    found = nli.answers(question)
     logits = nli.rows(nli.tokenize([("open a", f"of {label}") for label in CHOICES]), "logits")
     place = [name.lower() for name in names].index("entailment")
     against = 0 if place else 1
     entailed = np.array([logits[n][place] for n in range(3)])
-    assert found == [(pytest.approx(logits[n][place]), pytest.approx(logits[n][against])) for n in range(3)]
     among = np.exp(entailed) / np.exp(entailed).sum()
-    assert {one.label: one.score for one in chosen(CHOICES, found, multi_label=False)} == pytest.approx(
-        dict(zip(CHOICES, among, strict=True)), abs=1e-5
-    )
+    found = nli.converse(choosing(nli, "open a", CHOICES, template="of {}"))
+    assert {one.label: one.score for one in found} == pytest.approx(dict(zip(CHOICES, among, strict=True)), abs=1e-5)
     each = [1 / (1 + np.exp(logits[n][against] - logits[n][place])) for n in range(3)]
-    several = chosen(CHOICES, found, multi_label=True)
+    several = nli.converse(choosing(nli, "open a", CHOICES, template="of {}", multi_label=True))
     assert {one.label: one.score for one in several} == pytest.approx(dict(zip(CHOICES, each, strict=True)), abs=1e-5)
     assert [one.score for one in several] == sorted((one.score for one in several), reverse=True)
 

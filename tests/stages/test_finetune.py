@@ -65,6 +65,15 @@ def learned(small_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return runs_in(tmp_path_factory.mktemp("learned"), small_encoder)("out")
 
 
+@pytest.fixture(scope="module")
+def hurried(small_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one epoch makes of it from an encoder with a card, with six items shown; tests only look at it."""
+    folder = tmp_path_factory.mktemp("hurried")
+    encoder = Path(shutil.copytree(small_encoder, folder / "encoder"))
+    (encoder / "README.md").write_text("---\nlicense: mit\n---\n# Encoder\n\n## Base model\n\n- someone/bert\n")
+    return runs_in(folder, encoder)("out", epochs=1, num_examples=6)
+
+
 def rows_of(folder: Path) -> list[list[str]]:
     with (folder / "confusion.csv").open(newline="") as file:
         return list(csv.reader(file))
@@ -109,18 +118,12 @@ def test_the_fitted_head_is_a_baseline_and_is_kept_if_training_ruins_the_model(r
     assert headline["lead_low"] <= metrics["accuracy"] - metrics["baseline_tfidf_accuracy"] <= headline["lead_high"]
 
 
-def test_the_model_card_has_the_figures_the_data_and_the_encoder(
-    run: Finetune, small_encoder: Path, tmp_path: Path
-) -> None:
-    encoder = Path(shutil.copytree(small_encoder, tmp_path / "encoder"))
-    (encoder / "README.md").write_text("---\nlicense: mit\n---\n# Encoder\n\n## Base model\n\n- someone/bert\n")
-    out = run("out", epochs=1, encoder=encoder)
-    card = card_in(out / "model")
-    headline = metrics_of(out)["headline"]
+def test_the_model_card_has_the_figures_the_data_and_the_encoder(hurried: Path) -> None:
+    card, headline = card_in(hurried / "model"), metrics_of(hurried)["headline"]
     told = f"{headline['value']:.4f} ({headline['low']:.4f} to {headline['high']:.4f})"
     assert f"| {headline['method']} | {told} |" in card.sections["Figures"]
     assert f"| largest class | {headline['trivial_value']:.4f} |" in card.sections["Figures"]
-    assert hashlib.sha256((tmp_path / "data.parquet").read_bytes()).hexdigest() in card.sections["Task"]
+    assert hashlib.sha256((hurried.parent / "data.parquet").read_bytes()).hexdigest() in card.sections["Task"]
     assert card.facts == {"license": "mit"}
     assert card.sections["Base model"] == "- someone/bert"
 
@@ -133,9 +136,8 @@ def test_the_model_card_lists_the_known_faults_of_the_model(run: Finetune) -> No
     assert all(f"- Known fault: {fault}." in card.sections["Limits"] for fault in faults)
 
 
-def test_sample_test_texts_are_written_with_actual_and_predicted_label(run: Finetune) -> None:
-    out = run("out", epochs=1, num_examples=6)
-    shown = json.loads((out / "examples" / "examples.json").read_text())
+def test_sample_test_texts_are_written_with_actual_and_predicted_label(hurried: Path) -> None:
+    shown = json.loads((hurried / "examples" / "examples.json").read_text())
     told = {record["text"]: record["topic"] for record in topic_records(150)}
     assert len(shown) == 6
     assert all(item["actual"] == told[item["given"]["text"]] for item in shown)
@@ -404,13 +406,12 @@ def test_the_best_of_several_seeds_is_kept_by_validation_and_their_spread_is_rep
     assert list((tmp_path / "work" / "small").iterdir()) == []
 
 
-def test_loss_and_validation_curves_of_the_kept_model_are_written(run: Finetune) -> None:
-    out = run("out", epochs=2)
-    losses, validations = ([*csv.DictReader((out / name).read_text().splitlines())] for name in CURVES)
+def test_loss_and_validation_curves_of_the_kept_model_are_written(learned: Path) -> None:
+    losses, validations = ([*csv.DictReader((learned / name).read_text().splitlines())] for name in CURVES)
     assert float(losses[-1]["loss"]) < float(losses[0]["loss"])
-    assert [float(it["epoch"]) for it in validations] == [0, 1, 2]
+    assert [float(it["epoch"]) for it in validations] == [0, 1, 2, 3, 4]
     assert validations[-1]["step"] == losses[-1]["step"]
-    assert max(float(it["validation_score"]) for it in validations) == metrics_of(out)["validation_score"]
+    assert max(float(it["validation_score"]) for it in validations) == metrics_of(learned)["validation_score"]
 
 
 def test_splitting_batches_for_memory_does_not_change_the_figures(
@@ -465,7 +466,7 @@ def test_the_last_log_line_is_the_headline_with_interval_and_baselines(
     run: Finetune, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        top = metrics_of(run("out"))["headline"]
+        top = metrics_of(run("out", epochs=1))["headline"]
     at = next(place for place, told in enumerate(caplog.messages) if told.startswith("small: on the test split"))
     assert caplog.messages[at] == (
         f"small: on the test split accuracy {top['value']:.3f} (95 %: {top['low']:.3f} to {top['high']:.3f}); beside "

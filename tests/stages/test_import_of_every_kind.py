@@ -33,7 +33,7 @@ from clozeline.inference.fields import AnswerSearch
 from clozeline.inference.package import load
 from clozeline.params.reading import read_params
 from clozeline.records.package import read_manifest
-from clozeline.serving.zero_shot import TEMPLATE, choosing_by_entailment, chosen
+from clozeline.serving.zero_shot import TEMPLATE, choosing
 from clozeline.system.workspace import Workspace
 from tests.make.models import PROJECT, RANDOM, SENTENCES, outspoken, sentence_tokenizer, small_bert
 from tests.orchestration.test_importing import sentence_files
@@ -170,9 +170,7 @@ KINDS = {
     "entailment": Kind(
         named(BertForSequenceClassification, "contradiction", "entailment", "neutral"),
         "text-classification",
-        lambda it: of_labels(
-            [chosen(TOPICS, it.answers(choosing_by_entailment(it, SENTENCES[1], TOPICS)), multi_label=False)]
-        ),
+        lambda it: of_labels([it.converse(choosing(it, SENTENCES[1], TOPICS))]),
         ranked,
     ),
     "cross-encoder": Kind(

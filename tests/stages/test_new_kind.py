@@ -16,8 +16,7 @@ from ruamel.yaml import YAML
 from clozeline.exporting.exams import Exam, Sample
 from clozeline.exporting.forms import GraphForm, labelled
 from clozeline.exporting.trained import TrainedModel
-from clozeline.inference.fields import InvocationParams
-from clozeline.inference.open_model import OpenModel, Question, Records
+from clozeline.inference.open_model import Dialogue, OpenModel, Question, Records, alone
 from clozeline.inference.package import MODEL_KINDS, ModelKind
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params
@@ -27,9 +26,6 @@ from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.registry.models import CHAMPION
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.registry.sources import ModelSource
-from clozeline.serving.http.answers import LABELS
-from clozeline.serving.http.mlflow import Sent
-from clozeline.serving.http.operation import Call
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
@@ -73,8 +69,9 @@ class Lateness(OpenModel):
     def usual(self, texts: Sequence[str]) -> Question[float]:
         return self.lateness(texts, truncate=True)
 
-    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
-        return [{"lateness": number} for number in self.answers(self.lateness(texts, truncate=truncate))]
+    def recording(self, given: Sequence[str], *, top_k: int, truncate: bool) -> Dialogue[Records]:
+        numbers = yield from alone(lambda: self.lateness(given, truncate=truncate))
+        return [{"lateness": number} for number in numbers]
 
 
 def outputs(trained: TrainedModel) -> tuple[TensorSpec, ...]:
@@ -94,20 +91,13 @@ def exam(model: Lateness, sample: Sample) -> Exam:
     )
 
 
-async def invocations(call: Call, name: str, sent: Sent, params: InvocationParams) -> Any:
-    served, texts = call.models.named(name), sent.texts()
-    reply = await call.ask(served, texts, lambda: served.model.usual(texts))
-    return [{"lateness": number} for number in reply.answers], reply.headers
-
-
-ANSWERS = replace(LABELS, records=invocations)
 KIND = ModelKind(
     architectures=("ForLateness",),
     head="text-classification",
     form=f"{__name__}:FORM",
     exam=f"{__name__}:exam",
     model=Lateness,
-    answers=f"{__name__}:ANSWERS",
+    answers="clozeline.serving.http.tensors:LABELS",
     says="how late a text begins",
 )
 

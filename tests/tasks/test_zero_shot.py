@@ -254,7 +254,7 @@ def test_labels_with_words_need_no_training_texts(
     given = params(label_words=words, splits={"train": "train.jsonl", "test": "test.jsonl"})
     task = Cloze(inputs_of(given, small_encoder, folder))
     assert task.labels == ("files", "misspelt", "models", "odd")
-    for words_of_log in ("that no text of the task has", "wrong: misspelt;", "counts as missed: wordless (6 texts)"):
+    for words_of_log in ("that no text of the task has", "wrong: misspelt;", "count as missed: wordless (texts: 6)"):
         assert words_of_log in caplog.text
     assert task.test().figures["num_test_of_classes_without_training_text"] == 12
     by_label = [task.test_part.labels[place] for place in task.test_part.targets_T]

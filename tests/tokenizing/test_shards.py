@@ -16,7 +16,7 @@ from clozeline.cluster.ledger import Ledger
 from clozeline.records.clean_text import DOC_ID, SCHEMA, TEXT
 from clozeline.system.workers import Workers
 from clozeline.tokenizing import shards
-from clozeline.tokenizing.shards import EncodedFiles, EncodedWriter, partitions_of, write_shards
+from clozeline.tokenizing.shards import EncodedFiles, partitions_of, write_shards, writing
 from tests.make.texts import write_documents
 
 
@@ -62,8 +62,8 @@ def files(tmp_path: Path) -> EncodedFiles:
 
 
 def test_shards_that_are_written_in_another_order_have_the_same_bytes(tmp_path: Path, files: EncodedFiles) -> None:
-    with EncodedWriter(files) as writer:
-        writer.append(np.arange(30), [np.full(10, 3), np.full(10, 5), np.zeros(10)], [b""] * 10)
+    with writing(files) as append:
+        append(np.arange(30), [np.full(10, 3), np.full(10, 5), np.zeros(10)], [b""] * 10)
     for name, workers in {"in order": Workers(None, 1), "last first": LastFirst(None, 1)}.items():
         (tmp_path / name).mkdir()
         write_shards([files], tmp_path / name, "train", 7, Ledger(tmp_path / f"ledger {name}", "", workers))
@@ -75,8 +75,8 @@ def test_shards_that_are_written_in_another_order_have_the_same_bytes(tmp_path: 
 
 
 def test_a_partition_that_fails_leaves_no_lengths(files: EncodedFiles) -> None:
-    with pytest.raises(AssertionError, match="does not fit"), EncodedWriter(files) as writer:
-        writer.append(np.array([1, 2**16]), [np.array([2]), np.array([3]), np.array([0])], [b""])
+    with pytest.raises(AssertionError, match="does not fit"), writing(files) as append:
+        append(np.array([1, 2**16]), [np.array([2]), np.array([3]), np.array([0])], [b""])
     assert not files.documents.exists()
 
 

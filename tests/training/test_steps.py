@@ -51,14 +51,14 @@ def test_the_error_names_the_micro_batch_param_if_processes_cannot_halve_togethe
     monkeypatch.setattr(Processes, "one_sum", lambda *_, is_last: contextlib.nullcontext())
     for step in range(num_steps_before):
         steps.take(Batch(0, step, rows, num_tokens=48, num_targets=6), step)
-    monkeypatch.setattr(steps, "_loss_sum", out_of_memory)
+    monkeypatch.setattr(steps, "loss_sum", out_of_memory)
     with pytest.raises(TrainingError, match=r"(?s)out of memory on batch 7.*micro_batch_tokens: 24"):
         steps.take(Batch(0, 7, rows, num_tokens=48, num_targets=6), 7)
 
 
 def test_running_out_of_memory_for_the_optimizers_state_is_reported() -> None:
     steps = ahead(nn.Linear(1, 1))
-    steps._optimizer.register_step_pre_hook(out_of_memory)
+    steps.optimizer.register_step_pre_hook(out_of_memory)
     with pytest.raises(TrainingError, match=r"(?s)out of memory on batch 0.*smaller model"):
         steps.take(batch(0), step=0)
 

@@ -401,8 +401,12 @@ def choose(
     """
     candidates = _labels(labels)
     asked = _able_to_choose(model, precision, multi_label)
-    choose_for = partial(zero_shot.choose, template=template or TEMPLATE, multi_label=multi_label, truncate=truncate)
-    ask(texts, tables.CLASSIFY, lambda chunk: [choose_for(asked, text, candidates) for text in chunk], as_json)
+    choosing = partial(zero_shot.choosing, template=template or TEMPLATE, multi_label=multi_label, truncate=truncate)
+
+    def chosen(chunk: list[str]) -> Iterable[object]:
+        return [asked.converse(choosing(asked, text, candidates)) for text in chunk]
+
+    ask(texts, tables.CLASSIFY, chosen, as_json)
 
 
 def _labels(given: str) -> list[str]:

@@ -374,8 +374,8 @@ def _knobs(settings: list[str]) -> dict[str, Any]:
 
 
 def _glue_table(figures: "GlueFigures") -> Table:
-    rows = "all rows" if figures.limit is None else f"at most {figures.limit:,} rows of each part"
-    title = f"GLUE, dev parts; {figures.model}; {len(figures.seeds)} seed(s); {rows}"
+    used = "all rows" if figures.limit is None else f"at most {figures.limit:,} rows of each part"
+    title = f"GLUE, dev parts; {figures.model}; {len(figures.seeds)} seed(s); {used}"
     columns = ("task", "metrics", ">score", ">95 % over seeds", ">95 % over rows", ">trained on", ">rows")
     rows = []
     for task in figures.tasks:
@@ -452,4 +452,4 @@ def demo(
         with ProgressBar("train", num_steps) as bar:
             where = Path() if is_own else folder
             learned = lesson.teach(short_training, where, seed, folder / "lesson", [lesson.Watch(bar)])
-    show(lesson.report(learned, mode), plain_if_piped=True)
+    show(lesson.report(learned, mode), plain_if_piped=True, wraps=True)

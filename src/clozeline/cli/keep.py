@@ -23,7 +23,7 @@ from clozeline.versions import remote as dvc_remote
 if TYPE_CHECKING:
     from clozeline.orchestration.forgetting import Findings
     from clozeline.orchestration.status import ModelStatus, ProjectStatus, ScheduledRun
-    from clozeline.reporting.comparison import RunComparison
+    from clozeline.reporting.run import RunComparison
     from clozeline.tracking.past_runs import PastRun
 
 
@@ -35,8 +35,6 @@ _NOT_CLEANED: Final = (
     "git's history, backups, and Prefect's database, which keeps log lines",
     "sources, unless they are changed; caches and work/ of other machines: run the same command there",
 )
-_NIGHTS = 7
-_HOURS = 24
 PortOption = Annotated[int, typer.Option(min=1, max=65535)]
 
 
@@ -117,8 +115,8 @@ def _show_findings(found: "Findings", removed: str) -> None:
 
 
 def gc(
-    nights: Annotated[int, typer.Option(min=1)] = _NIGHTS,
-    hours: Annotated[int, typer.Option("--min-age-hours", min=1)] = _HOURS,
+    nights: Annotated[int, typer.Option(min=1)] = 7,
+    hours: Annotated[int, typer.Option("--min-age-hours", min=1)] = 24,
     shared: Annotated[bool, typer.Option("--shared")] = False,
     yes: Annotated[bool, typer.Option("--yes")] = False,
 ) -> None:
@@ -218,7 +216,7 @@ def compare(
             the last two runs with different results.
     """
     address = tracking_uri(project_here())
-    from clozeline.reporting.comparison import RunComparison
+    from clozeline.reporting.run import RunComparison
     from clozeline.tracking.past_runs import compared_runs
 
     comparison = RunComparison(compared_runs(address, runs or []))
@@ -360,6 +358,10 @@ def ui(mlflow_port: PortOption = 5000, prefect_port: PortOption = 4200) -> None:
     Ctrl-C ends both.
 
     Example: `clozeline ui --mlflow-port 5001`
+
+    Args:
+        mlflow_port: Port of MLflow's pages.
+        prefect_port: Port of Prefect's pages.
     """
     workspace = project_here()
     from clozeline.orchestration.servers import serve_until_interrupted

@@ -86,11 +86,11 @@ def plan(
     tables = {"--for": needs, "--all": every, "--serving": serving, "--published": published}
     check_options([name for name, it in tables.items() if it], [name for name, it in options.items() if it is not None])
     if needs:
-        show(plan_tables.chosen(needs), plain_if_piped=True)
+        show(plan_tables.chosen(needs), plain_if_piped=True, wraps=True)
         return
     params = read_params(_PARAMS)
     if published:
-        show(plan_tables.served_published(published, params.export), plain_if_piped=True)
+        show(plan_tables.served_published(published, params.export), plain_if_piped=True, wraps=True)
         return
     pretrain = with_start_folder(changed(params.pretrain, family, size, objective, max_length), params)
     try:
@@ -103,7 +103,7 @@ def plan(
             shown = plan_tables.plan_of(with_budget_in_tokens(pretrain), num_tokens, timing is not False, _PARAMS)
     except ClozelineError as error:
         raise in_params(error, _PARAMS, "pretrain", pretrain) from error
-    show(shown, plain_if_piped=True)
+    show(shown, plain_if_piped=True, wraps=True)
 
 
 def check_options(tables: Sequence[str], options: Sequence[str]) -> None:

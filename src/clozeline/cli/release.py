@@ -151,29 +151,23 @@ def sign(model: str, key: Annotated[Path, typer.Option(exists=True)]) -> None:
         model: A folder of dist/, or models:/NAME@ALIAS or …/VERSION.
         key: SSH key; its .pub file if ssh-agent holds the private half.
     """
-    from clozeline.registry.sources import REGISTRY_SCHEME
-
-    place = _in_the_registry(model, key) if model.startswith(REGISTRY_SCHEME) else _beside(Path(model), key)
-    typer.echo(f"signed: the signature is in {place}. Next: clozeline serve {model} --require-signature FILE")
-
-
-def _beside(folder: Path, key: Path) -> str:
-    verify(folder, read_manifest(folder))
-    file = signature.signature_file(folder)
-    signed = signature.sign(folder, key)
-    with replacing_file(file) as written:
-        written.write_text(signed, encoding="utf-8")
-    return str(file)
-
-
-def _in_the_registry(uri: str, key: Path) -> str:
     from clozeline.registry import models
+    from clozeline.registry.sources import REGISTRY_SCHEME
     from clozeline.registry.versions import Registry
 
-    found = models.fetch(uri)
-    versions = Registry.open(tracking_uri(Workspace(Path.cwd())))
-    versions.tag(found.version, models.SIGNATURE, signature.sign(found.folder, key))
-    return f"the registry, as a tag of {found.version}"
+    if model.startswith(REGISTRY_SCHEME):
+        found = models.fetch(model)
+        versions = Registry.open(tracking_uri(Workspace(Path.cwd())))
+        versions.tag(found.version, models.SIGNATURE, signature.sign(found.folder, key))
+        place = f"the registry, as a tag of {found.version}"
+    else:
+        folder = Path(model)
+        verify(folder, read_manifest(folder))
+        file, signed = signature.signature_file(folder), signature.sign(folder, key)
+        with replacing_file(file) as written:
+            written.write_text(signed, encoding="utf-8")
+        place = str(file)
+    typer.echo(f"signed: the signature is in {place}. Next: clozeline serve {model} --require-signature FILE")
 
 
 def lineage(

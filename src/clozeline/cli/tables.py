@@ -54,10 +54,12 @@ def table_of(title: str, *columns: str, rows: Rows = ()) -> Table:
     return table
 
 
-def show(parts: Iterable[RenderableType], *, plain_if_piped: bool = False) -> None:
-    """Print tables without their empty ones, and lines, which do not wrap.
+def show(parts: Iterable[RenderableType], *, plain_if_piped: bool = False, wraps: bool = False) -> None:
+    """Print tables without the empty ones, and lines.
 
-    `plain_if_piped`: outside a terminal, tables are columns of plain text, which other programs can read.
+    Args:
+        plain_if_piped: outside a terminal, tables are columns of plain text, which other programs can read.
+        wraps: whether lines wrap between words.
     """
     is_plain = plain_if_piped and not sys.stdout.isatty()
     console = Console(width=_PLAIN_WIDTH) if is_plain else Console()
@@ -69,7 +71,7 @@ def show(parts: Iterable[RenderableType], *, plain_if_piped: bool = False) -> No
                 console.print(Text(str(part.title), style="bold"))
                 part.title = None
             part.box = None if is_plain else part.box
-        console.print(part, soft_wrap=isinstance(part, str | Text), highlight=False)
+        console.print(part, soft_wrap=not wraps and isinstance(part, str | Text), highlight=False)
 
 
 def show_or_json(found: object, parts: Iterable[RenderableType], *, as_json: bool) -> None:
@@ -94,7 +96,7 @@ class AnswerForm:
 def show_answers(texts: Sequence[str], answers: Iterable[object], form: AnswerForm, *, as_json: bool) -> None:
     """Print answers: JSON on request, tables in a terminal, otherwise tab-separated lines."""
     if not as_json and sys.stdout.isatty():
-        show(form.tables(texts, answers))
+        show(form.tables(texts, answers), wraps=True)
         return
     for text, answer in zip(texts, answers, strict=True):
         if as_json:

@@ -9,11 +9,10 @@ Shapes: R rows of a split, sorted by length; C copies of rows; N content tokens 
 vocabulary, G groups.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import starmap
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -177,103 +176,70 @@ def _each_alone(split: Split, tokens: RowTokens, place_C: Ids) -> Asked:
     return Asked(batch, tokens, np.flatnonzero(is_target_N))
 
 
-class Grouping(Protocol):
+@dataclass(frozen=True)
+class Grouping:
     """Assigns each target of a batch to a group."""
 
-    @property
-    def num_groups(self) -> int: ...
-
-    def groups(self, asked: Asked, judged: Judged) -> Ids:
-        """Return the group of each target, `group_T`."""
-        ...
-
-
-@dataclass(frozen=True)
-class ByDocument:
-    """Groups by document: document i of a split is in group i modulo `num_groups`."""
-
     num_groups: int
-
-    def groups(self, asked: Asked, judged: Judged) -> Ids:
-        return asked.tokens.document_N[asked.target_T] % self.num_groups
-
-
-@dataclass(frozen=True)
-class ByConfidence:
-    """Groups by confidence, in bins of equal width: group i is (i / 15, (i + 1) / 15]."""
-
-    num_groups: int = NUM_CONFIDENCE_BINS
-
-    def groups(self, asked: Asked, judged: Judged) -> Ids:
-        bin_T = np.ceil(judged.confidence_T * self.num_groups).astype(np.int64) - 1
-        return np.clip(bin_T, 0, self.num_groups - 1)
+    groups: Callable[[Asked, Judged], Ids]
+    """Function that returns the group of each target, `group_T`."""
+    named: Sequence[tuple[Any, ...]] = ()
+    """What each group is, as the first columns of its row in a table."""
 
 
-@dataclass(frozen=True)
-class ByFrequency:
-    """Groups by the token's count in the training text: never, 1-9 times, 10-99 times, …."""
-
-    group_V: Ids
-    names: Sequence[str]
-    num_kinds_G: Ids
-    """Number of ordinary tokens of the vocabulary in each group."""
-
-    @classmethod
-    def of(cls, counts_V: Ids, split: Split) -> Self:
-        decades = [10**power for power in range(len(str(int(counts_V.max()))))]
-        names = ["0", *(f"{first}-{first * 10 - 1}" for first in decades)]
-        group_V = np.searchsorted(decades, counts_V, side="right")
-        return cls(group_V, names, np.bincount(group_V[split.vocabulary.ordinary_ids], minlength=len(names)))
-
-    @property
-    def num_groups(self) -> int:
-        return len(self.names)
-
-    def groups(self, asked: Asked, judged: Judged) -> Ids:
-        return self.group_V[asked.tokens.input_ids_N[asked.target_T]]
+def by_document(num_groups: int) -> Grouping:
+    """Group by document: document i of a split is in group i modulo `num_groups`."""
+    return Grouping(num_groups, lambda asked, judged: asked.tokens.document_N[asked.target_T] % num_groups)
 
 
-@dataclass(frozen=True)
-class ByPlace:
-    """Groups by position in the row, counted from 1 after [CLS]: in a causal model, the length of the context."""
+def by_confidence() -> Grouping:
+    """Group by confidence, in bins of equal width: group i is (i / 15, (i + 1) / 15]."""
 
-    capacity: int
-    width: int
+    def groups(asked: Asked, judged: Judged) -> Ids:
+        bin_T = np.ceil(judged.confidence_T * NUM_CONFIDENCE_BINS).astype(np.int64) - 1
+        return np.clip(bin_T, 0, NUM_CONFIDENCE_BINS - 1)
 
-    @classmethod
-    def of(cls, max_length: int) -> Self:
-        capacity = max_length - NUM_BOUNDARY_TOKENS
-        return cls(capacity, -(-capacity // _MOST_PLACE_BINS))
-
-    @property
-    def num_groups(self) -> int:
-        return -(-self.capacity // self.width)
-
-    def places(self, group: int) -> tuple[int, int]:
-        """Return the first and the last position of a group."""
-        return group * self.width + 1, min((group + 1) * self.width, self.capacity)
-
-    def groups(self, asked: Asked, judged: Judged) -> Ids:
-        return asked.tokens.place_N[asked.target_T] // self.width
+    return Grouping(NUM_CONFIDENCE_BINS, groups)
 
 
-@dataclass(frozen=True)
-class ByWordClass:
-    """Groups by piece kind: a whole word, the first piece of a longer word, or a later piece."""
+def by_frequency(counts_V: Ids, split: Split) -> Grouping:
+    """Group by the token's count in the training text: never, 1-9 times, 10-99 times, …; named with the number of
+    ordinary tokens of the vocabulary in each group.
+    """
+    decades = [10**power for power in range(len(str(int(counts_V.max()))))]
+    names = ["0", *(f"{first}-{first * 10 - 1}" for first in decades)]
+    group_V = np.searchsorted(decades, counts_V, side="right")
+    num_kinds_G = np.bincount(group_V[split.vocabulary.ordinary_ids], minlength=len(names))
+    named = list(zip(names, num_kinds_G.tolist(), strict=True))
+    return Grouping(len(names), lambda asked, judged: group_V[asked.tokens.input_ids_N[asked.target_T]], named)
 
-    spelling: Spelling
 
-    @property
-    def num_groups(self) -> int:
-        return len(WORD_CLASSES)
+def by_place(max_length: int) -> Grouping:
+    """Group by position in the row, counted from 1 after [CLS]: in a causal model, the length of the context.
 
-    def groups(self, asked: Asked, judged: Judged) -> Ids:
+    Groups are named by their first and last position.
+    """
+    capacity = max_length - NUM_BOUNDARY_TOKENS
+    width = -(-capacity // _MOST_PLACE_BINS)
+    named = [(first, min(first + width - 1, capacity)) for first in range(1, capacity + 1, width)]
+    return Grouping(len(named), lambda asked, judged: asked.tokens.place_N[asked.target_T] // width, named)
+
+
+def by_word_class(spelling: Spelling) -> Grouping:
+    """Group by piece kind: a whole word, the first piece of a longer word, or a later piece. All targets are in the
+    first group if the tokenizer does not mark word starts.
+    """
+
+    def groups(asked: Asked, judged: Judged) -> Ids:
         tokens = asked.tokens
         follows_N = follows(tokens.row_N, tokens.position_N)
-        continues_N = self.spelling.continues_word(tokens.input_ids_N, follows_N)
+        continues_N = spelling.continues_word(tokens.input_ids_N, follows_N)
         is_continued_N = np.append(continues_N[1:], False)
         class_N = np.where(continues_N, 2, np.where(is_continued_N, 1, 0))
         return class_N[asked.target_T]
+
+    names = WORD_CLASSES if spelling.marks_words else ("not marked by the tokenizer",) * len(WORD_CLASSES)
+    return Grouping(len(names), groups, [(name,) for name in names])
 
 
 def write_calibration(path: Path, sums: Sums) -> None:
@@ -290,26 +256,18 @@ def write_calibration(path: Path, sums: Sums) -> None:
     write_records(path, CalibrationRow, rows)
 
 
-def write_frequency(path: Path, sums: Sums, grouping: ByFrequency) -> None:
-    named = ((grouping.names[group], int(grouping.num_kinds_G[group]), *figures) for group, *figures in _figures(sums))
-    write_records(path, FrequencyRow, starmap(FrequencyRow, named))
-
-
-def write_place(path: Path, sums: Sums, grouping: ByPlace) -> None:
-    placed = ((*grouping.places(group), *figures) for group, *figures in _figures(sums))
-    write_records(path, PlaceRow, starmap(PlaceRow, placed))
-
-
-def write_word_class(path: Path, sums: Sums, *, marks_words: bool) -> None:
-    """Write figures by piece kind; one row if the tokenizer does not mark word starts (`marks_words` is false)."""
-    names = WORD_CLASSES if marks_words else ("not marked by the tokenizer",) * len(WORD_CLASSES)
-    named = ((names[group], *figures) for group, *figures in _figures(sums))
-    write_records(path, WordClassRow, starmap(WordClassRow, named))
+def write_figures(
+    path: Path, kind: type[FrequencyRow | PlaceRow | WordClassRow], sums: Sums, grouping: Grouping
+) -> None:
+    """Write a row for each group that has targets: what it is, and its figures."""
+    write_records(path, kind, (kind(*grouping.named[group], *figures) for group, *figures in _figures(sums)))
 
 
 def _figures(sums: Sums) -> Iterator[tuple[int, int, float, float, float]]:
     """Yield each group that has targets: its number, number of targets, nats per target, top-1 and top-5."""
     for group in np.flatnonzero(sums.num_targets_G).tolist():
         count = int(sums.num_targets_G[group])
-        summed = (float(sums_G[group]) for sums_G in (sums.loss_nats_G, sums.num_top1_G, sums.num_top5_G))
-        yield group, count, *(total / count for total in summed)
+        loss_nats, top1, top5 = (
+            float(sums_G[group]) / count for sums_G in (sums.loss_nats_G, sums.num_top1_G, sums.num_top5_G)
+        )
+        yield group, count, loss_nats, top1, top5

@@ -25,7 +25,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.evaluation.groups import Asked, Grouping, Judged, Sums, judge, one_by_one
+from clozeline.evaluation.groups import Asked, Grouping, Sums, judge, one_by_one
 from clozeline.language import models
 from clozeline.language.draws import Ids
 from clozeline.language.masking import Vocabulary
@@ -75,7 +75,7 @@ class DocumentSums:
 
     @classmethod
     def of(cls, shards: TokenShards, sums: Sums) -> Self:
-        """Add the tokens and bytes of `shards` to `sums`, which are grouped by `ByDocument`."""
+        """Add the tokens and bytes of `shards` to `sums`, which are grouped by `by_document`."""
         num_groups = len(sums.num_targets_G)
         group_D = np.arange(shards.num_documents) % num_groups
 
@@ -176,20 +176,6 @@ def measure_unigram(train_V: Ids, validation: TokenShards, vocabulary: Vocabular
     )
 
 
-@dataclass(frozen=True)
-class ByChosen:
-    """Groups by document: the n-th of the chosen documents, in their order, is group n."""
-
-    document_D: Ids
-
-    @property
-    def num_groups(self) -> int:
-        return len(self.document_D)
-
-    def groups(self, asked: Asked, judged: Judged) -> Ids:
-        return np.searchsorted(self.document_D, asked.tokens.document_N[asked.target_T])
-
-
 def spread(split: Split, num_documents: int) -> tuple[Split, Ids]:
     """Choose at most `num_documents` documents, evenly spaced; return the split of their rows, and their ordinals."""
     last = split.shards.num_documents - 1
@@ -220,7 +206,12 @@ def measured(
         group: processes that share the work.
     """
     questions = one_by_one(split, batch_tokens=batch_tokens, group=group)
-    sums = measure(model, questions, {"document": ByChosen(document_D)}, advance, group)["document"]
+    # The n-th of the chosen documents, in their order, is group n.
+    chosen = Grouping(
+        len(document_D),
+        lambda asked, judged: np.searchsorted(document_D, asked.tokens.document_N[asked.target_T]),
+    )
+    sums = measure(model, questions, {"document": chosen}, advance, group)["document"]
     if not sums.num_targets:
         return {}
     offsets = split.shards.offsets

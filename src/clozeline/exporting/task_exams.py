@@ -196,7 +196,8 @@ def _search_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam | None:
 
     def nearest(embeddings_TH: Floats) -> Places:
         firsts_AH, seconds_DH = parted(embeddings_TH)
-        return (firsts_AH @ seconds_DH.T).argmax(axis=1)
+        nearest_A: Places = (firsts_AH @ seconds_DH.T).argmax(axis=1)
+        return nearest_A
 
     def recall(given: Answers, fp32: Answers) -> Counts:
         found = scored_items.ranked(scored_items.by_vectors(*parted(_embeddings(given))), belonging)

@@ -335,7 +335,7 @@ def _faults(trained: TrainedModel) -> Iterator[tuple[str, str]]:
         yield "a tokenizer without a padding token", "a padding token, with which the texts of a batch are padded"
     if trained.kind.fills_masks and tokenizer.mask_token_id is None:
         yield "a tokenizer without a mask token", "the mask token that the model fills"
-    of_pairs = trained.reads_pairs or trained.kind.is_always_asked_in_pairs
+    of_pairs = trained.kind.model.pair_names(reads_pairs=trained.reads_pairs) is not None
     num_special = tokenizer.num_special_tokens_to_add(of_pairs)
     if trained.max_length < num_special + (2 if of_pairs else 1):
         given = f"room for {trained.max_length} tokens, {num_special} of them special"

@@ -1,16 +1,14 @@
 """Extractive question answering: find the span of a context that answers a question, or report no answer.
 
-The best spans are searched given the logits of start and end tokens. Clients may send a pair as a plain string, which
-is JSON: `{"question": "…", "context": "…"}`.
+The best spans are searched given the logits of start and end tokens.
 
 Shapes: B texts of a batch, L tokens of a window, C tokens of its context.
 """
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -18,10 +16,18 @@ import numpy.typing as npt
 from pydantic import Field
 
 from clozeline.inference.fields import UNDESCRIBED, AnswerSearch
-from clozeline.inference.open_model import AnyQuestion, PerToken, Question, Records, Rows, TextBatch, check_top_k
-from clozeline.inference.tokenization import TextTooLongError, Window
-from clozeline.records.package import Manifest
-from clozeline.system.errors import DataError
+from clozeline.inference.open_model import (
+    AnyQuestion,
+    Dialogue,
+    PerToken,
+    Question,
+    Records,
+    Round,
+    Rows,
+    TextBatch,
+    check_top_k,
+)
+from clozeline.inference.tokenization import TextTooLongError, Window, each_text
 
 Logits = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
@@ -97,28 +103,6 @@ def without(total: float, part: float) -> float:
     return total + math.log1p(-share) if share < 1 else -math.inf
 
 
-def pairs_in(texts: Sequence[str], first: str, second: str) -> list[tuple[str, str]]:
-    """Return the values of the keys `first` and `second` of each text, a JSON object.
-
-    Raises:
-        DataError: a text is not a JSON object with both.
-    """
-    return [_pair(number, text, first, second) for number, text in enumerate(texts)]
-
-
-def _pair(number: int, text: str, first: str, second: str) -> tuple[str, str]:
-    try:
-        asked = json.loads(text)
-        return str(asked[first]), str(asked[second])
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise DataError(
-            f"text {number} is not a JSON object with `{first}` and `{second}`",
-            given=text[:60],
-            expected=f'JSON such as {{"{first}": "…", "{second}": "…"}}',
-            do=f"send each {first} and its {second} as one JSON object in a string",
-        ) from error
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Answer with the fields of Hugging Face's question-answering task; `answer` is empty if there is no answer."""
@@ -145,18 +129,27 @@ class Answerer(PerToken):
             TextError: a text is not valid Unicode, or a window has no room for a context beside the question.
             DataError: `top_k` is below 1.
         """
-        return self.best(pairs, self.answers(self.asking(pairs, top_k=top_k, search=search)), top_k, search)
+        return self.converse(self.answering(pairs, top_k=top_k, search=search))
+
+    def answering(
+        self, pairs: Sequence[tuple[str, str]], *, top_k: int = 1, search: AnswerSearch = SEARCH
+    ) -> Dialogue[list[list[Answer]]]:
+        """Return the dialogue that `ask` runs. It raises the same errors as `ask`."""
+        asked = self.asking(pairs, top_k=top_k, search=search)
+        (found,) = yield Round([asked], reading_characters=sum(map(len, each_text(pairs))))
+        return self.best(pairs, found, top_k, search)
 
     def asking(
         self, pairs: Sequence[tuple[str, str]], *, top_k: int = 1, search: AnswerSearch = SEARCH
     ) -> Question[WindowSpans]:
-        """Return the `Question` that `ask` would run; `best` combines its answers. Raises the same errors as `ask`."""
+        """Return the question about the windows of each context. Raises the same errors as `ask`."""
         check_top_k(top_k)
         windows = self.windows(pairs, search)
         return Question(
             [window.read for window in windows],
             ENDS,
             lambda position, ends_L2: spans_in(windows[position], ends_L2, top_k, search),
+            most_characters=top_k * sum(len(context) for _, context in pairs),
         )
 
     def windows(self, pairs: Sequence[tuple[str, str]], search: AnswerSearch = SEARCH) -> list[Window]:
@@ -182,14 +175,14 @@ class Answerer(PerToken):
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         return self.asking([(text, text) for text in texts])
 
-    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
-        """Return answers from the whole context; `truncate` has no effect."""
-        found = self.ask(pairs_in(texts, "question", "context"), top_k=top_k)
-        return [{"answers": [asdict(answer) for answer in of_question]} for of_question in found]
+    def recording(self, given: Sequence[tuple[str, str]], *, top_k: int, truncate: bool) -> Dialogue[Records]:
+        """Give answers from the whole context; `truncate` has no effect."""
+        answered = yield from self.answering(given, top_k=top_k)
+        return [{"answers": answers} for answers in answered]
 
     @classmethod
-    def examples(cls, manifest: Manifest) -> list[str]:
-        return [json.dumps({"question": "What is returned?", "context": "It returns a value."})] * 2
+    def pair_names(cls, *, reads_pairs: bool) -> tuple[str, str]:
+        return "question", "context"
 
     def _run(self, batch: TextBatch, *outputs: str) -> list[npt.NDArray[np.float32]]:
         if outputs != (ENDS,):

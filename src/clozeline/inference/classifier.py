@@ -3,18 +3,26 @@
 Shapes: C classes.
 """
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
 
-from clozeline.inference.answerer import pairs_in
 from clozeline.inference.fields import UNDESCRIBED
-from clozeline.inference.open_model import AnyQuestion, OpenModel, Question, Records, Rows, check_top_k, scored
+from clozeline.inference.open_model import (
+    AnyQuestion,
+    Dialogue,
+    OpenModel,
+    Question,
+    Records,
+    Rows,
+    alone,
+    check_top_k,
+    scored,
+)
 from clozeline.inference.tokenization import Given, NotAPairError
-from clozeline.records.package import Manifest, ScoreFunction
+from clozeline.records.package import ScoreFunction
 
 _RELEVANT = ("relevant", "entailment", "equivalent", "duplicate", "paraphrase", "similar", "yes", "true", "1")
 """Labels that mean that the second text of a pair goes with the first, including those of GLUE's presets."""
@@ -85,16 +93,9 @@ class Classifier(OpenModel):
         given = [(text, text) for text in texts] if self.manifest.reads_pairs else texts
         return self.classifying(given, truncate=True)
 
-    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
-        given = pairs_in(texts, "text", "text_pair") if self.manifest.reads_pairs else texts
-        found = self.classify(given, top_k=top_k, truncate=truncate)
-        return [{"labels": [asdict(label) for label in of_text]} for of_text in found]
-
-    @classmethod
-    def examples(cls, manifest: Manifest) -> list[str]:
-        if not manifest.reads_pairs:
-            return super().examples(manifest)
-        return [json.dumps({"text": "What is returned?", "text_pair": "It returns a value."})] * 2
+    def recording(self, given: Sequence[Given], *, top_k: int, truncate: bool) -> Dialogue[Records]:
+        labelled = yield from alone(lambda: self.classifying(given, top_k=top_k, truncate=truncate))
+        return [{"labels": labels} for labels in labelled]
 
 
 def _check_pairs(given: Sequence[Given]) -> None:

@@ -7,7 +7,7 @@ Shapes: K likeliest tokens that the graph gives, L tokens.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Literal
@@ -15,13 +15,15 @@ from typing import Literal
 import numpy as np
 
 from clozeline.inference.language import TOP, LanguageModel, named
-from clozeline.inference.open_model import AnyQuestion, Question, Records, Rows, check_top_k
+from clozeline.inference.open_model import AnyQuestion, Dialogue, Question, Records, Round, Rows, check_top_k
 from clozeline.inference.tokenization import TextTooLongError, TokenizedText
 from clozeline.system.errors import DataError
 
 Candidates = list[tuple[int, float]]
 """Ids of the likeliest next tokens with their probabilities, best first."""
 Finish = Literal["stop", "length"]
+_TURN_CHARACTERS = 256
+"""One new token of a text costs about as much as tokenizing so many characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +106,23 @@ class Completer(LanguageModel):
         Raises:
             TextTooLongError: a text leaves no room for a new token, and `truncate` is not set.
         """
-        how = decoding or Decoding()
-        drafts = self.drafts(texts, how, truncate=truncate)
+        return self.converse(self.completing(texts, decoding or Decoding(), truncate=truncate))
+
+    def completing(
+        self, texts: Sequence[str], decoding: Decoding, *, truncate: bool = False, later_tokens: int = 0
+    ) -> Dialogue[list[Completion]]:
+        """Return the dialogue that `complete` runs; `later_tokens` are those of the turns that follow it.
+
+        Each new token is a round of its own, so that the texts of many requests grow together. The dialogue raises the
+        same errors as `complete`.
+        """
+        drafts = self.drafts(texts, decoding, truncate=truncate)
+        later_tokens += sum(draft.later_tokens for draft in drafts)
         while unfinished := [draft for draft in drafts if draft.finish is None]:
             asked = self.next_tokens([draft.so_far for draft in unfinished])
-            for draft, candidates in zip(unfinished, self.answers(asked), strict=True):
-                self.extend(draft, candidates, how)
+            (answers,) = yield Round([asked], later_tokens, _TURN_CHARACTERS * len(texts))
+            for draft, candidates in zip(unfinished, answers, strict=True):
+                self.extend(draft, candidates, decoding)
         return [self.completion(draft) for draft in drafts]
 
     def drafts(self, texts: Sequence[str], decoding: Decoding, *, truncate: bool = False) -> list[Draft]:
@@ -163,11 +176,14 @@ class Completer(LanguageModel):
         """Return the question for the next token of each text."""
         return self.following(texts, truncate=True)
 
-    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
+    def recording(self, given: Sequence[str], *, top_k: int, truncate: bool) -> Dialogue[Records]:
         """Embed every text and continue it greedily; `top_k` has no effect."""
-        embedded = super().records(texts, top_k=top_k, truncate=truncate)
-        completions = self.complete(texts, truncate=truncate)
-        return [{**record, "completion": asdict(one)} for record, one in zip(embedded, completions, strict=True)]
+        embedding = self.embedding(given, truncate=truncate)
+        num_tokens = sum(map(len, embedding.texts))
+        completions = yield from self.completing(given, Decoding(), truncate=truncate, later_tokens=num_tokens)
+        (vectors,) = yield Round([embedding])
+        pairs = zip(vectors, completions, strict=True)
+        return [{"embedding": vector_H, "completion": one} for vector_H, one in pairs]
 
     @cached_property
     def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

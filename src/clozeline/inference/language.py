@@ -8,7 +8,8 @@ graph gives; X is K or V.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated
 
 import numpy as np
@@ -17,9 +18,11 @@ from pydantic import ConfigDict, Field
 
 from clozeline.inference.open_model import (
     AnyQuestion,
+    Dialogue,
     OpenModel,
     Question,
     Records,
+    Round,
     Rows,
     TextBatch,
     check_top_k,
@@ -55,12 +58,8 @@ class Embedder(OpenModel):
             ParamsError: the model has no such prompt.
             TextTooLongError: a text is longer than `manifest.max_length` tokens and `truncate` is not set.
         """
-        embeddings_TH = np.empty((len(texts), self.manifest.hidden_size), dtype=np.float32)
-        for position, embedding_H in enumerate(
-            self.answers(self.embedding(texts, truncate=truncate, prompt_name=prompt_name))
-        ):
-            embeddings_TH[position] = embedding_H
-        return embeddings_TH
+        embeddings = self.answers(self.embedding(texts, truncate=truncate, prompt_name=prompt_name))
+        return np.array(embeddings, dtype=np.float32).reshape(len(texts), self.manifest.hidden_size)
 
     def embedding(
         self, texts: Sequence[str], *, truncate: bool = False, prompt_name: str | None = None
@@ -118,8 +117,9 @@ class Embedder(OpenModel):
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         return self.embedding(texts, truncate=True)
 
-    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
-        return [{"embedding": embedding_H.tolist()} for embedding_H in self.embed(texts, truncate=truncate)]
+    def recording(self, given: Sequence[str], *, top_k: int, truncate: bool) -> Dialogue[Records]:
+        (vectors,) = yield Round([self.embedding(given, truncate=truncate)])
+        return [{"embedding": vector_H} for vector_H in vectors]
 
 
 class LanguageModel(Embedder):
@@ -192,24 +192,15 @@ class OpenEncoder(LanguageModel):
                 for span, rows_X in zip(tokenized[position].mask_spans, rows_MX, strict=True)
             ]
 
-        return Question(tokenized, TOP if is_named else "logits", read)
+        num_candidates = top_k if targets is None else min(top_k, len(targets))
+        repeated = sum(len(text) * len(one.mask_spans) for text, one in zip(texts, tokenized, strict=True))
+        output = TOP if is_named else "logits"
+        return Question(tokenized, output, read, most_characters=num_candidates * repeated)
 
     def with_own_masks(self, texts: Sequence[str]) -> list[str]:
         """Return `texts` with `[MASK]` replaced by the model's own mask token, such as `<mask>`."""
         mask_token = self.manifest.special_tokens.mask_token
         return [text.replace(_MASK, mask_token) for text in texts] if mask_token else list(texts)
-
-    def with_masks(self, texts: Sequence[str], *, truncate: bool = False) -> list[int]:
-        """Return the indices of the texts that have masks, none of which truncation cuts off.
-
-        Raises:
-            TextTooLongError: a text with a mask is too long and `truncate` is not set.
-        """
-        mask_token = self.manifest.special_tokens.mask_token
-        places = [place for place, text in enumerate(texts) if mask_token and mask_token in text]
-        masked = [texts[place] for place in places]
-        read = zip(places, self.tokenize(masked, truncate=truncate), strict=True)
-        return [place for place, tokens in read if tokens.mask_spans and not tokens.num_masks_cut_off]
 
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         """Return the question of `fill` if every text has a mask, otherwise that of `embed`."""
@@ -218,17 +209,19 @@ class OpenEncoder(LanguageModel):
             return self.filling(texts, truncate=True)
         return self.embedding(texts, truncate=True)
 
-    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
+    def recording(self, given: Sequence[str], *, top_k: int, truncate: bool) -> Dialogue[Records]:
         """Embed every text and fill its masks; a text that loses a mask to truncation is only embedded."""
-        embedded = super().records(texts, top_k=top_k, truncate=truncate)  # first, so that errors count all texts
-        own = self.with_own_masks(texts)
-        places = self.with_masks(own, truncate=truncate)
-        filled = self.fill([own[place] for place in places], top_k=top_k, truncate=truncate)
-        masks = dict(zip(places, filled, strict=True))
-        return [
-            {**record, "masks": [[asdict(word) for word in words] for words in masks.get(place, ())]}
-            for place, record in enumerate(embedded)
-        ]
+        embedding = self.embedding(given, truncate=truncate)  # first, so that errors count all texts
+        mask_token = self.manifest.special_tokens.mask_token
+        own = {
+            place: text for place, text in enumerate(self.with_own_masks(given)) if mask_token and mask_token in text
+        }
+        read = zip(own.items(), self.tokenize(list(own.values()), truncate=truncate), strict=True)
+        masked = dict(item for item, tokens in read if tokens.mask_spans and not tokens.num_masks_cut_off)
+        filling = [self.filling(list(masked.values()), top_k=top_k, truncate=truncate)] if masked else []
+        vectors, *filled = yield Round([embedding, *filling])
+        masks = dict(zip(masked, chain(*filled), strict=True))
+        return [{"embedding": vector_H, "masks": masks.get(place, [])} for place, vector_H in enumerate(vectors)]
 
     def split(self, batch: TextBatch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
         if output not in ("logits", TOP):

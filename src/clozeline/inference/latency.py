@@ -5,6 +5,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -137,7 +138,8 @@ def compare(
     batch = [_text(min(4 + 60 * number // batch_texts, limit), mask) for number in range(batch_texts)]
 
     def asked(texts: Sequence[str]) -> dict[Precision, float]:
-        figures = _figures([_answering(model, texts) for model in models.values()], repeats, seconds, figure)
+        calls = [partial(_answer, model, texts) for model in models.values()]
+        figures = _figures(calls, repeats, seconds, figure)
         return dict(zip(models, figures, strict=True))
 
     of_text, of_batch = asked(text), asked(batch)
@@ -155,16 +157,11 @@ def _text(num_words: int, mask: str | None) -> str:
     return " ".join([mask or words[0], *words[1:]])
 
 
-def _answering(model: OpenModel, texts: Sequence[str]) -> Callable[[], object]:
-    return lambda: model.answers(model.usual(texts))
+def _answer(model: OpenModel, texts: Sequence[str]) -> None:
+    model.answers(model.usual(texts))
 
 
-def _figures(
-    calls: Sequence[Callable[[], object]],
-    repeats: int,
-    seconds: float = float("inf"),
-    figure: Figure = statistics.median,
-) -> list[float]:
+def _figures(calls: Sequence[Callable[[], object]], repeats: int, seconds: float, figure: Figure) -> list[float]:
     """Return the milliseconds of each call; calls alternate, so that other processes slow all of them equally."""
     started = time.perf_counter()
     for call in calls:

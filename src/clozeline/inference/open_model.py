@@ -6,9 +6,10 @@ either by a library call or by the workers of a server.
 Shapes: B texts of a batch, L tokens of the longest; V classes or vocabulary; T tokens, C tags.
 """
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -46,6 +47,8 @@ class Question(Generic[AnswerT_co]):
     output: str
     read: Callable[[int, Rows], AnswerT_co]
     """Function from the index of a text and its rows to its answer."""
+    most_characters: int = 0
+    """Largest possible number of characters that all answers together repeat from the texts."""
 
     def answer(self, position: int, rows: Rows) -> AnswerT_co:
         """Return the answer to the text with the index `position`.
@@ -62,6 +65,42 @@ class Question(Generic[AnswerT_co]):
 
 
 AnyQuestion = Question[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Questions that are asked together, before others follow from their answers."""
+
+    questions: Sequence[AnyQuestion]
+    later_tokens: int = 0
+    """Largest possible number of tokens in the questions of all later rounds; read in the first round only."""
+    reading_characters: int = 0
+    """Cost of the work on the answers: about that of tokenizing so many characters."""
+
+
+Dialogue = Generator[Round, Any, AnswerT]
+"""An inference job of one or more rounds: it is sent the lists of answers to each round, and returns its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Concluded(Generic[AnswerT]):
+    """The end of a dialogue."""
+
+    result: AnswerT
+
+
+def advanced(dialogue: Dialogue[AnswerT], answers: Sequence[list[Any]] | None = None) -> Round | Concluded[AnswerT]:
+    """Return the next round of `dialogue`, or its end; `answers` are those to the round before."""
+    try:
+        return dialogue.send(answers)
+    except StopIteration as end:
+        return Concluded(end.value)
+
+
+def alone(question: Callable[[], Question[AnswerT]]) -> Dialogue[list[AnswerT]]:
+    """Return the dialogue of one question, whose texts are tokenized when the dialogue begins."""
+    answers: list[list[AnswerT]] = yield Round([question()])
+    return answers[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +266,13 @@ class OpenModel(ABC):
                 found[position] = question.answer(position, rows)
         return [found[position] for position in range(len(question.texts))]
 
+    def converse(self, dialogue: Dialogue[AnswerT]) -> AnswerT:
+        """Return the result of `dialogue`; the model answers each of its rounds."""
+        step = advanced(dialogue)
+        while isinstance(step, Round):
+            step = advanced(dialogue, [self.answers(question) for question in step.questions])
+        return step.result
+
     def count_unknown(self, text: TokenizedText) -> int:
         """Count the unknown tokens of `text`."""
         unknown_id = self.tokenizer.unknown_id
@@ -241,15 +287,33 @@ class OpenModel(ABC):
         """Return the default question of this kind of model about `texts`; long texts are truncated or split."""
 
     @abstractmethod
-    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
-        """Return the answer to each text as a plain record, as MLflow's models of every kind do.
+    def recording(self, given: Sequence[Any], *, top_k: int, truncate: bool) -> Dialogue[Records]:
+        """Return the dialogue about texts, or pairs of texts, that gives a record of the answers to each.
 
         `top_k` answers for each text; `truncate`: cut long texts. A kind of model may ignore either.
         """
 
+    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
+        """Return the answer to each text as a plain record, as MLflow's models of every kind do.
+
+        Raises:
+            DataError: the model reads pairs, and a text is not a JSON object with both texts.
+        """
+        names = self.pair_names(reads_pairs=self.manifest.reads_pairs)
+        given = [_pair(number, text, *names) for number, text in enumerate(texts)] if names else texts
+        found = self.converse(self.recording(given, top_k=top_k, truncate=truncate))
+        return [{name: _plain(answer) for name, answer in record.items()} for record in found]
+
+    @classmethod
+    def pair_names(cls, *, reads_pairs: bool) -> tuple[str, str] | None:
+        """Return the names of the two texts that a model of this kind reads together; None: it reads one text."""
+        return ("text", "text_pair") if reads_pairs else None
+
     @classmethod
     def examples(cls, manifest: Manifest) -> list[str]:
         """Return texts that `records` of the model with this manifest answers."""
+        if names := cls.pair_names(reads_pairs=manifest.reads_pairs):
+            return [json.dumps(dict(zip(names, ("What is returned?", "It returns a value."), strict=True)))] * 2
         return [f"returns {manifest.special_tokens.mask_token or 'a value'}", "text"]
 
     def _run(self, batch: TextBatch, *outputs: str) -> list[npt.NDArray[np.float32]]:
@@ -311,6 +375,28 @@ def softmax(logits_TC: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     shifted_TC = np.exp(logits_TC - logits_TC.max(axis=1, keepdims=True))
     probability_TC: npt.NDArray[np.float32] = shifted_TC / shifted_TC.sum(axis=1, keepdims=True)
     return probability_TC
+
+
+def _pair(number: int, text: str, first: str, second: str) -> tuple[str, str]:
+    try:
+        asked = json.loads(text)
+        return str(asked[first]), str(asked[second])
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise DataError(
+            f"text {number} is not a JSON object with `{first}` and `{second}`",
+            given=text[:60],
+            expected=f'JSON such as {{"{first}": "…", "{second}": "…"}}',
+            do=f"send each {first} and its {second} as one JSON object in a string",
+        ) from error
+
+
+def _plain(answer: Any) -> Any:
+    """Return an answer as lists, dicts and numbers."""
+    if isinstance(answer, np.ndarray):
+        return answer.tolist()
+    if is_dataclass(answer) and not isinstance(answer, type):
+        return asdict(answer)
+    return [_plain(one) for one in answer] if isinstance(answer, list) else answer
 
 
 def check_top_k(top_k: int) -> None:

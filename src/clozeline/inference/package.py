@@ -22,7 +22,7 @@ from clozeline.inference.tokenization import TextTokenizer, is_panic
 from clozeline.records.package import FILES, GRAPHS, Manifest, Precision, data_file, read_manifest, verify
 from clozeline.system.errors import ArtifactError, ClozelineError
 
-_ANSWERS = "clozeline.serving.http.answers"
+_ANSWERS = "clozeline.serving.http.tensors"
 """No stage imports this module, because no output of a stage depends on it."""
 
 _RESTORE = "export the model again (`dvc repro export@NAME`), or download the model version again"
@@ -43,8 +43,7 @@ class ModelKind:
     model: type[OpenModel]
     """Class that answers with the graph."""
     answers: str
-    """`module:name` of its answers in other protocols: records for MLflow, tensors for the Open Inference
-    Protocol."""
+    """`module:name` of its answers as tensors of the Open Inference Protocol."""
     model_type: str = "embedding"
     """Name of the kind in text-embeddings-inference, where that has it."""
     says: str = ""
@@ -54,7 +53,6 @@ class ModelKind:
     is_language_model: bool = False
     """Whether the graph predicts tokens: at masks, or after the text."""
     fills_masks: bool = False
-    is_always_asked_in_pairs: bool = False
 
     @property
     def is_per_token(self) -> bool:
@@ -113,7 +111,6 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         answers=f"{_ANSWERS}:ANSWERS",
         model_type="question_answerer",
         says="the span of a context that answers a question",
-        is_always_asked_in_pairs=True,
     ),
     "feature-extraction": ModelKind(
         architectures=("Model",),
@@ -202,7 +199,7 @@ def open_graph(
 
 @contextmanager
 def _opening(path: Path, expected: str) -> Iterator[None]:
-    """Turn every failure to open `path` into an `ArtifactError` that names the file.
+    """Round every failure to open `path` into an `ArtifactError` that names the file.
 
     ONNX Runtime and tokenizers raise nothing narrower than `Exception`, and a panic of tokenizers derives from
     `BaseException` only.
@@ -227,7 +224,8 @@ def _faults_of_tokenizer(tokenizer: TextTokenizer, manifest: Manifest) -> Iterat
         yield f"the mask token {tokenizer.mask_token}", f"{special.mask_token} (`mask_token`)"
     if not 0 <= special.pad_id <= tokenizer.last_id:
         yield f"token ids up to {tokenizer.last_id:,}", f"a padding token with the id {special.pad_id} (`pad_id`)"
-    num_added = tokenizer.num_added(pairs=manifest.reads_pairs or kind_of(manifest.task).is_always_asked_in_pairs)
+    names = kind_of(manifest.task).model.pair_names(reads_pairs=manifest.reads_pairs)
+    num_added = tokenizer.num_added(pairs=names is not None)
     if num_added >= manifest.max_length:
         yield f"{num_added} special tokens around a text", f"fewer than {manifest.max_length} (`max_length`)"
 

@@ -7,7 +7,7 @@ Shapes: C tags, L tokens of a window, T of them without special tokens.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated
 
@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field
 
-from clozeline.inference.fields import OUTSIDE, UNDESCRIBED, Aggregation
-from clozeline.inference.open_model import AnyQuestion, PerToken, Question, Records, Rows, softmax
+from clozeline.inference.fields import OUTSIDE, UNDESCRIBED, Aggregation, TagReading
+from clozeline.inference.open_model import AnyQuestion, Dialogue, PerToken, Question, Records, Round, Rows, softmax
 from clozeline.inference.tokenization import Window
 
 Joined = Callable[[Sequence[str]], str]
@@ -200,10 +200,19 @@ class Tagger(PerToken):
         Raises:
             TextError: a text is not valid Unicode.
         """
-        return self.entities(texts, self.answers(self.tagging(texts)), strategy=strategy, ignored=ignored)
+        return self.converse(self.tags(texts, TagReading(aggregation_strategy=strategy), ignored))
+
+    def tags(
+        self, texts: Sequence[str], reading: TagReading, ignored: Collection[str] = (OUTSIDE,)
+    ) -> Dialogue[list[Tagged]]:
+        """Return the dialogue that `tag` runs. It raises the same errors as `tag`."""
+        asked = self.tagging(texts, overlap=reading.stride)
+        (windows,) = yield Round([asked], reading_characters=sum(map(len, texts)))
+        labels, strategy, joined = self.manifest.labels, reading.aggregation_strategy, self.tokenizer.joined
+        return [aggregated(tokens, labels, strategy, joined, ignored) for tokens in self.scored_tokens(texts, windows)]
 
     def tagging(self, texts: Sequence[str], *, overlap: int | None = None) -> Question[TaggedWindow]:
-        """Return the `Question` that `tag` would run; `entities` combines its answers. Raises the same errors as `tag`.
+        """Return the question about the windows of each text. Raises the same errors as `tag`.
 
         Args:
             texts: texts to tag.
@@ -222,20 +231,6 @@ class Tagger(PerToken):
         """Return the windows of each text; raises as `tag`."""
         return self.tokenizer.windows(texts, longest=self.manifest.max_length, overlap=self._common(overlap))
 
-    def entities(
-        self,
-        texts: Sequence[str],
-        windows: Sequence[TaggedWindow],
-        *,
-        strategy: Aggregation = "simple",
-        ignored: Collection[str] = (OUTSIDE,),
-    ) -> list[Tagged]:
-        """Return the entities of each text, from the tag scores of its windows."""
-        return [
-            aggregated(tokens, self.manifest.labels, strategy, self.tokenizer.joined, ignored)
-            for tokens in self.scored_tokens(texts, windows)
-        ]
-
     def scored_tokens(self, texts: Sequence[str], windows: Sequence[TaggedWindow]) -> list[list[ScoredToken]]:
         """Return the scored tokens of each text; a token in two windows gets its score from the one with more text
         around it."""
@@ -250,9 +245,10 @@ class Tagger(PerToken):
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         return self.tagging(texts)
 
-    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
-        """Return all entities of each text; `top_k` and `truncate` have no effect."""
-        return [{"entities": [asdict(entity) for entity in found]} for found in self.tag(texts)]
+    def recording(self, given: Sequence[str], *, top_k: int, truncate: bool) -> Dialogue[Records]:
+        """Give all entities of each text; `top_k` and `truncate` have no effect."""
+        tagged = yield from self.tags(given, TagReading())
+        return [{"entities": entities} for entities in tagged]
 
     @property
     def _room(self) -> int:

@@ -19,11 +19,11 @@ ArtifactError
 """
 
 import re
-from collections import ChainMap, OrderedDict
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import Annotated, Self
 
 import numpy as np
@@ -264,11 +264,9 @@ class TextTokenizer:
         self._whole = Tokenizer.from_file(str(path))
         self._whole.no_padding()
         self._whole.no_truncation()
-        self._cut = Tokenizer.from_file(str(path))
-        self._cut.no_padding()
-        self._cut.enable_truncation(max_length)
-        self._cutters: OrderedDict[tuple[int, int, bool], Tokenizer] = OrderedDict()
-        self._cutters_lock = Lock()
+        self._cut = self._new_cutter(max_length, 0, False)
+        self._cutter = lru_cache(_MAX_CUTTERS)(self._new_cutter)
+        """Returns a tokenizer that splits texts in this way. A few are cached, because clients use few settings."""
         self._known_words = KnownWords.of(self._whole)
         self._continuing: str = getattr(self._whole.model, "continuing_subword_prefix", None) or ""
         self._max_length = max_length
@@ -350,24 +348,12 @@ class TextTokenizer:
 
     def num_added(self, *, pairs: bool) -> int:
         """Return the number of special tokens around a text or a pair of texts."""
-        number: int = self._whole.num_special_tokens_to_add(pairs)
-        return number
+        return int(self._whole.num_special_tokens_to_add(pairs))
 
     def joined(self, tokens: Sequence[str]) -> str:
         """Join tokens to readable text."""
         decoder = self._whole.decoder
-        text: str = decoder.decode(list(tokens)) if decoder is not None else " ".join(tokens)
-        return text
-
-    def _cutter(self, longest: int, overlap: int, pairs: bool) -> Tokenizer:
-        """Return a tokenizer that splits texts in this way. A few are cached, because clients use few settings."""
-        key = (longest, overlap, pairs)
-        with self._cutters_lock:
-            cutter = self._cutters.pop(key, None) or self._new_cutter(*key)
-            self._cutters[key] = cutter
-            while len(self._cutters) > _MAX_CUTTERS:
-                self._cutters.popitem(last=False)
-        return cutter
+        return " ".join(tokens) if decoder is None else str(decoder.decode(list(tokens)))
 
     def _new_cutter(self, longest: int, overlap: int, pairs: bool) -> Tokenizer:
         cutter = Tokenizer.from_str(self._whole.to_str())
@@ -389,19 +375,16 @@ class TextTokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Return the text of token ids."""
-        decoded: str = self._whole.decode(list(ids), skip_special_tokens=skip_special_tokens)
-        return decoded
+        return str(self._whole.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def ids_of(self, text: str) -> list[int]:
         """Return the id of `text` if it is a token, otherwise the ids of its pieces, without special tokens."""
-        known = self._whole.token_to_id(text)
-        ids: list[int] = [known] if known is not None else self._whole.encode(text, add_special_tokens=False).ids
-        return ids
+        known: int | None = self._whole.token_to_id(text)
+        return list(self._whole.encode(text, add_special_tokens=False).ids) if known is None else [known]
 
     def token_text(self, token_id: int) -> str:
         """Return the readable text of a token; `##ing` stays, because it marks the continuation of a word."""
-        decoded: str = self._whole.decode([token_id], skip_special_tokens=False)
-        return decoded
+        return self.decode([token_id], skip_special_tokens=False)
 
     def with_token(self, text: str, span: tuple[int, int], token: str) -> str:
         """Return `text` with the characters of `span` replaced by a token, which may continue the word before it."""
@@ -413,8 +396,7 @@ class TextTokenizer:
     def _encode(self, texts: Sequence[Given], add_special_tokens: bool = True) -> list[Encoding]:
         for number, text in enumerate(texts):
             _check_unicode(number, text)
-        encodings: list[Encoding] = self._whole.encode_batch(list(texts), add_special_tokens=add_special_tokens)
-        return encodings
+        return list(self._whole.encode_batch(list(texts), add_special_tokens=add_special_tokens))
 
     def _lengths(self, given: Given, read: TokenizedText) -> str:
         """Describe the number of tokens, for a pair also of each text, because only one of them may be too long."""

@@ -197,10 +197,7 @@ class Contender:
                 head, split, seed=how.seed, num_folds=how.num_folds, batch_tokens=how.batch_tokens
             )
             total = len(split.rows) * groups.num_passes(head, how.num_folds)
-        groupings: dict[str, groups.Grouping] = {
-            "document": groups.ByDocument(max(num_groups, 1)),
-            "confidence": groups.ByConfidence(),
-        }
+        groupings = {"document": groups.by_document(max(num_groups, 1)), "confidence": groups.by_confidence()}
         with ProgressBar(f"evaluate {Path(self.name).name}", total) as bar, torch.inference_mode():
             sums = measuring.measure(self.model, questions, groupings, bar.advance)
         return Said(DocumentSums.of(shards, sums["document"]), sums["confidence"], shards)
@@ -372,11 +369,14 @@ def judge_models(names: Sequence[str], questions: ContestQuestions, scores: Path
         if len(verdicts) > 1:
             first_P, second_P = (found.is_right_P.astype(np.float64) for found in verdicts)
             of_blimp = PairedTest.of(first_P, second_P, np.ones_like(first_P), **sampling)
+        of_text = None
+        if len(answers) > 1:
+            of_text = Comparison.of(answers[0], answers[1], same_tokens=same_tokens, **sampling)
         return Judgement(
             how=how,
             models=tuple(map(figures_of, range(len(contenders)))),
             same_tokens=same_tokens,
-            comparison=Comparison.of(*answers, same_tokens=same_tokens, **sampling) if len(answers) > 1 else None,
+            comparison=of_text,
             blimp_accuracy=of_blimp,
         )
 

@@ -2,10 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from pydantic import ValidationError, field_validator
 from ruamel.yaml import YAML
@@ -19,6 +17,8 @@ from clozeline.stages.calling.api import PARAMS
 from clozeline.system.errors import ParamsError
 
 Value = str | int | float | bool | None
+Metric = Literal["nats_per_byte", "best_validation_loss_nats_per_token", "best_validation_accuracy", "validation_score"]
+"""Validation figures that a sweep can choose by; the last one is of a task."""
 _EXAMPLE: Final = "see `clozeline sweep --help`, or docs/sweeps.md"
 _EXPECTED: Final = {
     "missing": "a value",
@@ -26,27 +26,8 @@ _EXPECTED: Final = {
     "model_type": "keys: metric, trials and space, or of a range low and high; or a list of values",
     "dict_type": "keys of params.yaml, each with the values to try",
     "tuple_type": "a list of values, or a range {low: …, high: …}",
-    "literal_error": "a figure of validation data, as those of test data are for the winner alone: nats_per_byte, "
-    "best_validation_loss_nats_per_token, best_validation_accuracy, or of a task validation_score",
+    "literal_error": f"{', '.join(get_args(Metric))}: figures of test data are for the winner alone",
 }
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A validation figure that a sweep can choose by."""
-
-    stage: str
-    direction: Literal["minimize", "maximize"]
-
-
-METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
-    {
-        "nats_per_byte": Metric("pretrain", "minimize"),
-        "best_validation_loss_nats_per_token": Metric("pretrain", "minimize"),
-        "best_validation_accuracy": Metric("pretrain", "maximize"),
-        "validation_score": Metric("finetune", "maximize"),
-    }
-)
 
 
 class NumberRange(Section):
@@ -75,9 +56,7 @@ Dimension = NumberRange | tuple[Value, ...]
 class SweepPlan(Section):
     """Content of sweep.yaml."""
 
-    metric: Literal[
-        "nats_per_byte", "best_validation_loss_nats_per_token", "best_validation_accuracy", "validation_score"
-    ]
+    metric: Metric
     trials: Count
     space: dict[str, Dimension]
     """Key of params.yaml → the values that are tried."""
@@ -97,11 +76,11 @@ class SweepPlan(Section):
 
     @property
     def stage(self) -> str:
-        return METRICS[self.metric].stage
+        return "finetune" if self.metric == "validation_score" else "pretrain"
 
     @property
     def direction(self) -> Literal["minimize", "maximize"]:
-        return METRICS[self.metric].direction
+        return "maximize" if self.metric in ("best_validation_accuracy", "validation_score") else "minimize"
 
     @property
     def task(self) -> str | None:
@@ -176,8 +155,8 @@ def _check_keys(plan: SweepPlan, path: Path, params: Params) -> None:
     if wrong := [key for key in plan.space if key.partition(".")[0] != plan.stage]:
         raise ParamsError(
             f"{path}: these keys do not change the figure `{plan.metric}` of stage `{plan.stage}`: {', '.join(wrong)}",
-            do=f"remove them, or choose another metric: {', '.join(METRICS)}; `clozeline ablate` compares two values of"
-            " `tokenize`",
+            do=f"remove them, or choose another metric: {', '.join(get_args(Metric))}; `clozeline ablate` compares two"
+            " values of `tokenize`",
         )
     named = {key.split(".")[1] for key in plan.space if plan.task is not None}
     if len(named) > 1 or not named <= params.finetune.keys():

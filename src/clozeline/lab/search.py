@@ -79,9 +79,8 @@ def entries_of(clean: Path) -> Iterator[tuple[IndexEntry, str]]:
             do="set the source's `kind: python-docs`, and run `dvc repro`",
         )
     for library, title, text in found:
-        docstring = parted(text)
-        content = without_name(f"{docstring.summary} {docstring.description}", title)
-        yield IndexEntry(library, title, docstring.summary), content
+        summary, description = parted(text)
+        yield IndexEntry(library, title, summary), without_name(f"{summary} {description}", title)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,10 +41,6 @@ from clozeline.training.state import Callback
 _LOG = logging.getLogger(__name__)
 OnValidation = Callable[[int, float], None]
 """Called with the step and the figure of each validation pass; what it raises ends the training."""
-_FROM_VALIDATION: Final = {"best_validation_accuracy": "accuracy"}
-"""Metric → figure of a validation pass that a trial is stopped by; of others the loss."""
-_LASTING: Final = ("trials",)
-"""Keys of the plan that may change between calls: more trials add to those that there are."""
 _STATUS: Final[Mapping[str, Status]] = {"finished": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
 
 
@@ -70,7 +66,7 @@ class EncoderTraining:
 
     def run(self, on_validation: OnValidation) -> float:
         """Train, from where an earlier call was killed, and return the metric. No test data are used."""
-        telling = _Telling(on_validation, _FROM_VALIDATION.get(self.metric, "loss"))
+        telling = _Telling(on_validation, "accuracy" if self.metric == "best_validation_accuracy" else "loss")
         result = self.experiment.run([telling], keeps_weights=True)
         if self.metric == "nats_per_byte":
             return result.nats_per_byte
@@ -170,7 +166,7 @@ class Sweep:
         params = self.config.checked
         task = None if self.plan.task is None else params.finetune[self.plan.task].model_dump()
         facts = {
-            "plan": self.plan.model_dump(exclude={*_LASTING}),
+            "plan": self.plan.model_dump(exclude={"trials"}),  # more trials add to those that there are
             "params": task or training_of(params),
             "evaluate": params.evaluate.model_dump(),
             "seed": params.seed,

@@ -100,15 +100,15 @@ class TargetBatch:
     def num_rows_without_target(self) -> int:
         return self.num_rows - len(torch.unique(self.slot_T // self.input_ids_BL.shape[1]))
 
-    def rows(self, first: int, last: int) -> "TargetBatch":
+    def rows(self, first: int, last: int) -> Self:
         """Return rows `first` … `last - 1` as a batch."""
         of_rows, mask_BL = self.targets_in(first, last), self.attention_mask_BL
-        return TargetBatch(
+        return replace(
+            self,
             input_ids_BL=self.input_ids_BL[first:last],
             attention_mask_BL=None if mask_BL is None else mask_BL[first:last],
             slot_T=self.slot_T[of_rows] - first * self.input_ids_BL.shape[1],
             labels_T=self.labels_T[of_rows],
-            most_in_row=self.most_in_row,
         )
 
     def silent(self) -> Self:
@@ -154,14 +154,9 @@ class DetectionBatch(TargetBatch):
     targets into a mean over real tokens.
     """
 
-    def rows(self, first: int, last: int) -> "DetectionBatch":
-        part = super().rows(first, last)
-        return DetectionBatch(
-            **vars(part),
-            text_ids_BL=self.text_ids_BL[first:last],
-            uniform_T=self.uniform_T[self.targets_in(first, last)],
-            targets_per_token=self.targets_per_token,
-        )
+    def rows(self, first: int, last: int) -> Self:
+        uniform_T = self.uniform_T[self.targets_in(first, last)]
+        return replace(super().rows(first, last), text_ids_BL=self.text_ids_BL[first:last], uniform_T=uniform_T)
 
     def silent(self) -> Self:
         no_share = torch.zeros_like(self.targets_per_token)

@@ -252,12 +252,14 @@ class Verdict:
         return f"{self.model} version {self.version}, {self.num_texts:,} texts: {outcome}"
 
 
-class Watch(Record):
+class DriftState(Record):
     """State of the models of one server or one fleet, stored in a file."""
 
     models: Mapping[str, Watched] = {}
 
-    def look(self, servers: Mapping[str, Mapping[str, Served]], limits: DriftLimits) -> tuple["Watch", list[Verdict]]:
+    def look(
+        self, servers: Mapping[str, Mapping[str, Served]], limits: DriftLimits
+    ) -> tuple["DriftState", list[Verdict]]:
         """Return the new state, and a verdict for each model; `servers` has the models of each server by its URL.
 
         A model that the servers serve in several graphs, because they change now, keeps its state.
@@ -274,7 +276,7 @@ class Watch(Record):
                 watched = self._carried_on(name, found)
                 verdicts.append(_verdict(name, watched, limits))
                 models[name] = watched.settled(limits)
-        return Watch(models=models), verdicts
+        return DriftState(models=models), verdicts
 
     def _carried_on(self, name: str, by_url: Mapping[str, Served]) -> Watched:
         before, any_server = self.models.get(name), next(iter(by_url.values()))

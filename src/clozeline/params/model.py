@@ -32,10 +32,6 @@ _FAMILY_EXPECTED = f"one of: {', '.join(FAMILY_NAMES)}; or `package.module:build
 _SHAPE = "hidden_size num_hidden_layers num_attention_heads intermediate_size"
 
 
-def _size_excludes_numbers(size: str | None, *numbers: int | None) -> bool:
-    return all((number is None) == (size is not None) for number in numbers)
-
-
 def may_be_causal(family: str) -> bool:
     """Return False for the families without a form for the objective `clm`."""
     return family in CAUSAL_FAMILIES or family not in FAMILY_NAMES
@@ -82,7 +78,11 @@ class ModelParams(Section):
     """
     rules = (
         ("family", lambda family: family in FAMILY_NAMES or is_own(family), _FAMILY_EXPECTED),
-        (f"size {_SHAPE}", _size_excludes_numbers, "a `size`, or null and the four numbers"),
+        (
+            f"size {_SHAPE}",
+            lambda size, *numbers: all((number is None) == (size is not None) for number in numbers),
+            "a `size`, or null and the four numbers",
+        ),
         (
             "hidden_size num_attention_heads",
             lambda h, n: h is None or h % n == 0,

@@ -130,11 +130,7 @@ class PretrainParams(Section):
         ),
         ("max_length model.max_position_embeddings", le, "`max_length` is not above `model.max_position_embeddings`"),
         ("batch_tokens max_length", ge, "`batch_tokens` is not below `max_length`: a row must fit"),
-        (
-            "micro_batch_tokens max_length",
-            schema.at_least,
-            "`micro_batch_tokens` is not below `max_length`: a row must fit",
-        ),
+        ("micro_batch_tokens max_length", schema.at_least, "not below `max_length`: a row must fit"),
         (
             "start start_revision",
             lambda start, revision: revision is None or start not in (None, FROM_CHAMPION),

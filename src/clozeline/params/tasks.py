@@ -176,18 +176,10 @@ class LabelledParams(FinetuneParams):
             "`positive_label` beside `metric: f1`: the label whose F1 it is",
         ),
         ("multi_label positive_label", never_with, "`positive_label: null` for a multi-label task"),
-        (
-            "multi_label max_per_class",
-            never_with,
-            "`max_per_class: null` for a multi-label task, whose texts belong to several classes",
-        ),
+        ("multi_label max_per_class", never_with, "`max_per_class: null` for a task whose texts have several labels"),
         ("second_field label_files", never_with, "`second_field: null` beside `label_files`, which hold no pairs"),
         ("train_length max_length", at_most, "`train_length` at most `max_length`, or null"),
-        (
-            "train_length second_field",
-            never_with,
-            "`train_length: null` for pairs of texts, of which a window would hold one alone",
-        ),
+        ("train_length second_field", never_with, "`train_length: null` for pairs: a window would hold one alone"),
         ("hub label_files", never_with, "`label_files: null` beside `hub`: the records are on the hub"),
     )
 
@@ -264,11 +256,7 @@ class SimilarityParams(FinetuneParams):
         ("lowest_score highest_score", lt, "`lowest_score` below `highest_score`"),
         ("train_length max_length", at_most, "`train_length` at most `max_length`, or null"),
         ("read_together score_field", only_with, "`score_field` beside `read_together: true`, which learns scores"),
-        (
-            "docstring_field score_field",
-            never_with,
-            "`score_field: null` beside `docstring_field`, whose two parts always match",
-        ),
+        ("docstring_field score_field", never_with, "`score_field: null` beside `docstring_field`: its parts match"),
         ("title_field docstring_field", only_with, "`title_field: null`, or a `docstring_field` beside it"),
     )
 

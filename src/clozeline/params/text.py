@@ -11,10 +11,6 @@ from clozeline.params.schema import Count, Fraction, Section, Share, at_most, se
 _WITH_URL = ("files", "wikipedia-xml", "sql")
 
 
-def _url_fits(kind: str, url: str | None) -> bool:
-    return kind in _WITH_URL if url else kind != "sql"
-
-
 def _is_a_url_without_password(url: str | None) -> bool:
     return url is None or ("://" in url and "\n" not in url and not _password_of(url))
 
@@ -44,7 +40,11 @@ class SourceParams(Section):
     rules = (
         ("kind dataset", set_for("hub"), "set `dataset` for kind `hub`, and leave it null for any other"),
         ("kind query", set_for("sql"), "set `query` for kind `sql`, and leave it null for any other"),
-        ("kind url", _url_fits, f"a `url` for kind `sql`; it may be set for {', '.join(_WITH_URL)}, and for no other"),
+        (
+            "kind url",
+            lambda kind, url: kind in _WITH_URL if url else kind != "sql",
+            f"a `url` for kind `sql`; it may be set for {', '.join(_WITH_URL)}, and for no other",
+        ),
         (
             "url",
             _is_a_url_without_password,
@@ -77,17 +77,9 @@ class PreprocessParams(Section):
     validation_fraction: Fraction
     holdout_fraction: Annotated[float, Field(ge=0, lt=1)]
     rules = (
-        (
-            "min_characters max_characters",
-            at_most,
-            "`min_characters` not above `max_characters`: otherwise no text passes",
-        ),
-        ("min_words max_words", at_most, "`min_words` not above `max_words`: otherwise no text passes"),
-        (
-            "same_side_similarity near_duplicate_similarity",
-            at_most,
-            "`same_side_similarity` not above `near_duplicate_similarity`",
-        ),
+        ("min_characters max_characters", at_most, "`min_characters` not above `max_characters`, or no text passes"),
+        ("min_words max_words", at_most, "`min_words` not above `max_words`, or no text passes"),
+        ("same_side_similarity near_duplicate_similarity", at_most, "not above `near_duplicate_similarity`"),
         ("validation_fraction holdout_fraction", sum_below_one, "a sum below 1: the rest is the training split"),
     )
 

@@ -360,7 +360,7 @@ def zoo(params: ModelParams, vocab_size: int) -> dict[tuple[str, str], tuple[Sha
 
     A family that supports replaced-token detection appears a second time, with its generator.
     """
-    found = {}
+    found: dict[tuple[str, str], tuple[Shape | None, ParameterCount]] = {}
     rows = [(name, head) for name, family in FAMILIES.items() for head in _IN_ZOO if head in family.forms]
     for (name, head), size in product(rows, SIZES):
         model = outline(params.model_copy(update={"family": name, "size": size}), head, vocab_size)

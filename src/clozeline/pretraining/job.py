@@ -59,6 +59,7 @@ CODE = (
 NOT_OF_THE_RESULT = {"checkpoint_every_steps", "num_checkpoints", "num_workers"}
 """Knobs that do not affect the result; the stage in dvc.yaml does not list them as params."""
 _LOG = logging.getLogger(__name__)
+_PARTS = ("train", "validation")
 _COMPILERS = ("c++", "g++", "clang++")
 
 
@@ -266,9 +267,7 @@ def prepare(
     precision = Precision.choose(params.precision, processes.device)
     hardware: Hardware[TargetBatch] = Hardware(processes, precision, MicroBatches.of(params, processes.device))
     TokensInfo.of_folder(tokens).check_tokenizer(tokens, tokenizer)
-    train, validation = (
-        Split.open(TokenShards.open(tokens, part), params.max_length) for part in ("train", "validation")
-    )
+    train, validation = (Split.open(TokenShards.open(tokens, part), params.max_length) for part in _PARTS)
     replay = Replay.of(train, tokens, Path(params.start or ""), params.replay_fraction, seed) if continues else None
     train = replay.split if replay else train
     total_steps = _total_steps(params, train, seed)

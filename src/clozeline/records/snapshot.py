@@ -11,7 +11,8 @@ import re
 import secrets
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final, Self
@@ -107,30 +108,22 @@ class Snapshot(Record):
         return snapshot
 
 
+@dataclass(frozen=True)
 class Earlier:
     """The snapshot before the one to take: its manifest, and the place of each of its files."""
 
-    def __init__(self, manifest: Snapshot | None, paths: Mapping[str, Path]) -> None:
-        self.manifest = manifest
-        self._paths = paths
-
-    @classmethod
-    def none(cls) -> Self:
-        """Return the state before the first snapshot."""
-        return cls(None, {})
+    manifest: Snapshot | None = None
+    """None: there is no snapshot yet."""
+    paths: Mapping[str, Path] = field(default_factory=dict)
 
     @classmethod
     def among(cls, paths: Mapping[str, Path]) -> Self:
         """Return the snapshot of the files `paths`, by name within its folder; none if one of them is missing."""
-        if MANIFEST not in paths:
-            return cls.none()
-        try:
-            manifest = Snapshot.read(paths[MANIFEST])
-        except ArtifactError:  # written by another version
-            return cls.none()
-        if any(file.object_name not in paths for file in manifest.files):
-            return cls.none()
-        return cls(manifest, paths)
+        with suppress(ArtifactError):  # written by another version
+            manifest = Snapshot.read(paths[MANIFEST]) if MANIFEST in paths else None
+            if manifest and all(file.object_name in paths for file in manifest.files):
+                return cls(manifest, paths)
+        return cls()
 
     @property
     def files(self) -> tuple[SnapshotFile, ...]:
@@ -141,7 +134,7 @@ class Earlier:
         return self.manifest.number if self.manifest else 0
 
     def path_of(self, file: SnapshotFile) -> Path:
-        return self._paths[file.object_name]
+        return self.paths[file.object_name]
 
 
 class Tombstone(Record):

@@ -16,14 +16,7 @@ from mlflow.tracking import MlflowClient
 
 from clozeline.records.package import FILES, Precision
 from clozeline.registry import models
-from clozeline.registry.changes import (
-    Change,
-    ChangeList,
-    Changes,
-    Kind,
-    create_model,
-    tried_again,
-)
+from clozeline.registry.changes import Change, ChangeList, Changes, Kind, create_model, tried_again
 from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS, ROLLED_BACK, Registered
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.files import remove_folder, replacing_folder

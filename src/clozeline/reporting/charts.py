@@ -35,15 +35,12 @@ class Scale:
 
     def ticks(self, most: int = 5) -> list[float]:
         """Return evenly spaced round values in the range, at most `most` + 1."""
-        step = _round_step((self.high - self.low or 1.0) / most)
+        least = (self.high - self.low or 1.0) / most
+        power = 10.0 ** math.floor(math.log10(least))
+        step = next(step * power for step in _STEPS if step * power >= least * (1 - 1e-9))
         first = math.ceil(self.low / step - 1e-9)
         numbers = (round(place * step, 12) for place in range(first, first + 2 * most))
         return list(takewhile(lambda value: value <= self.high + 1e-9 * step, numbers))
-
-
-def _round_step(least: float) -> float:
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(step * power for step in _STEPS if step * power >= least * (1 - 1e-9))
 
 
 def thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -92,7 +89,7 @@ def lines(
         y=y,
         across=across,
         up=up,
-        series=[(one, _polyline(one, across, up)) for one in series],
+        series=[(one, " ".join(f"{across(x):g},{up(y):g}" for x, y in thinned(list(one.points)))) for one in series],
         has_diagonal=are_shares,
         note=note,
     )
@@ -130,10 +127,6 @@ def bars(title: str, rows: Sequence[Bar], *, note: str = "", most: float | None 
         rows=rows,
         note=note,
     )
-
-
-def _polyline(series: Series, across: Scale, up: Scale) -> str:
-    return " ".join(f"{across(x):g},{up(y):g}" for x, y in thinned(list(series.points)))
 
 
 def _with_margin(low: float, high: float) -> tuple[float, float]:

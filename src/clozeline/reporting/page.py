@@ -7,6 +7,7 @@ a stage, because it holds latencies, dates, the release and the machine, which d
 import os
 import platform
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -31,21 +32,17 @@ REPORT: Final = Path("reports/report.html")
 def describe(cpu_facts: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
     """Return the processor, cores, memory, system, and versions of the packages that produce the figures."""
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    installed = {package: _version(package) for package in _PACKAGES}
+    installed = {}
+    for package in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            installed[package] = metadata.version(package)
     return {
         "processor": processor(cpu_facts),
         "cores for this process": str(available_cores()),
         "memory": f"{pages * page_bytes / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
-    } | {package: version for package, version in installed.items() if version}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    } | installed
 
 
 SECTIONS = (

@@ -38,7 +38,14 @@ _OTHERS = {
 
 def matrix(task: str, pairs: Sequence[tuple[str, str]]) -> Markup:
     """Return the error list and the matrix of (actual, predicted) pairs, folded."""
-    return folded(_summary(pairs), joined(_errors(task, pairs), _matrix(task, pairs)))
+    right = sum(actual == predicted for actual, predicted in pairs)
+    summary = f"Mistakes and confusion matrix: {formats.count(right)} of {formats.count(len(pairs))} right"
+    labels, cells = _rare_labels_merged(pairs)
+    sizes = Counter[str]()
+    for (actual, _), times in cells.items():
+        sizes[actual] += times
+    confusion = html("confusion", task=task, labels=labels, cells=cells, sizes=sizes)
+    return folded(summary, joined(_errors(task, pairs), confusion))
 
 
 def _errors(task: str, pairs: Sequence[tuple[str, str]]) -> Markup | None:
@@ -52,19 +59,6 @@ def _errors(task: str, pairs: Sequence[tuple[str, str]]) -> Markup | None:
     columns = ("actual", "predicted", ">times", ">share of the class")
     caption = f"{task}: the most frequent mistakes"
     return table(caption, columns, rows) if rows else None
-
-
-def _summary(pairs: Sequence[tuple[str, str]]) -> str:
-    right = sum(actual == predicted for actual, predicted in pairs)
-    return f"Mistakes and confusion matrix: {formats.count(right)} of {formats.count(len(pairs))} right"
-
-
-def _matrix(task: str, pairs: Sequence[tuple[str, str]]) -> Markup:
-    labels, cells = _rare_labels_merged(pairs)
-    sizes = Counter[str]()
-    for (actual, _), times in cells.items():
-        sizes[actual] += times
-    return html("confusion", task=task, labels=labels, cells=cells, sizes=sizes)
 
 
 def _rare_labels_merged(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], Counter[tuple[str, str]]]:

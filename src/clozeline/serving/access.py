@@ -16,7 +16,7 @@ from pathlib import Path
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from clozeline.serving.errors import HEALTH_PATHS, KEYS_VARIABLE, ApiError, not_ready, problem
+from clozeline.serving.errors import HEALTH_PATHS, KEYS_VARIABLE, ApiError, not_ready, refused
 from clozeline.serving.http.dialects import refusal
 from clozeline.serving.models import Service
 from clozeline.system.errors import ParamsError
@@ -58,9 +58,16 @@ class AllowedHosts:
             return None  # HTTP/1.0 does not require the header, and no browser sends it
         found = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
         if found is None:
-            return _no_host(hosts)
+            return refused(
+                "bad_host",
+                given=f"Host: {', '.join(hosts)}" if hosts else "no Host header",
+                expected="one Host header: a name or an address, with or without a port",
+            )
         name = (found["v6"] or found["name"]).rstrip(".")
-        return None if self._allows(name) else _other_host(hosts[0], self.names)
+        if self._allows(name):
+            return None
+        names = ", ".join(sorted({_LOCALHOST, "127.0.0.1", "[::1]", *self.names}))
+        return refused("unknown_host", given=f"Host: {hosts[0]}", expected=f"one of: {names}")
 
     def _allows(self, name: str) -> bool:
         if name in self.names or _ANY in self.names or _is_loopback(name):
@@ -78,29 +85,6 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _no_host(given: list[str]) -> ApiError:
-    return problem(
-        400,
-        "bad_host",
-        "the request needs exactly one valid Host header",
-        given=f"Host: {', '.join(given)}" if given else "no Host header",
-        expected="one Host header: a name or an address, with or without a port",
-        do="correct the client, or the proxy in front of the server",
-        headers={"connection": "close"},
-    )
-
-
-def _other_host(given: str, names: frozenset[str]) -> ApiError:
-    return problem(
-        421,
-        "unknown_host",
-        "this server does not answer under this host name",
-        given=f"Host: {given}",
-        expected=f"one of: {', '.join(sorted({_LOCALHOST, '127.0.0.1', '[::1]', *names}))}",
-        do="use one of these names, or start the server with `--allowed-host NAME`",
-    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -212,7 +196,9 @@ class Access:
             headers = Headers(scope=scope)
             if not self._keys.accepts_key(headers):
                 self._service.metrics.rejected("no_key")
-                return refusal(_no_key("an unknown key" if _given_key(headers) else "no key"), scope)
+                given = "an unknown key" if _given_key(headers) else "no key"
+                error = refused("no_key", given=given, expected="authorization: Bearer KEY, or x-api-key: KEY")
+                return refusal(error, scope)
         return self._app
 
 
@@ -228,16 +214,4 @@ def _digest(key: bytes) -> bytes:
 def _no_keys(file: Path, fault: str) -> ParamsError:
     return ParamsError(
         f"{file} with API keys cannot be used: {fault}", do="correct --api-keys-file: a text file with one key per line"
-    )
-
-
-def _no_key(given: str) -> ApiError:
-    return problem(
-        401,
-        "no_key",
-        "this server requires an API key",
-        given=given,
-        expected="authorization: Bearer KEY, or x-api-key: KEY",
-        do="ask the operator of this server for a key",
-        headers={"www-authenticate": "Bearer"},
     )

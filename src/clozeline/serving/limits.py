@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from clozeline.serving.access import SECURITY_HEADERS
 from clozeline.serving.admission import OverloadedError
 from clozeline.serving.asking import overloaded
-from clozeline.serving.errors import HEALTH_PATHS, ApiError, problem
+from clozeline.serving.errors import CLOSE, HEALTH_PATHS, RETRY, ApiError, problem, refused
 from clozeline.serving.http.bodies import without_prefix
 from clozeline.serving.http.dialects import refusal
 from clozeline.serving.models import Service
@@ -178,16 +178,28 @@ class BodyLimit:
     async def _read(self, scope: Scope, receive: Receive, body: _Body) -> ApiError | None:
         """Read the body into `body`; return an error if it exceeds a limit."""
         bounds = self._bounds
-        if _asks_first(scope) > bounds.one_bytes:
-            return _body_too_large(bounds.one_bytes)
+        is_announced_too_large = _asks_first(scope) > bounds.one_bytes
         try:
             async with asyncio.timeout(bounds.seconds):
-                await self._take(receive, body)
+                if not is_announced_too_large:
+                    await self._take(receive, body)
         except TimeoutError:
-            return _body_too_slow(bounds.seconds)
-        if body.size_bytes > bounds.one_bytes:
-            return _body_too_large(bounds.one_bytes)
-        return _bodies_full(bounds.all_bytes) if body.held_bytes < body.size_bytes else None
+            given = f"an incomplete body after {bounds.seconds:g} s"
+            return refused("body_too_slow", given=given, expected=f"the whole body within {bounds.seconds:g} s")
+        if is_announced_too_large or body.size_bytes > bounds.one_bytes:
+            given = f"more than {bounds.one_bytes:,} bytes"
+            return refused("body_too_large", given=given, expected=f"at most {bounds.one_bytes:,} bytes")
+        if body.held_bytes == body.size_bytes:
+            return None
+        return problem(
+            429,
+            "overloaded",
+            "the bodies of all open requests together are too large",
+            given=f"bodies of more than {bounds.all_bytes:,} bytes together",
+            expected=f"at most {bounds.all_bytes:,} bytes in the bodies of unanswered requests",
+            do="wait for the time in Retry-After, then send the request again",
+            headers={**RETRY, "x-should-retry": "true", **CLOSE},
+        )
 
     async def _take(self, receive: Receive, body: _Body) -> None:
         while body.size_bytes <= _DRAINED_TIMES * self._bounds.one_bytes:
@@ -225,39 +237,3 @@ def _replaying(content: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": content, "more_body": False}
 
     return replay
-
-
-def _body_too_large(max_bytes: int) -> ApiError:
-    return problem(
-        413,
-        "body_too_large",
-        "the body of the request is too large",
-        given=f"more than {max_bytes:,} bytes",
-        expected=f"at most {max_bytes:,} bytes",
-        do="send the texts in several requests",
-        headers={"connection": "close"},
-    )
-
-
-def _body_too_slow(max_seconds: float) -> ApiError:
-    return problem(
-        408,
-        "body_too_slow",
-        "the body of the request did not arrive in time",
-        given=f"an incomplete body after {max_seconds:g} s",
-        expected=f"the whole body within {max_seconds:g} s",
-        do="send less at once, or use a faster connection",
-        headers={"connection": "close"},
-    )
-
-
-def _bodies_full(max_bytes: int) -> ApiError:
-    return problem(
-        429,
-        "overloaded",
-        "the bodies of all open requests together are too large",
-        given=f"bodies of more than {max_bytes:,} bytes together",
-        expected=f"at most {max_bytes:,} bytes in the bodies of unanswered requests",
-        do="wait for the time in Retry-After, then send the request again",
-        headers={"retry-after": "1", "x-should-retry": "true", "connection": "close"},
-    )

@@ -109,11 +109,6 @@ def timed(fp32: OpenModel, int8: OpenModel) -> PrecisionChoice:
     return PrecisionChoice("fp32", f"measured here: {measured}")
 
 
-def untimed(why: str) -> PrecisionChoice:
-    """Choose INT8 because fp32 cannot be opened beside it."""
-    return PrecisionChoice("int8", f"{_PASSED}; its speed was not compared with that of fp32: {why}")
-
-
 def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel:
     """Fetch, check and load a model, and warm it up, so that its first client does not wait.
 
@@ -149,7 +144,8 @@ def _faster(folder: Path, int8: OpenModel) -> tuple[OpenModel, PrecisionChoice]:
         _check_room(folder, "fp32")
         fp32 = load(folder, precision="fp32")
     except (ArtifactError, TransientError) as error:
-        return int8, untimed(error.problem)
+        reason = f"{_PASSED}; its speed was not compared with that of fp32: {error.problem}"
+        return int8, PrecisionChoice("int8", reason)
     chosen = timed(fp32, int8)
     return {"fp32": fp32, "int8": int8}[chosen.precision], chosen
 

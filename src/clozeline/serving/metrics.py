@@ -4,29 +4,18 @@ Shares are left to queries: padding is `clozeline_padding_tokens_total / (that +
 unknown tokens are `clozeline_unknown_tokens_total / clozeline_tokens_total`.
 """
 
-from collections.abc import Callable, Iterable, Sequence, Sized
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from clozeline.serving.loading import Identity
+from clozeline.serving.queue import MicroBatch
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _TOKENS = (4, 8, 16, 32, 64, 128, 256, 384, 512, 1024, 4096)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
 _PROBABILITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1)
 _IDENTITY = ("model", "version", "sha256", "precision")
-
-
-class MeasuredBatch(Protocol):
-    """The part of a micro-batch that the metrics read."""
-
-    @property
-    def entries(self) -> Sized: ...
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def padded_tokens(self) -> int: ...
 
 
 class Metrics:
@@ -94,7 +83,7 @@ class Metrics:
         self._feedback.labels(model, "right").inc(num_right)
         self._feedback.labels(model, "wrong").inc(num_wrong)
 
-    def ran(self, batch: MeasuredBatch, seconds: float) -> None:
+    def ran(self, batch: MicroBatch, seconds: float) -> None:
         self._batch_seconds.observe(seconds)
         self._batch_tokens.observe(batch.tokens)
         self._batch_texts.observe(len(batch.entries))

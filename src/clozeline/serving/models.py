@@ -8,13 +8,11 @@ by request id, which are scored when feedback arrives. No text is kept.
 import asyncio
 import logging
 from array import array
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, TypeVar
-from uuid import uuid4
 
-from cachetools import LRUCache
+from cachetools import FIFOCache, LRUCache
 
 from clozeline.inference.open_model import OpenModel
 from clozeline.serving.admission import Admission
@@ -24,7 +22,7 @@ from clozeline.serving.loading import VERSION, Identity, LoadedModel, ServedMode
 from clozeline.serving.metrics import Metrics
 from clozeline.serving.queue import BATCH_TOKENS
 from clozeline.serving.scheduler import BatchWorkers, Scheduler
-from clozeline.serving.tracing import NoTracing, Tracing
+from clozeline.serving.tracing import Tracing
 from clozeline.serving.turns import VersionSchedule
 
 Model = TypeVar("Model", bound=OpenModel)
@@ -33,10 +31,6 @@ LIST = "/models"
 """Path of the list of names, for clients whose protocol has no list."""
 Key = tuple[str, bytes, int]
 """Path, body, and number of model swaps so far, so that answers of a replaced model are not found."""
-_Kept = tuple[int, bytes, dict[str, str]]
-"""Size in the cache, body and headers of an answer."""
-_COST_OF_ONE = 512
-"""Approximate bytes of an entry besides its body and its answer."""
 REQUEST_ID = "x-request-id"
 """Header with the id of a request whose answer /feedback can score."""
 _MOST_REQUESTS = 10_000
@@ -165,22 +159,12 @@ def no_such_model(
     )
 
 
-class AnswerCache:
-    """Keeps the most recently used answers that fit into `size_bytes`."""
-
-    def __init__(self, size_bytes: int) -> None:
-        self.is_on = size_bytes > 0
-        self._kept: LRUCache[Key, _Kept] = LRUCache(size_bytes, getsizeof=lambda kept: kept[0])
-
-    def find(self, key: Key) -> tuple[bytes, dict[str, str]] | None:
-        """Return the body and headers kept under `key`; None if there are none."""
-        kept = self._kept.get(key)
-        return kept and kept[1:]
-
-    def keep(self, key: Key, body: bytes, headers: dict[str, str]) -> None:
-        size_bytes = len(key[1]) + len(body) + _COST_OF_ONE
-        if key not in self._kept and size_bytes <= self._kept.maxsize:
-            self._kept[key] = (size_bytes, body, headers)
+@dataclass(frozen=True, slots=True)
+class CachedAnswer:
+    body: bytes
+    headers: dict[str, str]
+    size_bytes: int
+    """Approximate memory of the answer and its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,29 +180,6 @@ class GivenAnswer:
     def num_right(self, right: Sequence[Hashable]) -> int:
         """Return how many answers equal the one in the same place of `right`, which is as long."""
         return sum(answered == hash(one) for answered, one in zip(self.hashes, right, strict=True))
-
-
-class GivenAnswers:
-    """The answers to the last 10,000 requests. Only the event loop uses it."""
-
-    def __init__(self) -> None:
-        self._by_id: OrderedDict[str, GivenAnswer] = OrderedDict()
-
-    def keep(self, model: str, version: str, best: Iterable[Hashable], *, are_entities: bool = False) -> dict[str, str]:
-        """Keep the best answers of a request; return the header with its new id."""
-        request_id = uuid4().hex
-        self._by_id[request_id] = GivenAnswer(model, version, array("q", map(hash, best)), are_entities)
-        while len(self._by_id) > _MOST_REQUESTS:
-            self._by_id.popitem(last=False)
-        return {REQUEST_ID: request_id}
-
-    def find(self, request_id: str) -> GivenAnswer | None:
-        """Return the answer to a request; None if it is too old, already scored or unknown."""
-        return self._by_id.get(request_id)
-
-    def forget(self, request_id: str) -> None:
-        """Forget an answer that was scored: feedback counts once."""
-        self._by_id.pop(request_id, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,11 +204,12 @@ class Service:
         )
         self.metrics = Metrics(capacity.num_workers, lambda: self.scheduler.waiting_tokens)
         self.workers = BatchWorkers(self.scheduler, capacity.num_workers, self.metrics.ran)
-        self.tracing = tracing or NoTracing()
+        self.tracing = tracing or Tracing()
         self.asking = Asking(self.scheduler, self.metrics, self.tracing, capacity.timeout_seconds)
         self.batch_tokens = capacity.batch_tokens
-        self.cache = AnswerCache(capacity.cache_bytes)
-        self.given = GivenAnswers()
+        self.cache: LRUCache[Key, CachedAnswer] = LRUCache(capacity.cache_bytes, getsizeof=lambda kept: kept.size_bytes)
+        self.given: FIFOCache[str, GivenAnswer] = FIFOCache(_MOST_REQUESTS)
+        """Answers to the last requests, by their ids. Only the event loop uses it."""
         self.schedule = VersionSchedule(self._offer)
         self._catalogue: Catalogue | None = None
         self._stopping = False

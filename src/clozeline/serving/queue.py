@@ -95,8 +95,6 @@ class Ticket:
     """Answer to each text; None until the text has run."""
     num_left: int = field(init=False)
     """Number of texts that have not run."""
-    num_waiting: int = field(init=False, default=0)
-    """Number of texts in the line."""
     tokens: int = field(init=False)
     is_settled: bool = field(init=False, default=False)
     """Answered, failed or given up. Results of texts that still run are discarded."""
@@ -215,7 +213,6 @@ class Line:
             if is_bulk:
                 heapq.heappush(self._later, turn)
             shelf.add(turn[2])
-        ticket.num_waiting = len(ticket.entries)
         self.num_texts += len(ticket.entries)
         self.tokens += ticket.tokens
         if is_bulk:
@@ -269,10 +266,9 @@ class Line:
         return taken
 
     def _left(self, entries: Sequence[QueuedText]) -> None:
-        for entry in entries:
-            entry.ticket.num_waiting -= 1
-            if not entry.ticket.num_waiting:
-                self.bulk.pop(entry.ticket, None)
+        for bulk in self.bulk.keys() & {entry.ticket for entry in entries}:
+            if not any(entry.shelf for entry in bulk.entries):
+                del self.bulk[bulk]
         self.num_texts -= len(entries)
         self.tokens -= sum(entry.length for entry in entries)
         self._turns = self._without_finished_turns(self._turns)

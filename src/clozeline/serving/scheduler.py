@@ -238,20 +238,16 @@ class BatchWorkers:
             thread.join(_JOIN_SECONDS)
 
     def _work(self) -> None:
+        name = threading.current_thread().name
         while batch := self._scheduler.take():
-            self._run(batch, threading.current_thread().name)
-
-    def _run(self, batch: MicroBatch, name: str) -> None:
-        answers: Sequence[object] = [WorkerDiedError()] * len(batch.entries)
-        began_seconds = self._scheduler.clock()
-        self._began_seconds[name] = began_seconds
-        try:
-            answers = _answers(batch)
-        finally:
-            del self._began_seconds[name]
-            seconds = self._scheduler.clock() - began_seconds
-            self._scheduler.hand_back(batch, answers, seconds)
-        self._observe(batch, seconds)
+            answers: Sequence[object] = [WorkerDiedError()] * len(batch.entries)
+            self._began_seconds[name] = self._scheduler.clock()
+            try:
+                answers = _answers(batch)
+            finally:
+                seconds = self._scheduler.clock() - self._began_seconds.pop(name)
+                self._scheduler.hand_back(batch, answers, seconds)
+            self._observe(batch, seconds)
 
 
 def _answers(batch: MicroBatch) -> list[object]:

@@ -35,7 +35,7 @@ from clozeline.inference import tokenization
 from clozeline.records.package import Precision
 from clozeline.registry.sources import ModelSource
 from clozeline.serving.access import OPEN_PATHS, Access, AllowedHosts, ApiKeys
-from clozeline.serving.errors import HEALTH_PATHS, ApiError, Caught, problem
+from clozeline.serving.errors import CLOSE, HEALTH_PATHS, NO_HEADERS, ApiError, Caught, problem, refused
 from clozeline.serving.http.bodies import ModelPrefix, asked_path
 from clozeline.serving.http.dialects import Dialects, refusal
 from clozeline.serving.http.endpoint import DIALECTS, Endpoint, routes_of_all
@@ -113,23 +113,19 @@ def _no_route(request: Request, error: HTTPException) -> ApiError:
     dialects: Dialects = request.app.state.dialects
     paths = sorted(operation.path for operation in dialects.operations)
     near = difflib.get_close_matches(request.url.path, paths, n=1)
-    return problem(
-        404,
+    return refused(
         "no_such_route",
-        "no route has this path",
         given=f"{request.method} {asked_path(request.scope)}",
         expected=f"one of: {', '.join(paths)}",
-        do=f"use {near[0]}" if near else "see /docs",
+        do=f"use {near[0]}" if near else None,
     )
 
 
 def _wrong_method(request: Request, error: HTTPException) -> ApiError:
     methods = sorted((error.headers or {}).get("Allow", "GET").split(", "))
     allowed = ", ".join(methods)
-    return problem(
-        405,
+    return refused(
         "wrong_method",
-        "this path does not support this method",
         given=f"{request.method} {asked_path(request.scope)}",
         expected=allowed,
         do=f"send {' or '.join(methods)} instead",
@@ -211,15 +207,8 @@ class Faults:
 
 
 def _internal_error(method: str, path: str, *, hang_up: bool = False) -> ApiError:
-    return problem(
-        500,
-        "internal_error",
-        "the request failed because of a fault in the server",
-        given=f"{method} {path}",
-        expected="an answer",
-        do="look for the traceback in the server's log",
-        headers={"connection": "close"} if hang_up else None,
-    )
+    headers = CLOSE if hang_up else NO_HEADERS
+    return refused("internal_error", given=f"{method} {path}", expected="an answer", headers=headers)
 
 
 class RequestLog:

@@ -21,7 +21,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.serving.loading import Identity
-from clozeline.serving.tracing import Moments, shown_method, shown_route, shown_status
+from clozeline.serving.tracing import Moments, Tracing, shown_method, shown_route, shown_status
 from clozeline.system.errors import ParamsError
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -30,7 +30,7 @@ _CLOSING_SECONDS = 5.0
 """Time for a collector to take the last spans. A slow collector must not delay the end of the server."""
 
 
-class Spans:
+class Spans(Tracing):
     """Creates spans and hands them to `processor`."""
 
     def __init__(self, processor: SpanProcessor) -> None:
@@ -46,10 +46,7 @@ class Spans:
 
     def around(self, app: ASGIApp) -> ASGIApp:
         async def traced(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http":
-                await app(scope, receive, send)
-                return
-            await self._traced(app, scope, receive, send)
+            await (self._traced(app, scope, receive, send) if scope["type"] == "http" else app(scope, receive, send))
 
         return traced
 

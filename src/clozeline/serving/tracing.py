@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Scope
 
@@ -44,35 +43,24 @@ class Moments:
     answered: float
 
 
-class Tracing(Protocol):
+class Tracing:
+    """Traces nothing, which is the default; `trace_spans.Spans` traces each request."""
+
     def around(self, app: ASGIApp) -> ASGIApp:
         """Return `app` with each request traced."""
-        ...
+        return app
 
     def answered(self, identity: Identity, moments: Moments, num_texts: int, tokens: int) -> None:
         """Record the moments of the request that is being handled."""
-        ...
 
     def close(self) -> None:
         """Send the remaining spans."""
-        ...
-
-
-class NoTracing:
-    """Tracing that does nothing; the default."""
-
-    def around(self, app: ASGIApp) -> ASGIApp:
-        return app
-
-    def answered(self, identity: Identity, moments: Moments, num_texts: int, tokens: int) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def tracing(is_on: bool) -> Tracing:
     """Return OpenTelemetry tracing if `is_on`. Otherwise its SDK is not even imported."""
     if not is_on:
-        return NoTracing()
+        return Tracing()
     from clozeline.serving.trace_spans import Spans
 
     return Spans.to_collector()

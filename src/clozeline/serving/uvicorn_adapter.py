@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from clozeline.serving.access import SECURITY_HEADERS
 from clozeline.serving.asking import ARRIVED
-from clozeline.serving.errors import ApiError, problem
+from clozeline.serving.errors import ApiError, refused
 from clozeline.serving.http.dialects import HOUSE_WORDS
 from clozeline.serving.limits import MAX_BODY_SECONDS, OpenRequests, expect, visit_of
 from clozeline.serving.models import Service
@@ -84,7 +84,8 @@ class JsonHttpProtocol(HttpToolsProtocol):
         if went_on:
             self._head_bytes += len(data)
         if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(_head_too_large(MAX_HEAD_BYTES))
+            given, expected = f"more than {MAX_HEAD_BYTES:,} bytes", f"at most {MAX_HEAD_BYTES:,} bytes"
+            self._refuse(refused("head_too_large", given=given, expected=expected))
         elif self._head_timer is None:
             self._watch_head()
 
@@ -115,7 +116,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(_not_http())
+        self._refuse(refused("not_http", given="bytes that are not HTTP", expected="HTTP/1.1, without TLS"))
 
     def _watch_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
@@ -239,27 +240,3 @@ def _exit_when_told_to_stop(server: ModelServer) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _not_http() -> ApiError:
-    return problem(
-        400,
-        "not_http",
-        "the client did not send an HTTP request",
-        given="bytes that are not HTTP",
-        expected="HTTP/1.1, without TLS",
-        do="correct the client; for TLS, use a proxy in front of the server",
-        headers={"connection": "close"},
-    )
-
-
-def _head_too_large(max_bytes: int) -> ApiError:
-    return problem(
-        431,
-        "head_too_large",
-        "the request line and headers are too large",
-        given=f"more than {max_bytes:,} bytes",
-        expected=f"at most {max_bytes:,} bytes",
-        do="send fewer or shorter headers, and the texts in the body",
-        headers={"connection": "close"},
-    )

@@ -11,7 +11,7 @@ import numpy as np
 from clozeline.inference.classifier import Classifier, LabelScore
 from clozeline.inference.fields import ONE_BLANK, TEMPLATE
 from clozeline.inference.language import OpenEncoder
-from clozeline.inference.open_model import OpenModel, Question, Rows, likeliest, softmax
+from clozeline.inference.open_model import Dialogue, OpenModel, Question, Rows, alone, likeliest, softmax
 from clozeline.inference.tokenization import TargetError, TextTooLongError
 from clozeline.system.errors import DataError
 
@@ -30,7 +30,7 @@ def can_choose(model: OpenModel) -> bool:
     return fills or tells_entailment(model)
 
 
-def choose(
+def choosing(
     model: OpenModel,
     text: str,
     labels: Sequence[str],
@@ -38,8 +38,8 @@ def choose(
     template: str = TEMPLATE,
     multi_label: bool = False,
     truncate: bool = False,
-) -> list[LabelScore]:
-    """Return the labels with their scores, best first.
+) -> Dialogue[list[LabelScore]]:
+    """Return the dialogue that gives the labels with their scores, best first.
 
     With `multi_label`, labels are scored independently; only an entailment model can do that.
 
@@ -49,27 +49,21 @@ def choose(
         DataError: the template has no blank, or more than one.
     """
     if isinstance(model, Classifier):
-        assert tells_entailment(model), "can_choose says which models can be asked"
-        question = choosing_by_entailment(model, text, labels, template=template, truncate=truncate)
-        return chosen(labels, model.answers(question), multi_label=multi_label)
+        entailed = yield from alone(lambda: _choosing_by_entailment(model, text, labels, template, truncate))
+        return _chosen(labels, entailed, multi_label)
     assert isinstance(model, OpenEncoder), "can_choose says which models can be asked"
     assert not multi_label, "the labels of an encoder compete for one blank"
-    (scores,) = model.answers(choosing_by_cloze(model, text, labels, template=template, truncate=truncate))
+    (scores,) = yield from alone(lambda: _choosing_by_cloze(model, text, labels, template, truncate))
     return scores
 
 
-def choosing_by_cloze(
-    encoder: OpenEncoder, text: str, labels: Sequence[str], *, template: str = TEMPLATE, truncate: bool = False
+def _choosing_by_cloze(
+    encoder: OpenEncoder, text: str, labels: Sequence[str], template: str, truncate: bool
 ) -> Question[list[LabelScore]]:
-    """Return the `Question` whose answer is the labels with their probabilities, best first.
+    """Return the question whose answer is the labels with their probabilities, best first.
 
     The score of a label is the mean logit of its words in the blank of the prompt after the text (Schick & Schuetze
     2021); softmax over the labels makes it a probability.
-
-    Raises:
-        TargetError: a word of a label is not one token.
-        TextTooLongError: text and prompt are too long, and `truncate` is not set.
-        DataError: the template has no blank, or more than one.
     """
     mask_token = encoder.manifest.special_tokens.mask_token
     assert mask_token is not None
@@ -85,15 +79,10 @@ def choosing_by_cloze(
     return Question([read], "logits", scores)
 
 
-def choosing_by_entailment(
-    classifier: Classifier, text: str, labels: Sequence[str], *, template: str = TEMPLATE, truncate: bool = False
+def _choosing_by_entailment(
+    classifier: Classifier, text: str, labels: Sequence[str], template: str, truncate: bool
 ) -> Question[tuple[float, float]]:
-    """Return the question that gives, for each label, the logits of entailment and contradiction, for `chosen`.
-
-    Raises:
-        TextTooLongError: text and prompt are too long, and `truncate` is not set.
-        DataError: the template has no blank, or more than one.
-    """
+    """Return the question that gives, for each label, the logits of entailment and contradiction, for `_chosen`."""
     before, _, after = _check_template(template).partition(BLANK)
     entailment, contradiction = _place_of(classifier, _ENTAILMENT), _place_of(classifier, _CONTRADICTION)
     assert entailment is not None
@@ -107,7 +96,7 @@ def choosing_by_entailment(
     )
 
 
-def chosen(labels: Sequence[str], entailed: Sequence[tuple[float, float]], *, multi_label: bool) -> list[LabelScore]:
+def _chosen(labels: Sequence[str], entailed: Sequence[tuple[float, float]], multi_label: bool) -> list[LabelScore]:
     """Return the labels, best first, scored against each other or independently, as in transformers' pipeline."""
     logits_C2 = np.array(entailed, dtype=np.float32)
     score_C = softmax(logits_C2)[:, 0] if multi_label else softmax(logits_C2[None, :, 0])[0]

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import torch
 from tokenizers import Tokenizer
@@ -20,13 +20,14 @@ from clozeline.language.shards import TokenShards
 from clozeline.language.spelling import Spelling
 from clozeline.params.pretraining import EvaluateParams
 from clozeline.records.clean_text import texts_of
-from clozeline.records.evaluation import EncoderMetrics, write_examples
+from clozeline.records.evaluation import EncoderMetrics, FrequencyRow, PlaceRow, WordClassRow, write_examples
 from clozeline.records.words.shingles import contamination
 from clozeline.system.files import replacing_folder
 from clozeline.system.group import Group
 from clozeline.system.progress import ProgressBar
 
 _LOG = logging.getLogger(__name__)
+_TABLES: Final = {"frequency": FrequencyRow, "place": PlaceRow, "word_class": WordClassRow}
 _MOST_BYTES_COMPARED = 1 << 24
 """Maximum size of the validation text compared with all training text: some 200 MB of shingles."""
 
@@ -62,14 +63,12 @@ def run(
     models.check_vocabulary(model, shards.vocab_size, tokens)
     split = Split.open(shards, params.max_length)
     train_V = token_counts(TokenShards.open(tokens, "train"), split.vocabulary)
-    by_frequency, by_place = groups.ByFrequency.of(train_V, split), groups.ByPlace.of(params.max_length)
-    by_word_class = groups.ByWordClass(Spelling.open(tokenizer))
-    groupings: dict[str, groups.Grouping] = {
-        "document": groups.ByDocument(min(shards.num_documents, measuring.MOST_BLOCKS)),
-        "confidence": groups.ByConfidence(),
-        "frequency": by_frequency,
-        "place": by_place,
-        "word_class": by_word_class,
+    groupings = {
+        "document": groups.by_document(min(shards.num_documents, measuring.MOST_BLOCKS)),
+        "confidence": groups.by_confidence(),
+        "frequency": groups.by_frequency(train_V, split),
+        "place": groups.by_place(params.max_length),
+        "word_class": groups.by_word_class(Spelling.open(tokenizer)),
     }
     sums = _measured(model, split, how, groupings)
     documents, num_samples = measuring.DocumentSums.of(shards, sums["document"]), params.num_bootstrap_samples
@@ -78,7 +77,9 @@ def run(
     detection_figures = _detection(model, split, how) if isinstance(model, ReplacedTokenPair) else {}
     if not how.group.is_first:
         return
-    _write_plots(plots, sums, by_frequency, by_place, by_word_class.spelling.marks_words)
+    groups.write_calibration(plots / "calibration.csv", sums["confidence"])
+    for name, kind in _TABLES.items():
+        groups.write_figures(plots / f"{name}.csv", kind, sums[name], groupings[name])
     _write_examples(model.cpu(), split, tokenizer, seed, examples)
     baseline = measuring.measure_unigram(train_V, shards, split.vocabulary)
     report = {
@@ -90,15 +91,6 @@ def run(
         **detection_figures,
     }
     EncoderMetrics.model_validate(report).write(metrics)
-
-
-def _write_plots(
-    plots: Path, sums: dict[str, groups.Sums], frequency: groups.ByFrequency, place: groups.ByPlace, marks_words: bool
-) -> None:
-    groups.write_calibration(plots / "calibration.csv", sums["confidence"])
-    groups.write_frequency(plots / "frequency.csv", sums["frequency"], frequency)
-    groups.write_place(plots / "place.csv", sums["place"], place)
-    groups.write_word_class(plots / "word_class.csv", sums["word_class"], marks_words=marks_words)
 
 
 def _contamination(validation_text: Path, training_text: Path, text_bytes: int) -> dict[str, int | float]:

@@ -172,8 +172,10 @@ def narrow(model: TaskModel, token_ids: Iterable[npt.NDArray[np.int64]]) -> None
     are more than half of its vocabulary, or if it is your own encoder, which may read its table elsewhere too.
     """
     whole = model.get_input_embeddings()
-    if type(whole) is not nn.Embedding or not whole.weight.requires_grad or _is_tied(model, whole.weight):
+    if type(whole) is not nn.Embedding or not whole.weight.requires_grad:
         return
+    if sum(parameter is whole.weight for _, parameter in model.named_parameters(remove_duplicate=False)) > 1:
+        return  # tied
     trained_U = torch.from_numpy(np.unique(np.concatenate([np.empty(0, dtype=np.int64), *token_ids])))
     if 0 < len(trained_U) <= _LARGEST_SHARE * whole.num_embeddings:
         model.set_input_embeddings(NarrowEmbedding(whole, trained_U))
@@ -184,8 +186,3 @@ def widen(model: TaskModel) -> None:
     table = model.get_input_embeddings()
     if isinstance(table, NarrowEmbedding):
         model.set_input_embeddings(table.widened())
-
-
-def _is_tied(model: TaskModel, weight: Tensor) -> bool:
-    named = model.named_parameters(remove_duplicate=False)
-    return sum(parameter is weight for _, parameter in named) > 1

@@ -250,7 +250,7 @@ def _read_tags(path: Path, fields: Fields, *, token_column: int, tag_column: int
             if words:
                 yield _record(path, first_line, fields, words, tags)
             words, tags, first_line = [], [], number + 1
-        elif not _is_comment(line, columns, bool(words)):
+        elif words or not line.startswith("#") or is_tag(columns[-1]):  # else a comment before a sentence: `# id 4`
             _check_columns(path, number, line, columns, token_column, tag_column)
             words.append(columns[token_column])
             tags.append(columns[tag_column])
@@ -264,11 +264,6 @@ def _columns(line: str) -> list[str]:
     if not line.strip():
         return []
     return [column.strip() for column in line.split("\t")] if "\t" in line else line.split()
-
-
-def _is_comment(line: str, columns: list[str], in_sentence: bool) -> bool:
-    """Return whether the line is a comment before a sentence, such as `# id 4`; the word `#` with a tag is not."""
-    return not in_sentence and line.startswith("#") and not is_tag(columns[-1])
 
 
 def _check_columns(path: Path, number: int, line: str, columns: list[str], token_column: int, tag_column: int) -> None:

@@ -9,7 +9,7 @@ Shapes: T rows, B rows of a batch, X outputs of the model.
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,12 +23,13 @@ from torch import Tensor
 from clozeline.params.tasks import FinetuneParams
 from clozeline.records.finetune import scored_items
 from clozeline.records.finetune.scored_items import ConfigFacts, HeldOut
+from clozeline.records.finetune.task_metrics import ShownItem
 from clozeline.system.errors import TrainingError
 from clozeline.tasks import heads
 from clozeline.tasks.heads import TaskModel
-from clozeline.tasks.report import TaskReport
+from clozeline.tasks.report import TaskReport, only_answer_to, shown
 from clozeline.tasks.rows import EncodedBatch, Ids, TextRows, shuffled_batches, sorted_batches
-from clozeline.tasks.selection import Item, Splits
+from clozeline.tasks.selection import Item, Splits, count_seen
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 from clozeline.training.micro_batches import noting_shortage
 from clozeline.training.state import Batch
@@ -159,6 +160,19 @@ class Task(ABC, Generic[Item]):
         place_T = np.concatenate([place_B for place_B, _ in pieces])
         outputs_TX: npt.NDArray[np.float32] = np.concatenate([output_BX for _, output_BX in pieces])
         return outputs_TX[np.argsort(place_T)]
+
+    def num_seen(self, identities: Iterable[str]) -> int:
+        """Return how many texts the encoder was pre-trained on, ignoring case and white space."""
+        return count_seen(identities, self.inputs.pretraining_text)
+
+    def reported(self, figures: Mapping[str, object], items: Sequence[ShownItem], **fields: Any) -> TaskReport:
+        """Return the report on the test split, of which `items` are the items; `fields` are others of `TaskReport`."""
+        common = {"first_places": self.splits.count.first_places, "only_answer": only_answer_to(items)}
+        return TaskReport(
+            figures={**figures, "records": self.splits.count.by_reason},
+            examples=shown(items, self.params.num_examples),
+            **common | fields,
+        )
 
     def facts(self) -> ConfigFacts:
         """Return what the configuration of the saved model says beside the keys of transformers."""

@@ -332,7 +332,7 @@ def prepare_training(task: Task[Any], inputs: TaskInputs, work: Path) -> BestRat
             total_steps=plan.total_steps,
             clip_norm=optimizer.clip_norm,
             log_every_steps=_LOG_EVERY_STEPS,
-            # `BestLook` saves checkpoints, because they include the best weights; the loop itself saves none.
+            # `BestValidation` saves checkpoints, because they include the best weights; the loop saves none.
             checkpoint_every_steps=plan.total_steps + 1,
             checkpoints=Checkpoints.of(work, name, keep=1, part=f"{of_seed}/rate-{optimizer.learning_rate}"),
             hardware=hardware,

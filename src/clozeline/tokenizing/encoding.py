@@ -36,7 +36,7 @@ from clozeline.records.word_cuts import (
 )
 from clozeline.records.words.bytes import ByteClasses, CutTexts, text_bytes, word_hashes
 from clozeline.tokenizing.earlier_ids import Ids, KnownIds, completed, digests_of
-from clozeline.tokenizing.shards import EncodedFiles, EncodedWriter, Partition
+from clozeline.tokenizing.shards import EncodedFiles, Partition, writing
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
 _WORDS_AT_A_TIME = 1024
@@ -286,11 +286,11 @@ def encode_partition(partition: Partition, tokenizer: Path, sha256: str, earlier
     count, num_known = PackingCount(opened.vocab_size), 0
     forbidden_V = np.zeros(opened.vocab_size, dtype=bool)
     forbidden_V[[id_ for id_ in opened.special_ids.every if id_ != opened.special_ids.unk]] = True
-    with EncodedWriter(EncodedFiles(folder, dtype)) as writer:
+    with writing(EncodedFiles(folder, dtype)) as append:
         for batch, encoded in _looked_up(_batches(partition, known), words):
             ids = completed(batch.place_D, known, _allowed(encoded, forbidden_V))
             text_bytes_D = pc.binary_length(batch.texts_D).to_numpy(zero_copy_only=False)
-            writer.append(ids.tokens_N, [ids.lengths_D, text_bytes_D, ids.dropped_D], batch.digests)
+            append(ids.tokens_N, [ids.lengths_D, text_bytes_D, ids.dropped_D], batch.digests)
             count.add(ids, text_bytes_D)
             count.special_strings_in_text += _occurrences(batch.texts_D, opened.special_strings)
             num_known += int((batch.place_D >= 0).sum())

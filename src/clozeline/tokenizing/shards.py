@@ -8,12 +8,12 @@ Shapes: D documents, N their tokens.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -68,33 +68,25 @@ class EncodedFiles:
         return np.fromfile(self.tokens, np.dtype(self.dtype).newbyteorder("<"))
 
 
-class EncodedWriter:
-    """Writes the files of a partition, document by document; memory holds three numbers of each."""
+Append = Callable[[npt.NDArray[Any], Sequence[npt.NDArray[Any]], Sequence[bytes]], None]
+"""Adds documents: their tokens back to back; tokens, UTF-8 bytes of text and dropped tokens of each; and digests."""
 
-    def __init__(self, files: EncodedFiles) -> None:
-        self._files = files
-        self._dtype = np.dtype(files.dtype).newbyteorder("<")
-        self._documents = [np.zeros((3, 0), np.uint32)]
 
-    def __enter__(self) -> Self:
-        self._tokens = self._files.tokens.open("wb")
-        self._digests = self._files.digests.open("wb")
-        return self
+@contextmanager
+def writing(files: EncodedFiles) -> Iterator[Append]:
+    """Write the files of a partition, document by document; memory holds three numbers of each."""
+    dtype = np.dtype(files.dtype).newbyteorder("<")
+    documents = [np.zeros((3, 0), np.uint32)]
+    with files.tokens.open("wb") as tokens, files.digests.open("wb") as all_digests:
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._tokens.close()
-        self._digests.close()
-        if kind is None:
-            np.save(self._files.documents, np.concatenate(self._documents, axis=1), allow_pickle=False)
+        def append(tokens_N: npt.NDArray[Any], numbers: Sequence[npt.NDArray[Any]], digests: Sequence[bytes]) -> None:
+            assert not len(tokens_N) or int(tokens_N.max()) <= np.iinfo(dtype).max, "an id does not fit"
+            tokens.write(np.ascontiguousarray(tokens_N, dtype).data)
+            all_digests.write(b"".join(digests))
+            documents.append(np.stack(numbers).astype(np.uint32))
 
-    def append(self, tokens_N: npt.NDArray[Any], numbers: Sequence[npt.NDArray[Any]], digests: Sequence[bytes]) -> None:
-        """Add documents given back to back. `numbers`: tokens, UTF-8 bytes of text and dropped tokens of each."""
-        assert not len(tokens_N) or int(tokens_N.max()) <= np.iinfo(self._dtype).max, "an id does not fit"
-        self._tokens.write(np.ascontiguousarray(tokens_N, self._dtype).data)
-        self._digests.write(b"".join(digests))
-        self._documents.append(np.stack(numbers).astype(np.uint32))
+        yield append
+    np.save(files.documents, np.concatenate(documents, axis=1), allow_pickle=False)
 
 
 @dataclass(frozen=True)

@@ -150,23 +150,17 @@ def share_of(batch: Rows, rank: int, world_size: int) -> tuple[Rows, int]:
     return own, -(-batch.num_rows // world_size) - own.num_rows
 
 
+@dataclass(eq=False)
 class MicroBatches(Generic[Rows]):
     """Cuts batches into parts of a limited number of slots, and moves them to the device."""
 
-    def __init__(
-        self,
-        most_slots: int | None,
-        device: torch.device,
-        longest_row: int = 1,
-        remedies: str = "use a smaller model, or shorter rows",
-    ) -> None:
-        """`most_slots`: limit of a part; None: no limit. `longest_row`: tokens of the longest row, which any limit in
-        params.yaml has to hold. `remedies`: what helps if one row does not fit.
-        """
-        self.most_slots = most_slots
-        self.remedies = remedies
-        self._device = device
-        self._longest_row = longest_row
+    most_slots: int | None
+    """Limit of a part; None: no limit."""
+    device: torch.device
+    longest_row: int = 1
+    """Tokens of the longest row, which any limit in params.yaml has to hold."""
+    remedies: str = "use a smaller model, or shorter rows"
+    """What helps if one row does not fit."""
 
     @classmethod
     def of(cls, params: PretrainParams | FinetuneParams, device: torch.device) -> Self:
@@ -179,7 +173,7 @@ class MicroBatches(Generic[Rows]):
         as the largest share needs, because all of them gather a sharded model for each part. With fewer rows than
         parts, some parts have no targets.
         """
-        return [part.to(self._device) for part in self._cut(batch, rows_short)]
+        return [part.to(self.device) for part in self._cut(batch, rows_short)]
 
     def _cut(self, batch: Rows, rows_short: int = 0) -> list[Rows]:
         if self.most_slots is None:
@@ -204,9 +198,9 @@ class MicroBatches(Generic[Rows]):
         `rows_short`: as in `parts`.
         """
         half = self.half(batch, rows_short)
-        if half is None or self._longest_row >= 2 * half:
+        if half is None or self.longest_row >= 2 * half:
             return None
-        return max(half, self._longest_row)
+        return max(half, self.longest_row)
 
     def halve(self, batch: Rows, rows_short: int = 0) -> bool:
         """Halve the parts from now on, after memory ran out. Return False if a part was one row already.
@@ -222,7 +216,7 @@ class MicroBatches(Generic[Rows]):
             " whole batch. Set `micro_batch_tokens: %d` to start with such parts",
             2 * half,
             half,
-            max(half, self._longest_row),
+            max(half, self.longest_row),
         )
         return True
 

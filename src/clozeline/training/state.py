@@ -151,34 +151,33 @@ class Callbacks(Callback):
             callback.on_end(state)
 
 
+@dataclass
 class PlateauWarning(Callback):
     """Warns once if the loss stays on the unigram plateau, where a model knows nothing but how frequent tokens are.
 
     A masked language model passes this plateau or is stuck on it for good: "my loss is stuck at 7".
     """
 
-    def __init__(self, unigram_loss: float, first_step: int, patience_points: int = 10) -> None:
-        """`unigram_loss`: cross-entropy of the training tokens under their own frequencies, nats.
-        `first_step`: earlier steps (warm-up) do not count.
-        """
-        self._unigram_loss = unigram_loss
-        self._first_step = first_step
-        self._patience_points = patience_points
-        self._num_points = 0
+    unigram_loss: float
+    """Cross-entropy of the training tokens under their own frequencies, nats."""
+    first_step: int
+    """Earlier steps (warm-up) do not count."""
+    patience_points: int = 10
+    _num_points: int = 0
 
     def on_point(self, point: CurvePoint) -> None:
         self.hear(point.step, point.loss)
 
     def hear(self, step: int, loss: float) -> None:
         """Take one measurement. `loss`: nats per target."""
-        is_on_it = step >= self._first_step and abs(loss - self._unigram_loss) < _PLATEAU_NATS
+        is_on_it = step >= self.first_step and abs(loss - self.unigram_loss) < _PLATEAU_NATS
         self._num_points = self._num_points + 1 if is_on_it else 0
-        if self._num_points == self._patience_points:
+        if self._num_points == self.patience_points:
             _LOG.warning(
                 "step %d: the loss has stayed at %.2f; token frequencies alone give %.2f. Try a longer warm-up"
                 " or half the learning rate, a pre-norm family (modernbert), fewer layers for such a short budget, or"
                 " more steps",
                 step,
                 loss,
-                self._unigram_loss,
+                self.unigram_loss,
             )

@@ -6,6 +6,7 @@ Randomness in a step (dropout, skipped layers) is a function of (seed, step, ran
 import contextlib
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Generic
 
 import numpy as np
@@ -36,6 +37,7 @@ def begin_step(seed: int, step: int, rank: int, device: torch.device) -> None:
         torch.cuda.manual_seed(stream)
 
 
+@dataclass(eq=False)
 class Steps(Generic[Inputs]):
     """Takes steps, and keeps their losses until they are read.
 
@@ -43,26 +45,19 @@ class Steps(Generic[Inputs]):
     and the CPU runs ahead in between. On a CPU reading costs nothing.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        loss_sum: Callable[[Inputs], Tensor | Scored],
-        clip_norm: float,
-        hardware: Hardware[Inputs],
-        seed: int,
-    ) -> None:
-        self._model = model
-        self._optimizer = optimizer
-        self._loss_sum = loss_sum
-        self._clip_norm = clip_norm
-        self._hardware = hardware
-        self._seed = seed
-        self._unread: list[tuple[int, Batch[Any], Tensor, Tensor]] = []
-        self._num_wary = _NUM_WARY
-        self._num_skipped = 0
-        self.must_read = hardware.precision.device.type == "cpu"
-        self.last_norm = 0.0
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    loss_sum: Callable[[Inputs], Tensor | Scored]
+    clip_norm: float
+    hardware: Hardware[Inputs]
+    seed: int
+    last_norm: float = 0.0
+    _unread: list[tuple[int, Batch[Any], Tensor, Tensor]] = field(default_factory=list)
+    _num_wary: int = _NUM_WARY
+    _num_skipped: int = 0
+
+    def __post_init__(self) -> None:
+        self.must_read = self.hardware.precision.device.type == "cpu"
 
     def take(self, batch: Batch[Inputs], step: int) -> None:
         """Update the weights from `batch`.
@@ -72,16 +67,16 @@ class Steps(Generic[Inputs]):
                 is not finite.
         """
         sums = self._sum_gradients(batch, step)
-        scaler = self._hardware.precision.scaler
-        scaler.unscale_(self._optimizer)
-        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
+        scaler = self.hardware.precision.scaler
+        scaler.unscale_(self.optimizer)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
         self._unread.append((step, batch, sums, norm))
-        if self.must_read and self._hardware.processes.world_size == 1:
+        if self.must_read and self.hardware.processes.world_size == 1:
             self._stop_if_not_finite(step, batch, sums[0].item(), norm.item())
         with self._explaining_memory(batch, None):
-            scaler.step(self._optimizer)
+            scaler.step(self.optimizer)
         scaler.update()
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
 
     def read(self) -> tuple[float, float]:
         """Return the sum of the losses since the last call, over all processes, in nats, and the number of right
@@ -93,7 +88,7 @@ class Steps(Generic[Inputs]):
         if not self._unread:
             return 0.0, 0.0
         sums = torch.stack([of_step.double() for _, _, of_step, _ in self._unread], dim=1)
-        losses, num_right = self._hardware.processes.sum(sums).tolist()
+        losses, num_right = self.hardware.processes.sum(sums).tolist()
         norms = torch.stack([_local(norm) for *_, norm in self._unread]).tolist()
         for (step, batch, _, _), loss, norm in zip(self._unread, losses, norms, strict=True):
             self._stop_if_not_finite(step, batch, loss, norm)
@@ -103,7 +98,7 @@ class Steps(Generic[Inputs]):
         return math.fsum(losses), math.fsum(num_right)
 
     def _sum_gradients(self, batch: Batch[Inputs], step: int) -> Tensor:
-        processes, micro_batches = self._hardware.processes, self._hardware.micro_batches
+        processes, micro_batches = self.hardware.processes, self.hardware.micro_batches
         can_sum_later = processes.sharding == "ddp"  # each process adds up gradients until a later pass sums them
         if processes.world_size > 1 and not (can_sum_later and self._num_wary):
             with self._explaining_memory(batch, micro_batches.bound_to_set(batch.inputs, batch.rows_short)):
@@ -118,13 +113,13 @@ class Steps(Generic[Inputs]):
 
     def _in_parts_that_fit(self, batch: Batch[Inputs], step: int) -> Tensor:
         """Compute gradients in each process. If memory runs out in one of them, all use smaller parts."""
-        processes, micro_batches = self._hardware.processes, self._hardware.micro_batches
+        processes, micro_batches = self.hardware.processes, self.hardware.micro_batches
         while True:
             with noting_shortage() as shortage:
                 total = self._attempt(batch, step, is_summed=False)
             if not processes.any(shortage.requested is not None):
                 return total
-            self._optimizer.zero_grad()
+            self.optimizer.zero_grad()
             if not micro_batches.halve(batch.inputs, batch.rows_short):
                 raise self._out_of_memory(batch, None, shortage.requested)
             self._num_wary = _NUM_WARY
@@ -135,21 +130,21 @@ class Steps(Generic[Inputs]):
 
         `is_summed`: whether the gradient is summed over all processes in the end.
         """
-        processes, device = self._hardware.processes, self._hardware.precision.device
-        begin_step(self._seed, step, processes.rank, device)
+        processes, device = self.hardware.processes, self.hardware.precision.device
+        begin_step(self.seed, step, processes.rank, device)
         # The engines average over the processes, but the loss is divided by all targets already.
         scale = processes.world_size / batch.num_targets
-        parts = self._hardware.micro_batches.parts(batch.inputs, batch.rows_short)
+        parts = self.hardware.micro_batches.parts(batch.inputs, batch.rows_short)
         total = torch.zeros(2, device=device)
         for place, part in enumerate(parts):
             total += self._add_gradient(part, scale, is_summed and place == len(parts) - 1)
         return total
 
     def _add_gradient(self, part: Inputs, scale: float, is_summed: bool) -> Tensor:
-        precision = self._hardware.precision
-        with self._hardware.processes.one_sum(self._loss_sum, is_last=is_summed):
+        precision = self.hardware.precision
+        with self.hardware.processes.one_sum(self.loss_sum, is_last=is_summed):
             with precision.autocast():
-                loss_sum, num_right = Scored.of(self._loss_sum(part))
+                loss_sum, num_right = Scored.of(self.loss_sum(part))
             precision.scaler.scale(loss_sum * scale).backward()
         return torch.stack((loss_sum.detach(), num_right.to(loss_sum.dtype)))
 
@@ -158,7 +153,7 @@ class Steps(Generic[Inputs]):
 
         With fp16 a gradient that is not finite is not an error: the scaler skips the step and lowers the scale.
         """
-        is_scaled = self._hardware.precision.scaler.is_enabled()
+        is_scaled = self.hardware.precision.scaler.is_enabled()
         if math.isfinite(loss_sum) and (math.isfinite(norm) or is_scaled):
             return
         raise TrainingError(
@@ -198,7 +193,7 @@ class Steps(Generic[Inputs]):
             requested: amount that was requested; None: memory ran out in another process.
         """
         if bound is None:
-            do = self._hardware.micro_batches.remedies
+            do = self.hardware.micro_batches.remedies
         else:
             do = f"set `micro_batch_tokens: {bound}` or less: parts of the batch give the same step"
         return TrainingError(

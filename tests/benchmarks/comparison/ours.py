@@ -17,7 +17,7 @@ from torch.nn import functional
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from clozeline.encoder.model import EncoderModel
-from clozeline.evaluation.groups import ByDocument, in_folds
+from clozeline.evaluation.groups import by_document, in_folds
 from clozeline.evaluation.measuring import measure
 from clozeline.language import models
 from clozeline.language.objectives import OBJECTIVES, Split
@@ -167,7 +167,7 @@ def validation_loss(model: EncoderModel, split: Split, batch_tokens: int = 8192)
     model.eval()
     questions = in_folds("mlm", split, seed=_MASK_SEED, num_folds=_NUM_FOLDS, batch_tokens=batch_tokens)
     with torch.inference_mode():
-        sums = measure(model, questions, {"all": ByDocument(1)}, lambda rows: None)["all"]
+        sums = measure(model, questions, {"all": by_document(1)}, lambda rows: None)["all"]
     model.train(was_training)
     return float(sums.loss_nats_G.sum() / sums.num_targets_G.sum())
 

@@ -90,6 +90,7 @@ def texts(words) -> list[str]:
 
 def test_every_text_is_kept_or_has_a_reason(tmp_path, params_of, texts) -> None:
     report = build(write_lines(tmp_path, texts), tmp_path / "out", params_of())
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {f"{split}.parquet" for split in SPLITS}
     assert report.documents_read == len(texts) == 373
     assert report.dropped | {"exact_duplicate": 10, "near_duplicate": 30, "empty": 1, "too_short": 1} == report.dropped
     assert report.documents_split == 1
@@ -256,11 +257,6 @@ def test_rows_are_identified_and_shuffled_by_content(tmp_path, params_of, texts)
     places = [texts.index(row["text"]) for row in rows if row["text"] in texts]
     assert abs(np.corrcoef(places, np.arange(len(places)))[0, 1]) < 0.3
     assert all(row["source"] == f"k{texts.index(row['text']) % 3}" for row in rows if row["text"] in texts)
-
-
-def test_the_output_folder_holds_only_the_splits(tmp_path, params_of, texts) -> None:
-    build(write_lines(tmp_path, texts), tmp_path / "out", params_of())
-    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == sorted(f"{split}.parquet" for split in SPLITS)
 
 
 def test_entities_in_files_are_decoded(tmp_path, params_of, texts) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import ftfy
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,8 +18,8 @@ from clozeline.corpus.cleaning.documents import DropReason, FileReading, OpenFil
 from clozeline.corpus.cleaning.line_formats import JsonBlock
 from clozeline.corpus.cleaning.preparation import (
     ALTERATIONS,
+    BatchCounts,
     PreparationSettings,
-    PreparedBatch,
     ReadText,
     alterations,
     clean,
@@ -169,6 +170,7 @@ def test_a_text_is_cut_at_a_number_of_words() -> None:
     assert split_long("one two", 100, 2) == ["one two"]
 
 
+Prepared = tuple[pa.RecordBatch, BatchCounts]
 SETTINGS = PreparationSettings(20, 500, decode_entities=True, banding=Banding.finding(0.5))
 
 
@@ -190,7 +192,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def run(documents: list[str], folder: Path, settings: PreparationSettings = SETTINGS) -> list[PreparedBatch]:
+def run(documents: list[str], folder: Path, settings: PreparationSettings = SETTINGS) -> list[Prepared]:
     """Prepare a file with a document in each line, with what is kept in `folder`."""
     path = folder.parent / "raw" / "lines.txt"
     path.parent.mkdir(exist_ok=True)
@@ -201,7 +203,7 @@ def run(documents: list[str], folder: Path, settings: PreparationSettings = SETT
     records = list(prepared(raw, settings, ledger, ReadText()))
     assert sum(record.stored_bytes for record in records) == pytest.approx(raw.total_bytes, abs=len(records))
     ledger.keep_only({record.key for record in records})
-    return [PreparedBatch(read_texts(record.texts).to_batches()[0], record.counts) for record in records]
+    return [(read_texts(record.texts).to_batches()[0], record.counts) for record in records]
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -212,16 +214,16 @@ def test_kept_batches_equal_computed_ones(documents, computed, tmp_path: Path) -
     computed.clear()
     assert run(documents, tmp_path / "kept") == first
     assert computed == []
-    assert sum(batch.counts.dropped[DropReason.TOO_SHORT] for batch in first) == 1
+    assert sum(counts.dropped[DropReason.TOO_SHORT] for _, counts in first) == 1
 
 
 def test_counts_of_a_kept_batch_equal_computed_ones(tmp_path: Path, words) -> None:
     """The long document counts once as read and once as cut; each of its texts has an ordinal."""
     documents = [words(1, 300), "short"]
-    (computed,) = run(documents, tmp_path / "kept")
-    assert (computed.counts.num_read, computed.counts.num_split) == (2, 1)
-    assert computed.counts.num_ordinals > 3
-    assert run(documents, tmp_path / "kept") == [computed]
+    ((texts, counts),) = run(documents, tmp_path / "kept")
+    assert (counts.num_read, counts.num_split) == (2, 1)
+    assert counts.num_ordinals > 3
+    assert run(documents, tmp_path / "kept") == [(texts, counts)]
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -16,7 +16,7 @@ class Snapshots:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.earlier = Earlier.none()
+        self.earlier = Earlier()
         self.folder = root
 
     def take(self, *texts: str) -> tuple[SnapshotFile, ...]:

@@ -2,7 +2,7 @@
 requests of every protocol if no other model embeds."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,8 +17,6 @@ from tritonclient.utils import InferenceServerException
 
 from clozeline.inference.completer import Completer, Decoding
 from clozeline.inference.language import OpenEncoder
-from clozeline.inference.open_model import Rows
-from clozeline.inference.tokenization import TokenizedText
 from clozeline.serving.admission import Admission
 from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.http.house_texts import COMPLETING, FILLING
@@ -130,21 +128,6 @@ TEXTS = ["return the list", "open the file of a", "a"]
 @pytest.fixture(scope="module")
 def completer(catalogue: Catalogue) -> Completer:
     return catalogue.answering(COMPLETING).model
-
-
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Event that every run of a causal model waits for."""
-    release = threading.Event()
-    rows = Completer.rows
-
-    def waiting(self: Completer, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
-        assert release.wait(timeout=120)
-        return rows(self, texts, output)
-
-    monkeypatch.setattr(Completer, "rows", waiting)
-    yield release
-    release.set()
 
 
 def test_the_route_completes_texts_as_the_library_does(client: httpx.Client, completer: Completer) -> None:

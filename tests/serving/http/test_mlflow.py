@@ -1,8 +1,7 @@
 """The client of MLflow's scoring server calls this server, and gets the same answers as from `mlflow.pyfunc`."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from mlflow.pyfunc.scoring_server.client import ScoringServerClient
-from starlette.types import ASGIApp
 
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.tokenization import TextTooLongError
@@ -23,6 +21,7 @@ from clozeline.serving.loading import open_source
 from clozeline.serving.models import Catalogue
 from tests.make.apps import running
 from tests.make.packages import write_encoder_of_another_mask
+from tests.serving.conftest import Server
 
 TEXTS = ["return the [MASK]", "open the file"]
 
@@ -66,9 +65,15 @@ def test_a_record_equals_the_prediction_of_the_registered_model(
     assert [label["label"] for label in labels[0]["labels"]] == [label["label"] for label in first["labels"]]
 
 
-def test_bracketed_mask_is_accepted_by_every_model(
-    tmp_path: Path, serving: Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
-) -> None:
+def test_the_tokens_of_all_parts_of_an_answer_are_counted(client: httpx.Client) -> None:
+    given = {"inputs": ["open the file"]}
+    continued = client.post("/models/writer/complete", json=given).headers["x-compute-tokens"]
+    embedded = client.post("/models/writer/embed", json=given).headers["x-compute-tokens"]
+    both = client.post("/models/writer/invocations", json=given).headers["x-compute-tokens"]
+    assert int(both) == int(continued) + int(embedded)
+
+
+def test_bracketed_mask_is_accepted_by_every_model(tmp_path: Path, serving: Server) -> None:
     write_encoder_of_another_mask(tmp_path / "other")
     served = open_source(ModelSource.parse(str(tmp_path / "other")), "int8")
     texts = ["return the [MASK] of <mask>", "open the file"]

@@ -48,11 +48,18 @@ def test_the_client_finds_the_server_and_its_models(triton: InferenceServerClien
 
 
 def test_metadata_lists_the_inputs_and_outputs_of_a_model(triton: InferenceServerClient) -> None:
-    encoder, library = (triton.get_model_metadata(name) for name in ("encoder", "library"))
+    encoder, library, names, reader = (
+        triton.get_model_metadata(name) for name in ("encoder", "library", "names", "reader")
+    )
     assert encoder["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
     assert encoder["outputs"][0] == {"name": "embedding", "datatype": "FP32", "shape": [-1, 8]}
     assert [output["name"] for output in library["outputs"]] == ["label", "score"]
     assert triton.get_model_metadata("encoder", encoder["versions"][0]) == encoder
+    assert names["inputs"] == encoder["inputs"]
+    assert names["outputs"] == [{"name": "entities", "datatype": "BYTES", "shape": [-1, 1]}]
+    assert [one["name"] for one in reader["inputs"]] == ["question", "context"]
+    datatypes = {"answer": "BYTES", "score": "FP32", "start": "INT64", "end": "INT64"}
+    assert {one["name"]: one["datatype"] for one in reader["outputs"]} == datatypes
 
 
 @pytest.mark.parametrize("is_binary", [True, False])
@@ -171,6 +178,7 @@ TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES"}
         (TENSOR | {"parameters": {"binary_data_size": 5}}, struct.pack("<I", 2) + b"a", None),
         (TENSOR | {"parameters": {"binary_data_size": 3}}, b"\1\0\0", None),
         (TENSOR | {"parameters": {"binary_data_size": 5}}, struct.pack("<I", 1) + b"\xff", None),
+        (TENSOR | {"data": ["a"]}, b"more", None),
         (TENSOR | {"data": ["a"]}, b"", "10000"),
         (TENSOR | {"data": ["a"]}, b"", "-1"),
     ],
@@ -188,19 +196,6 @@ def test_a_tensor_that_contradicts_its_description_is_refused(
 TAGGED = ["open the lists of a file", "a é"]
 QUESTIONS = ["open", "é return the list"]
 CONTEXTS = ["the list of a file, and é", "a file"]
-
-
-def test_metadata_lists_the_inputs_and_outputs_of_tagger_and_answerer(triton: InferenceServerClient) -> None:
-    names, reader = (triton.get_model_metadata(name) for name in ("names", "reader"))
-    assert names["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
-    assert names["outputs"] == [{"name": "entities", "datatype": "BYTES", "shape": [-1, 1]}]
-    assert [one["name"] for one in reader["inputs"]] == ["question", "context"]
-    assert [(one["name"], one["datatype"]) for one in reader["outputs"]] == [
-        ("answer", "BYTES"),
-        ("score", "FP32"),
-        ("start", "INT64"),
-        ("end", "INT64"),
-    ]
 
 
 @pytest.mark.parametrize("is_binary", [True, False])
@@ -270,15 +265,6 @@ def test_missing_answers_of_a_context_are_empty_and_score_0(triton: InferenceSer
     assert scores[1, :2].all()
     assert told[1][2:] == ["", "", ""]
     assert not scores[1, 2:].any()
-
-
-def test_surplus_binary_data_is_refused(client: httpx.Client) -> None:
-    body = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}
-    head = json.dumps(body).encode()
-    headers = {"inference-header-content-length": str(len(head))}
-    assert client.post("/v2/models/names/infer", content=head, headers=headers).status_code == 200
-    refused = client.post("/v2/models/names/infer", content=head + b"more", headers=headers)
-    assert (refused.status_code, "4 bytes after the JSON" in refused.text) == (400, True)
 
 
 def test_the_triton_configuration_lists_the_tensors_of_the_model(triton: InferenceServerClient) -> None:

@@ -11,7 +11,7 @@ from clozeline.system.errors import DataError
 from clozeline.tasks.files import LabelledRecord, Part
 from clozeline.tasks.formats import pair_readers
 from clozeline.tasks.selection import Splits
-from clozeline.tasks.similarity.data import Docstring, TextPair, parted, select, without_name
+from clozeline.tasks.similarity.data import TextPair, parted, select, without_name
 from tests.make.tasks import params_of
 
 CASES = {
@@ -26,7 +26,7 @@ CASES = {
 
 @pytest.mark.parametrize("text", CASES)
 def test_a_docstring_is_divided_into_first_sentence_and_rest(text: str) -> None:
-    assert parted(text) == Docstring(*CASES[text])
+    assert parted(text) == CASES[text]
 
 
 @pytest.mark.parametrize(

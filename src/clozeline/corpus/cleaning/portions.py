@@ -296,7 +296,8 @@ def names_in_source(folder: Path, params: SourceParams) -> Callable[[str], str]:
         # Lines of a part are counted from its beginning.
         part = f" (the part that snapshot {file.snapshot} added)" if file.name in seen else ""
         seen.add(file.name)
-        names[str(path)] = (file.name if params.dataset else _place_of(root, file.name)) + part
+        is_root = root.name == file.name
+        names[str(path)] = (file.name if params.dataset else str(root if is_root else root / file.name)) + part
         names[path.name] = file.name
 
     def named(message: str) -> str:
@@ -305,7 +306,3 @@ def names_in_source(folder: Path, params: SourceParams) -> Callable[[str], str]:
         return message
 
     return named
-
-
-def _place_of(root: Path, name: str) -> str:
-    return str(root) if root.name == name else f"{root}/{name}"

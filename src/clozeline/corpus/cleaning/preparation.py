@@ -233,16 +233,11 @@ class BatchCounts:
     bad: list[BadRecord] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class PreparedBatch:
-    """Texts sorted by key: columns of `PREPARED` and their sketches. `ordinal` counts from the start of the batch."""
+def prepare(units: Sequence[RawUnit], settings: PreparationSettings) -> tuple[pa.RecordBatch, BatchCounts]:
+    """Return the clean texts of raw units, sorted by key: columns of `PREPARED` and their sketches.
 
-    texts: pa.RecordBatch
-    counts: BatchCounts
-
-
-def prepare(units: Sequence[RawUnit], settings: PreparationSettings) -> PreparedBatch:
-    """Turn raw units into clean texts; `ordinal` and `parent` count from the start of this batch."""
+    `ordinal` and `parent` count from the start of this batch.
+    """
     rows: list[_Row] = []
     counts = BatchCounts()
     for unit in units:
@@ -253,7 +248,7 @@ def prepare(units: Sequence[RawUnit], settings: PreparationSettings) -> Prepared
     texts = pa.record_batch(
         [pa.array(column, kind) for column, kind in zip(columns, PREPARED.types, strict=True)], PREPARED
     )
-    return PreparedBatch(with_sketches(texts, settings.banding), counts)
+    return with_sketches(texts, settings.banding), counts
 
 
 def _rows_of(document: Document, settings: PreparationSettings, counts: BatchCounts) -> Iterator[_Row]:
@@ -363,8 +358,8 @@ def _items(
 
 
 def _prepare(batch: CutBatch, settings: PreparationSettings, folder: Path) -> Done:
-    done = prepare(units_of(batch), settings)
-    write_texts(folder / _TEXTS, [pa.Table.from_batches([done.texts])], compression="lz4")
+    texts, counts = prepare(units_of(batch), settings)
+    write_texts(folder / _TEXTS, [pa.Table.from_batches([texts])], compression="lz4")
     # The key does not tell at which lines bad records are.
-    facts = vars(done.counts) | {"bad": [asdict(one) for one in done.counts.bad]}
-    return Done([done.texts.nbytes, facts], lasting=not done.counts.bad)
+    facts = vars(counts) | {"bad": [asdict(one) for one in counts.bad]}
+    return Done([texts.nbytes, facts], lasting=not counts.bad)

@@ -258,10 +258,14 @@ def _pages_of(pieces: Iterator[bytes], file: RawFile, where: str) -> Iterator[Wi
             elif _name(element) == "page":
                 num_pages += 1
                 yield _page(element, file.label, frozenset(media_names))
+        if not num_pages and file.end is None:
+            raise ElementTree.ParseError("XML without a <page>")
     except ElementTree.ParseError as error:
-        raise _not_a_dump_error(file.path, f"{error}, after {num_pages} pages{where}") from error
-    if not num_pages and file.end is None:
-        raise _not_a_dump_error(file.path, "XML without a <page>")
+        raise DataError(
+            f"{file.path}: not a complete MediaWiki dump (pages-articles, compressed or not): {error}, after"
+            f" {num_pages} pages{where}",
+            do="download the dump again, or choose another `source.kind`",
+        ) from error
 
 
 def _elements(pieces: Iterable[bytes]) -> Iterator[ElementTree.Element]:
@@ -297,10 +301,3 @@ def _page(page: ElementTree.Element, label: str, media_names: frozenset[str]) ->
 
 def _name(element: ElementTree.Element) -> str:
     return element.tag.rpartition("}")[2]
-
-
-def _not_a_dump_error(file: Path, given: str) -> DataError:
-    return DataError(
-        f"{file}: not a complete MediaWiki dump (pages-articles, compressed or not): {given}",
-        do="download the dump again, or choose another `source.kind`",
-    )

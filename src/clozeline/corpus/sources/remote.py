@@ -57,25 +57,7 @@ def keep_rows(params: SourceParams, store: SnapshotStore) -> tuple[SnapshotFile,
                 f"{params.url}: the query returns no rows: {params.query}",
                 do="correct `source.query` or `source.url`; the last snapshot is unchanged",
             )
-        lines = _checked(_rows(connection, query, params), count, params)
-        return keep_records(lines, store)
-
-
-def _checked(lines: Iterator[bytes], count: int, params: SourceParams) -> Iterator[bytes]:
-    """Yield the lines.
-
-    Raises:
-        DataError: there are not `count` of them.
-    """
-    read = 0
-    for line in lines:
-        read += 1
-        yield line
-    if read != count:
-        raise DataError(
-            f"{params.url}: the query counts {count:,} rows and then gives {read:,}",
-            do="query a complete table or view without random functions; the last snapshot is unchanged",
-        )
+        return keep_records(_rows(connection, query, params, count), store)
 
 
 @contextmanager
@@ -107,13 +89,25 @@ def _require_file(address: sqlalchemy.URL, dialect: str) -> None:
         )
 
 
-def _rows(connection: Connection, query: str, params: SourceParams) -> Iterator[bytes]:
+def _rows(connection: Connection, query: str, params: SourceParams, count: int) -> Iterator[bytes]:
+    """Yield the rows as lines.
+
+    Raises:
+        DataError: there are not `count` of them, or they lack a field.
+    """
     fields = text_fields(params)
     streaming = connection.execution_options(stream_results=True, max_row_buffer=_ROWS_AT_A_TIME)
     result = streaming.execute(text(query))
     check_fields(list(result.keys()), fields, f"{params.url}: the query")
+    read = 0
     for row in result.mappings():
+        read += 1
         yield line_of({field: row[field] for field in fields.values()})
+    if read != count:
+        raise DataError(
+            f"{params.url}: the query counts {count:,} rows and then gives {read:,}",
+            do="query a complete table or view without random functions; the last snapshot is unchanged",
+        )
 
 
 @contextmanager

@@ -132,7 +132,7 @@ def _of_same_source(earlier: Earlier, params: SourceParams) -> Earlier:
     if before is None or (before.kind, before.place) == (params.kind, params.place):
         return earlier
     _LOG.info("the last snapshot is of %s (%s): its order does not continue here", before.place, before.kind)
-    return Earlier.none()
+    return Earlier()
 
 
 def _taken(params: SourceParams, source: Path, store: SnapshotStore, workers: Workers) -> Snapshot:

@@ -30,9 +30,11 @@ from clozeline.serving.http.operation import Call, Operation
 from clozeline.serving.http.status import FEEDBACK, OPERATIONS
 from clozeline.serving.http.tei import EMBED, EMBEDDINGS_INFERENCE, HUGGING_FACE_WORDS, SIMILARITY
 from clozeline.serving.loading import VERSION
-from clozeline.serving.models import REQUEST_ID, Service
+from clozeline.serving.models import REQUEST_ID, CachedAnswer, Service
 
 TIMEOUT_HEADER = "x-timeout-ms"
+_ENTRY_BYTES = 512
+"""Approximate memory of a cached answer besides its body and its key."""
 _TIMEOUT: TypeAdapter[int] = TypeAdapter(TimeoutMilliseconds)
 
 
@@ -88,7 +90,7 @@ class Endpoint:
         call = Call(request, self._service, self.path, timeout_milliseconds, raw[num_json_bytes:])
         if VERSION not in request.headers:
             await self._service.turn()
-        if self._service.cache.is_on and self.operation.read is read_json:
+        if self._service.cache.maxsize and self.operation.read is read_json:
             return await self._cached_or_new(call, raw)
         return await self._made(call, raw[:num_json_bytes])
 
@@ -106,17 +108,17 @@ class Endpoint:
         service = self._service
         pinned = call.request.headers.get(VERSION, "")
         key = (f"{asked_path(call.request.scope)}?{call.request.url.query} {pinned}", raw, service.catalogue.num_swaps)
-        kept = service.cache.find(key)
+        kept = service.cache.get(key)
         service.metrics.looked_up_in_cache(was_there=kept is not None)
         if kept:
-            body, headers = kept
             # The id belongs to the first request, and a cached answer takes no model time.
-            headers = {name: value for name, value in headers.items() if name != REQUEST_ID}
+            headers = {name: value for name, value in kept.headers.items() if name != REQUEST_ID}
             no_time = {name: "0.00" for name in TIMES if name in headers}
-            return Response(body, headers=headers | no_time | {"x-cache": "hit"})
+            return Response(kept.body, headers=headers | no_time | {"x-cache": "hit"})
         response = await self._made(call, raw)
-        if response.status_code == HTTPStatus.OK:
-            service.cache.keep(key, bytes(response.body), dict(response.headers))
+        size_bytes = len(raw) + len(response.body) + _ENTRY_BYTES
+        if response.status_code == HTTPStatus.OK and size_bytes <= service.cache.maxsize:
+            service.cache[key] = CachedAnswer(bytes(response.body), dict(response.headers), size_bytes)
         return response
 
     def _timeout_milliseconds(self, request: Request) -> int | None:

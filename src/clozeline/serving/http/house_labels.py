@@ -11,21 +11,20 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.responses import Response
 
 from clozeline.inference import fields
-from clozeline.inference.answerer import SEARCH, Answer, Answerer
+from clozeline.inference.answerer import Answer, Answerer
 from clozeline.inference.classifier import Classifier, LabelScore
 from clozeline.inference.fields import StrictModel
-from clozeline.inference.language import OpenEncoder
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.tagger import Entity, Tagged, Tagger
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.records.package import ScoreFunction
 from clozeline.serving.asking import Reply
-from clozeline.serving.errors import check_known, problem, refused
+from clozeline.serving.errors import check_known, refused
 from clozeline.serving.http import bodies
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.loading import ServedModel
 from clozeline.serving.models import Ability
-from clozeline.serving.zero_shot import can_choose, choosing_by_cloze, choosing_by_entailment, chosen, tells_entailment
+from clozeline.serving.zero_shot import can_choose, choosing, tells_entailment
 
 _DEFAULT_NUM_LABELS = 5
 _PAIRS = f'a pair of texts, {{"text": …, "text_pair": …}}, or a list of 1 to {bodies.MAX_TEXTS} of either'
@@ -88,8 +87,6 @@ ANSWER_EXAMPLES = {
         {"inputs": _ASKED, "parameters": {"top_k": 3, "handle_impossible_answer": True}},
     ),
 }
-Answered = tuple[list[list[Answer]], dict[str, str]]
-"""Answers to each question, best first, and headers that name the model."""
 
 
 class Pair(StrictModel):
@@ -159,7 +156,7 @@ async def labelled(
     truncate: bool,
     top_k: int | None = None,
     function: ScoreFunction | None = None,
-) -> Reply[list[LabelScore]]:
+) -> Reply[list[list[LabelScore]]]:
     """Return the labels of each text or pair, best first. Raises what `Call.ask` raises.
 
     `top_k` None: all labels. `function` None: as the model was trained. Only scores of that function count for drift.
@@ -173,7 +170,7 @@ async def labelled(
         ),
     )
     if function in (None, manifest.label_scores):
-        call.service.metrics.confident(served.identity.name, (scores[0].score for scores in reply.answers))
+        call.confident(served, "labels", reply.answers)
     return reply
 
 
@@ -212,42 +209,36 @@ class ZeroShotLists(BaseModel):
 
 async def zero_shot(call: Call, body: ZeroShotRequest) -> Response:
     """Chooses by entailment if a served model was trained on it, otherwise by filling the template with an encoder."""
-    scores, headers = await _scores(call, body)
-    return JsonResponse(scores, headers=headers)
+    reply = await _scores(call, body)
+    return JsonResponse(reply.answers, headers=reply.headers)
 
 
 async def zero_shot_lists(call: Call, body: ZeroShotRequest) -> Response:
-    scores, headers = await _scores(call, body)
-    answer = ZeroShotLists(
-        sequence=body.inputs, labels=[one.label for one in scores], scores=[one.score for one in scores]
-    )
-    return JsonResponse(answer.model_dump(), headers=headers)
+    reply = await _scores(call, body)
+    labels, scores = [one.label for one in reply.answers], [one.score for one in reply.answers]
+    answer = ZeroShotLists(sequence=body.inputs, labels=labels, scores=scores)
+    return JsonResponse(answer.model_dump(), headers=reply.headers)
 
 
-async def _scores(call: Call, body: ZeroShotRequest) -> tuple[list[LabelScore], dict[str, str]]:
-    """Return the labels with their scores, best first, and headers that name the model."""
+async def _scores(call: Call, body: ZeroShotRequest) -> Reply[list[LabelScore]]:
+    """Return the labels with their scores, best first."""
     served, wanted = call.served(CHOOSING, body.model), body.parameters
-    text, model, labels = body.inputs, served.model, wanted.candidate_labels
-    template, truncate = wanted.hypothesis_template, body.truncate
-    if isinstance(model, Classifier):
-        reply = await call.ask(
-            served,
-            [text] * len(labels),
-            lambda: choosing_by_entailment(model, text, labels, template=template, truncate=truncate),
-        )
-        scores, headers = chosen(labels, reply.answers, multi_label=wanted.multi_label), reply.headers
-    else:
-        assert isinstance(model, OpenEncoder), "`can_choose` of CHOOSING finds no other model"
-        if wanted.multi_label:
-            expected = "false, or a served classifier that was trained on entailment"
-            where = "parameters.multi_label"
-            raise refused("labels_compete", given="multi_label: true", expected=expected, param=where)
-        by_cloze = await call.ask(
-            served, [text], lambda: choosing_by_cloze(model, text, labels, template=template, truncate=truncate)
-        )
-        scores, headers = by_cloze.answers[0], by_cloze.headers
-    call.service.metrics.confident(served.identity.name, [scores[0].score])
-    return scores, headers
+    if wanted.multi_label and not isinstance(served.model, Classifier):
+        expected = "false, or a served classifier that was trained on entailment"
+        where = "parameters.multi_label"
+        raise refused("labels_compete", given="multi_label: true", expected=expected, param=where)
+    labels = wanted.candidate_labels
+    dialogue = choosing(
+        served.model,
+        body.inputs,
+        labels,
+        template=wanted.hypothesis_template,
+        multi_label=wanted.multi_label,
+        truncate=body.truncate,
+    )
+    reply = await call.converse(served, [body.inputs] * len(labels), dialogue)
+    call.confident(served, "labels", [reply.answers])
+    return reply
 
 
 ZERO_SHOT = Operation(
@@ -285,7 +276,8 @@ async def tag(call: Call, body: TagRequest) -> Response:
     """A text that is too long for the model is read in overlapping windows and is never cut."""
     served = call.served(TAGGING, body.model)
     wanted = body.parameters or fields.TagParameters()
-    found, headers = await tagged(call, served, bodies.texts_of(body.inputs), wanted, wanted.ignore_labels)
+    reply = await tagged(call, served, bodies.texts_of(body.inputs), wanted, wanted.ignore_labels)
+    found, headers = reply.answers, reply.headers
     if wanted.aggregation_strategy != "none":
         best = [entities_of(one for one in of_text if isinstance(one, Entity)) for of_text in found]
         headers = call.scorable(served, headers, best, are_entities=True)
@@ -300,20 +292,14 @@ def entities_of(entities: Iterable[Entity | TaggedSpan]) -> frozenset[tuple[str,
 async def tagged(
     call: Call,
     served: ServedModel[Tagger],
-    texts: list[str],
-    wanted: fields.TagReading | None = None,
+    texts: Sequence[str],
+    wanted: fields.TagReading,
     ignored: Sequence[str] = (fields.OUTSIDE,),
-) -> tuple[list[Tagged], dict[str, str]]:
-    """Return the entities of each text, and headers that name the model. Raises what `Call.ask` raises."""
-    wanted = wanted or fields.TagReading()
-    reply = await call.ask(served, texts, lambda: served.model.tagging(texts, overlap=wanted.stride))
-    found = await call.finished(
-        reply,
-        lambda: served.model.entities(texts, reply.answers, strategy=wanted.aggregation_strategy, ignored=ignored),
-        texts,
-    )
-    call.service.metrics.confident(served.identity.name, (entity.score for of_text in found for entity in of_text))
-    return found, reply.headers
+) -> Reply[list[Tagged]]:
+    """Return the entities of each text. Raises what `Call.converse` raises."""
+    reply = await call.converse(served, texts, served.model.tags(texts, wanted, ignored))
+    call.confident(served, "entities", reply.answers)
+    return reply
 
 
 TAG = Operation(
@@ -349,39 +335,20 @@ async def answer(call: Call, body: AnswerRequest) -> Response:
     wanted = body.parameters or fields.AnswerParameters()
     top_k = wanted.top_k or 1
     pairs = [(body.inputs.question, body.inputs.context)]
-    (answers,), headers = await answered(call, served, pairs, top_k, wanted)
-    headers = call.scorable(served, headers, [one.answer for one in answers[:1]])
+    reply = await answered(call, served, pairs, top_k, wanted)
+    (answers,) = reply.answers
+    headers = call.scorable(served, reply.headers, [one.answer for one in answers[:1]])
     return JsonResponse(answers[0] if top_k == 1 else answers, headers=headers)
 
 
 async def answered(
-    call: Call,
-    served: ServedModel[Answerer],
-    pairs: Sequence[tuple[str, str]],
-    top_k: int,
-    search: fields.AnswerSearch = SEARCH,
-) -> Answered:
-    """Return the answers to each question with its context. Raises what `Call.ask` raises."""
-    texts = each_text(pairs)
-    reply = await call.ask(served, texts, lambda: served.model.asking(pairs, top_k=top_k, search=search))
-    found = await call.finished(reply, lambda: served.model.best(pairs, reply.answers, top_k, search), texts)
-    call.service.metrics.confident(served.identity.name, (one.score for answers in found for one in answers[:1]))
-    return found, reply.headers
-
-
-def check_answer_size(top_k: int, contexts: Sequence[str], param: str) -> None:
-    """Raise ApiError (422) if `top_k` answers from each context could be too large; `param` is the field to name."""
-    num_characters = top_k * sum(map(len, contexts))
-    if num_characters > bodies.MAX_ANSWER_CHARACTERS:
-        raise problem(
-            422,
-            "answer_too_large",
-            "the answer could be too large",
-            given=f"{top_k} answers to each question, up to {num_characters:,} characters together",
-            expected=f"at most {bodies.MAX_ANSWER_CHARACTERS:,} characters",
-            do="ask for fewer answers, or send several requests",
-            param=param,
-        )
+    call: Call, served: ServedModel[Answerer], pairs: Sequence[tuple[str, str]], top_k: int, search: fields.AnswerSearch
+) -> Reply[list[list[Answer]]]:
+    """Return the answers to each question with its context. Raises what `Call.converse` raises."""
+    dialogue = served.model.answering(pairs, top_k=top_k, search=search)
+    reply = await call.converse(served, each_text(pairs), dialogue)
+    call.confident(served, "answers", reply.answers)
+    return reply
 
 
 ANSWER = Operation(

@@ -15,12 +15,11 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from clozeline.inference import fields
-from clozeline.inference.completer import Candidates, Completer, Completion, Decoding, Draft
+from clozeline.inference.completer import Completer, Completion, Decoding
 from clozeline.inference.fields import StrictModel
 from clozeline.inference.language import Embedder, Filled, OpenEncoder
-from clozeline.inference.open_model import Question
-from clozeline.serving.asking import Reply, Turns
-from clozeline.serving.errors import problem, refused
+from clozeline.serving.asking import Reply
+from clozeline.serving.errors import refused
 from clozeline.serving.http import bodies
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.loading import ServedModel
@@ -89,49 +88,17 @@ async def fill_mask(call: Call, body: FillMaskRequest) -> Response:
     served = call.served(FILLING, body.model)
     texts = served.model.with_own_masks(bodies.texts_of(body.inputs))
     asked = body.parameters or fields.FillMaskParameters()
-    top_k, targets = asked.top_k or DEFAULT_NUM_CANDIDATES, asked.targets
+    top_k = asked.top_k or DEFAULT_NUM_CANDIDATES
     reply = await call.ask(
-        served, texts, lambda: filling(served.model, texts, top_k=top_k, targets=targets, truncate=body.truncate)
+        served,
+        texts,
+        lambda: served.model.filling(texts, top_k=top_k, targets=asked.targets, truncate=body.truncate),
     )
-    count_confidence(call, served.identity.name, reply.answers)
+    call.confident(served, "masks", reply.answers)
     best = [words[0].token_str for of_text in reply.answers for words in of_text]
     headers = call.scorable(served, reply.headers, best)
     shaped = [masks[0] if len(masks) == 1 else masks for masks in reply.answers]
     return JsonResponse(shaped[0] if isinstance(body.inputs, str) else shaped, headers=headers)
-
-
-def count_confidence(call: Call, model: str, masks: Sequence[list[list[Filled]]]) -> None:
-    call.service.metrics.confident(model, (words[0].score for of_text in masks for words in of_text))
-
-
-def filling(
-    encoder: OpenEncoder,
-    texts: Sequence[str],
-    *,
-    top_k: int,
-    targets: Sequence[str] | None = None,
-    truncate: bool = False,
-) -> Question[list[list[Filled]]]:
-    """Like `Encoder.filling`, with a limit for the answer, which repeats the text for each candidate of each mask.
-
-    Raises:
-        ApiError: 422, the answer would be too large.
-    """
-    asked = encoder.filling(texts, top_k=top_k, targets=targets, truncate=truncate)
-    num_candidates = top_k if targets is None else min(top_k, len(targets))
-    masks = [len(tokenized.mask_spans) for tokenized in asked.texts]
-    num_characters = num_candidates * sum(len(text) * num for text, num in zip(texts, masks, strict=True))
-    if num_characters > bodies.MAX_ANSWER_CHARACTERS:
-        raise problem(
-            422,
-            "answer_too_large",
-            "the answer would be too large",
-            given=f"{sum(masks):,} masks, {num_candidates} candidates for each, {num_characters:,} characters together",
-            expected=f"at most {bodies.MAX_ANSWER_CHARACTERS:,} characters, because each candidate repeats the text",
-            do="ask for fewer candidates, or send shorter texts, fewer masks, or several requests",
-            param="parameters.top_k",
-        )
-    return asked
 
 
 FILL_MASK = Operation(
@@ -204,10 +171,8 @@ async def _of_tokens(call: Call, served: ServedModel[Embedder], body: EmbedReque
         )
     most_tokens = sum(min(len(text) + 2, manifest.max_length) for text in texts)
     if most_tokens * manifest.hidden_size > MAX_TOKEN_NUMBERS:
-        raise problem(
-            422,
+        raise refused(
             "answer_too_large",
-            "the answer could be too large",
             given=f"texts of up to {most_tokens:,} tokens together, {manifest.hidden_size} numbers each",
             expected=f"at most {MAX_TOKEN_NUMBERS:,} numbers",
             do="send several requests",
@@ -229,13 +194,15 @@ async def embedded(
     truncate: bool,
     dimensions: int | None = None,
     prompt_name: str | None = None,
-) -> Reply[Embedding]:
+) -> Reply[list[Embedding]]:
     """Return a vector of length 1 for each text.
 
     Raises:
         ApiError: 422, the model has fewer `dimensions` or no such prompt; or what `Call.ask` raises.
     """
-    check_dimensions(served.model, dimensions)
+    hidden_size = served.model.manifest.hidden_size
+    if dimensions is not None and dimensions > hidden_size:
+        raise refused("too_many_dimensions", given=dimensions, expected=f"at most {hidden_size}", param="dimensions")
     check_prompt(served.model, prompt_name)
     return await call.ask(
         served, texts, lambda: served.model.embedding(texts, truncate=truncate, prompt_name=prompt_name)
@@ -252,13 +219,6 @@ def check_prompt(encoder: Embedder, name: str | None) -> None:
             expected=f"one of: {', '.join(prompts)}" if prompts else "null: the model has no prompts",
             param="prompt_name",
         )
-
-
-def check_dimensions(encoder: Embedder, dimensions: int | None) -> None:
-    """Raise ApiError (422) if the model has fewer dimensions."""
-    hidden_size = encoder.manifest.hidden_size
-    if dimensions is not None and dimensions > hidden_size:
-        raise refused("too_many_dimensions", given=dimensions, expected=f"at most {hidden_size}", param="dimensions")
 
 
 def encoded(
@@ -306,11 +266,11 @@ CompleteResponse = Generated | list[Generated]
 async def complete(call: Call, body: CompleteRequest) -> Response:
     served = call.served(COMPLETING, body.model)
     texts, wanted = bodies.texts_of(body.inputs), body.parameters or fields.CompleteParameters()
-    found, reply = await continued(call, served, texts, _decoding(wanted), truncate=body.truncate)
+    reply = await continued(call, served, texts, _decoding(wanted), truncate=body.truncate)
     begins = texts if wanted.return_full_text else [""] * len(texts)
     shaped = [
         {"generated_text": begin + one.text, "finish_reason": one.finish_reason, "num_tokens": len(one.tokens)}
-        for begin, one in zip(begins, found, strict=True)
+        for begin, one in zip(begins, reply.answers, strict=True)
     ]
     return JsonResponse(shaped[0] if isinstance(body.inputs, str) else shaped, headers=reply.headers)
 
@@ -323,31 +283,11 @@ def _decoding(asked: fields.CompleteParameters) -> Decoding:
 
 async def continued(
     call: Call, served: ServedModel[Completer], texts: Sequence[str], decoding: Decoding, *, truncate: bool
-) -> tuple[list[Completion], Reply[Candidates]]:
-    """Return the continuation of each text, and the reply to the last question.
-
-    Each new token is a question of its own, so the texts of many requests grow together.
-    """
-    model, drafts = served.model, list[Draft]()
-
-    def first() -> Question[Candidates]:
-        drafts.extend(model.drafts(texts, decoding, truncate=truncate))
-        return model.next_tokens([draft.read for draft in drafts])
-
-    def then(answers: list[Candidates]) -> Question[Candidates] | None:
-        unfinished = [draft for draft in drafts if draft.finish is None]
-        for draft, candidates in zip(unfinished, answers, strict=True):
-            model.extend(draft, candidates, decoding)
-        open_drafts = [draft for draft in unfinished if draft.finish is None]
-        return model.next_tokens([draft.so_far for draft in open_drafts]) if open_drafts else None
-
-    def later_tokens() -> int:
-        return sum(draft.later_tokens for draft in drafts)
-
-    reply = await call.ask_in_turn(served, texts, Turns(first, then, later_tokens))
-    completions = [model.completion(draft) for draft in drafts]
-    call.service.metrics.confident(served.identity.name, (score for one in completions for score in one.scores))
-    return completions, reply
+) -> Reply[list[Completion]]:
+    """Return the continuation of each text. Raises what `Call.converse` raises."""
+    reply = await call.converse(served, texts, served.model.completing(texts, decoding, truncate=truncate))
+    call.confident(served, "completion", reply.answers)
+    return reply
 
 
 COMPLETE = Operation(

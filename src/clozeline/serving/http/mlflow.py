@@ -5,7 +5,7 @@ Its clients send texts as dataframes by columns or by rows, as instances, or as 
 The answers equal those of `mlflow.pyfunc.load_model(…).predict`, which registry/served_model.py gives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import zip_longest
@@ -21,9 +21,9 @@ from clozeline.inference import fields
 from clozeline.inference.answerer import Answer
 from clozeline.inference.classifier import LabelScore
 from clozeline.inference.fields import StrictModel
-from clozeline.inference.package import kind_of, resolved
 from clozeline.inference.tagger import Entity
-from clozeline.serving.errors import ApiError, problem
+from clozeline.inference.tokenization import Given, each_text
+from clozeline.serving.errors import ApiError, problem, refused
 from clozeline.serving.http.bodies import MAX_TEXTS, NUMBER_TAG, TEXT_TAG, Texts, checked_texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING_PAIRS
@@ -69,13 +69,14 @@ TEXT_COLUMN = "text"
 _Names = tuple[str, str]
 
 
-def _name_kind(given: object) -> str | None:
-    return {str: TEXT_TAG, int: NUMBER_TAG, float: NUMBER_TAG}.get(type(given))
-
-
+_NAME_TAGS: Mapping[type, str] = {str: TEXT_TAG, int: NUMBER_TAG, float: NUMBER_TAG}
 _ColumnName = Annotated[
     Annotated[str, Tag(TEXT_TAG)] | Annotated[int, fields.WHOLE, Tag(NUMBER_TAG)],
-    Discriminator(_name_kind, custom_error_type="name_type", custom_error_message="a name, or a number"),
+    Discriminator(
+        lambda given: _NAME_TAGS.get(type(given)),
+        custom_error_type="name_type",
+        custom_error_message="a name, or a number",
+    ),
 ]
 
 
@@ -103,9 +104,10 @@ class Sent:
             ApiError: 422, a row is not a text, or it is not clear which column holds the texts.
         """
         rows = self._rows()
-        if isinstance(rows, dict):
-            rows = rows.get(_text_column(rows), None)
-        return checked_texts(_column(rows) if isinstance(rows, list) else [rows], self.shape)
+        first = rows[0] if rows else self.given
+        name = _text_column(first) if isinstance(first, dict) else ""
+        given = [row.get(name) if isinstance(row, dict) else row for row in rows]
+        return checked_texts([_unwrapped(one) for one in given], self.shape)
 
     def pairs(self, names: _Names) -> list[tuple[str, str]]:
         """Return two texts for each row: the columns `names`, or JSON with these keys, as in registry/served_model.py.
@@ -113,10 +115,7 @@ class Sent:
         Raises:
             ApiError: 422, a row lacks one of the columns, has no text in it, or is not such JSON.
         """
-        rows = self._rows()
-        if isinstance(rows, dict):
-            rows = _turned(rows)
-        records = [_record(row) for row in (rows if isinstance(rows, list) else [rows])]
+        records = [_record(row) for row in self._rows()]
         for number, record in enumerate(records):
             if record is None or not set(names) <= set(record):
                 raise _no_pair(f"{self.shape}[{number}]", record, names)
@@ -124,20 +123,22 @@ class Sent:
         first, second = (checked_texts(column, self.shape) for column in columns)
         return list(zip(first, second, strict=True))
 
-    def _rows(self) -> Any:
-        return self.given.records() if isinstance(self.given, DataframeSplit) else self.given
+    def _rows(self) -> list[Any]:
+        """Return the rows. The columns of an object are lists, or the values of a single row."""
+        rows = self.given.records() if isinstance(self.given, DataframeSplit) else self.given
+        if isinstance(rows, dict):
+            columns = [value if isinstance(value, list) else [value] for value in rows.values()]
+            return [dict(zip(rows, row, strict=True)) for row in zip_longest(*columns)]
+        return rows if isinstance(rows, list) else [rows]
 
 
-def _turned(columns: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of `columns`. Each column is a list, or the value of a single row."""
-    listed = {name: value if isinstance(value, list) else [value] for name, value in columns.items()}
-    return [dict(zip(listed, row, strict=True)) for row in zip_longest(*listed.values())]
+def _unwrapped(row: Any) -> Any:
+    return row[0] if isinstance(row, list) and len(row) == 1 else row
 
 
 def _record(row: Any) -> dict[str, Any] | None:
     """Return a row as a dict, parsed from JSON if it is a string; None if it is neither."""
-    if isinstance(row, list) and len(row) == 1:
-        row = row[0]
+    row = _unwrapped(row)
     if isinstance(row, str):
         try:
             row = orjson.loads(row)
@@ -159,26 +160,13 @@ def _no_pair(place: str, record: dict[str, Any] | None, names: _Names) -> ApiErr
     )
 
 
-def _column(rows: list[Any]) -> list[Any]:
-    if rows and isinstance(rows[0], dict):
-        name = _text_column(rows[0])
-        return [row.get(name) if isinstance(row, dict) else row for row in rows]
-    return [row[0] if isinstance(row, list) and len(row) == 1 else row for row in rows]
-
-
-def _text_column(names: Sequence[str] | dict[str, Any]) -> str:
+def _text_column(names: dict[str, Any]) -> str:
     if len(names) == 1:
         return next(iter(names))
     if TEXT_COLUMN in names:
         return TEXT_COLUMN
-    raise problem(
-        422,
-        "no_text_column",
-        "it is unclear which column holds the texts",
-        given=f"columns: {', '.join(names) or 'none'}",
-        expected=f"one column, or a column named `{TEXT_COLUMN}`",
-        do=f"name the column with the texts `{TEXT_COLUMN}`",
-    )
+    given, expected = f"columns: {', '.join(names) or 'none'}", f"one column, or a column named `{TEXT_COLUMN}`"
+    raise refused("no_text_column", given=given, expected=expected)
 
 
 def _given(shape: str) -> JsonDict:
@@ -243,9 +231,13 @@ async def invocations(call: Call, body: InvocationsRequest) -> Response:
     sent = Sent(shape, getattr(body, shape))
     params = body.params or fields.InvocationParams()
     served = call.served(ANY, params.model)
-    kind = resolved(kind_of(served.model.manifest.task).answers)
-    records, headers = await kind.records(call, served.identity.name, sent, params)
-    return JsonResponse({"predictions": records}, headers=headers)
+    names = served.model.pair_names(reads_pairs=served.model.manifest.reads_pairs)
+    given: Sequence[Given] = sent.pairs(names) if names else sent.texts()
+    dialogue = served.model.recording(given, top_k=params.top_k, truncate=params.truncate)
+    reply = await call.converse(served, each_text(given), dialogue)
+    for part in reply.answers[0]:
+        call.confident(served, part, [record[part] for record in reply.answers])
+    return JsonResponse({"predictions": reply.answers}, headers=reply.headers)
 
 
 async def mlflow_version(call: Call) -> Response:

@@ -11,7 +11,7 @@ https://github.com/triton-inference-server/server/tree/main/docs/protocol: exten
 Shapes: N texts, H hidden, K candidates, labels or answers: `embedding` is [N, H], `entities` [N, 1], all others [N, K].
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version as version_of
 from types import MappingProxyType
@@ -21,16 +21,14 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from clozeline.inference.fields import StrictModel
-from clozeline.records.package import Manifest
+from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import check_known, refused
-from clozeline.serving.http import answers, tensors
+from clozeline.serving.http import house_labels, house_texts, tensors
 from clozeline.serving.http.bodies import checked_texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
-from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING_PAIRS, TAGGING
-from clozeline.serving.http.house_texts import FILLING
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.http.status import Health, live, ready
-from clozeline.serving.http.tensors import Datatype, InputName
+from clozeline.serving.http.tensors import Datatype
 from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY, no_such_model
 
@@ -42,11 +40,6 @@ _DATA_TYPES: Mapping[Datatype, str] = MappingProxyType(
 )
 
 
-def inputs_of(manifest: Manifest) -> tuple[InputName, ...]:
-    """Return the names of the inputs. A classifier of pairs has two, `text` and `text_pair`, matched by position."""
-    return answers.OF_PAIRS if manifest.reads_pairs else answers.of_task(manifest.task).inputs
-
-
 class InferenceProtocolError(ErrorBody):
     error: str
 
@@ -56,13 +49,13 @@ class OutputParameters(StrictModel):
 
 
 class RequestedOutput(StrictModel):
-    name: answers.OutputName
+    name: tensors.OutputName
     parameters: OutputParameters = OutputParameters()
 
 
 class InferRequest(StrictModel):
     id: str | None = None
-    parameters: answers.InferParameters = answers.InferParameters()
+    parameters: tensors.InferParameters = tensors.InferParameters()
     inputs: Annotated[list[tensors.InputTensor], Field(min_length=1, max_length=2)]
     outputs: Annotated[list[RequestedOutput], Field(default_factory=list, max_length=4)]
 
@@ -113,12 +106,12 @@ EXAMPLES = {
             "inputs": [_one("text", "Return the [MASK].") | {"shape": [1, 1], "data": [["Return the [MASK]."]]}],
             "outputs": [{"name": "token"}, {"name": "score"}],
         },
-        ability=FILLING,
+        ability=house_texts.FILLING,
     ),
     "pairs": Example(
         "Labels of a pair of texts, for a model that reads pairs",
         {"inputs": [_one("text", "How do I sort a list?"), _one("text_pair", "Sort a list in place.")]},
-        ability=CLASSIFYING_PAIRS,
+        ability=house_labels.CLASSIFYING_PAIRS,
     ),
     "entities": Example(
         "The entities of a text, for a tagger",
@@ -127,7 +120,7 @@ EXAMPLES = {
             "inputs": [_one("text", "Maria Lopez lives in Oslo.")],
             "outputs": [{"name": "entities"}],
         },
-        ability=TAGGING,
+        ability=house_labels.TAGGING,
     ),
     "answers": Example(
         "Answers from a context, for a question-answering model",
@@ -135,7 +128,7 @@ EXAMPLES = {
             "parameters": {"top_k": 2, "handle_impossible_answer": True},
             "inputs": [_one("question", "Where does Maria live?"), _one("context", "Maria Lopez lives in Oslo.")],
         },
-        ability=ANSWERING,
+        ability=house_labels.ANSWERING,
     ),
 }
 
@@ -157,11 +150,11 @@ async def model_ready(call: Call) -> Response:
 async def infer(call: Call, body: InferRequest) -> Response:
     served = named(call)
     manifest = served.model.manifest
-    kind = answers.of_task(manifest.task)
+    kind = tensors.answers_of(manifest)
     check_known("no_such_parameter", sorted(body.parameters.model_fields_set), sorted(kind.parameters), "parameters.{}")
     wanted = tuple(dict.fromkeys(output.name for output in body.outputs)) or kind.unasked or kind.outputs
     check_known("no_such_output", wanted, kind.outputs, "outputs")
-    asked = answers.TensorRequest(call, served.identity.name, _inputs(call, manifest, body), wanted, body.parameters)
+    asked = tensors.TensorRequest(call, served, _given(call, served, body), wanted, body.parameters)
     values, headers = await kind.tensors(asked)
     binary = {output.name: output.parameters.binary_data for output in body.outputs}
     everywhere = body.parameters.binary_data_output
@@ -186,29 +179,49 @@ def named(call: Call) -> LoadedModel:
     return served
 
 
-def _inputs(call: Call, manifest: Manifest, body: InferRequest) -> dict[tensors.InputName, list[str]]:
-    """Return the texts by the input's name. Raises ApiError: 400, the request has other inputs than the model."""
-    names, given = inputs_of(manifest), [tensor.name for tensor in body.inputs]
+def _given(call: Call, served: LoadedModel, body: InferRequest) -> list[Given]:
+    """Return the texts, or the pairs of texts, by position.
+
+    Raises:
+        ApiError: 400, the request has other inputs than the model, or two that differ in length.
+    """
+    names, given = _input_names(served), [tensor.name for tensor in body.inputs]
     if sorted(given) != sorted(names):
         raise refused("no_such_input", given=", ".join(given), expected=" and ".join(names), param="inputs")
     strings = tensors.strings_of(body.inputs, call.behind_json)
-    return {
+    checked: dict[str, list[str]] = {
         name: checked_texts(texts, f"inputs[{number}].data")
         for number, (name, texts) in enumerate(zip(given, strings, strict=True))
     }
+    first, *others = (checked[name] for name in names)
+    if others and len(first) != len(others[0]):
+        raise refused(
+            "unpaired_inputs",
+            given=f"{len(first)} in `{names[0]}`, {len(others[0])} in `{names[1]}`",
+            expected="the same number of texts, paired by position",
+            do=f"send one text in `{names[1]}` for each text in `{names[0]}`, and repeat texts where needed",
+            param="inputs",
+        )
+    return list(zip(first, *others, strict=True)) if others else list(first)
+
+
+def _input_names(served: LoadedModel) -> Sequence[str]:
+    return served.model.pair_names(reads_pairs=served.model.manifest.reads_pairs) or ("text",)
 
 
 def metadata_of(served: LoadedModel) -> ModelMetadata:
     manifest = served.model.manifest
-    second_axes: dict[answers.OutputName, int] = {"embedding": manifest.hidden_size, "entities": 1}
+    second_axes: dict[tensors.OutputName, int] = {"embedding": manifest.hidden_size, "entities": 1}
     return ModelMetadata(
         name=served.identity.name,
         versions=[served.identity.version],
         platform="onnxruntime_onnx",
-        inputs=[TensorMetadata(name=name, datatype="BYTES", shape=[-1]) for name in inputs_of(manifest)],
+        inputs=[TensorMetadata(name=name, datatype="BYTES", shape=[-1]) for name in _input_names(served)],
         outputs=[
-            TensorMetadata(name=name, datatype=answers.DATATYPES[name], shape=[-1, second_axes.get(name, -1)])
-            for name in answers.of_task(manifest.task).outputs
+            TensorMetadata(
+                name=name, datatype=tensors.NUMBERS.get(name, "BYTES"), shape=[-1, second_axes.get(name, -1)]
+            )
+            for name in tensors.answers_of(manifest).outputs
         ],
     )
 

@@ -145,7 +145,7 @@ class Completions(BaseModel):
 async def completions(call: Call, body: CompletionsRequest) -> Response:
     served = call.served(house_texts.COMPLETING, body.model, listed=LIST)
     texts = texts_of(body.prompt)
-    found, reply = await house_texts.continued(call, served, texts, body.decoding, truncate=body.truncate)
+    reply = await house_texts.continued(call, served, texts, body.decoding, truncate=body.truncate)
     choices = [
         {
             "index": index,
@@ -153,10 +153,10 @@ async def completions(call: Call, body: CompletionsRequest) -> Response:
             "finish_reason": one.finish_reason,
             "logprobs": None,
         }
-        for index, one in enumerate(found)
+        for index, one in enumerate(reply.answers)
     ]
-    num_new = sum(len(one.tokens) for one in found)
-    num_given = sum(one.num_read for one in found)
+    num_new = sum(len(one.tokens) for one in reply.answers)
+    num_given = sum(one.num_read for one in reply.answers)
     usage = {"prompt_tokens": num_given, "completion_tokens": num_new, "total_tokens": num_given + num_new}
     content = {"id": "", "object": "text_completion", "created": 0, "model": served.identity.name}
     return JsonResponse(content | {"choices": choices, "usage": usage}, headers=reply.headers)

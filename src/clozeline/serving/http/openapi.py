@@ -12,7 +12,6 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
-from clozeline.inference.package import kind_of
 from clozeline.serving.http.bodies import TimeoutMilliseconds
 from clozeline.serving.http.dialects import Dialects, Words
 from clozeline.serving.http.endpoint import TIMEOUT_HEADER
@@ -229,5 +228,4 @@ def answered_examples(operation: Operation, able: Iterable[LoadedModel]) -> dict
 def _asks(example: Example, served: LoadedModel) -> bool:
     if example.ability:
         return example.ability.of(served) is not None
-    manifest = served.model.manifest
-    return not (manifest.reads_pairs or kind_of(manifest.task).is_always_asked_in_pairs)
+    return served.model.pair_names(reads_pairs=served.model.manifest.reads_pairs) is None

@@ -1,8 +1,12 @@
 """One path of a protocol: its request, its answer, and its entry in /openapi.json."""
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from array import array
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
+from uuid import uuid4
 
 import orjson
 from pydantic import BaseModel
@@ -10,15 +14,14 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from clozeline.inference.open_model import AnyQuestion, OpenModel, Question
-from clozeline.serving.asking import Reply, Turns
+from clozeline.inference.open_model import Dialogue, OpenModel, Question, alone
+from clozeline.serving.asking import Reply
 from clozeline.serving.errors import refused
 from clozeline.serving.http.bodies import PREFIX, prefixed_name, read_json
 from clozeline.serving.loading import VERSION, LoadedModel, ServedModel
-from clozeline.serving.models import LIST, Ability, Catalogue, Service
+from clozeline.serving.models import LIST, REQUEST_ID, Ability, Catalogue, GivenAnswer, Service
 
 Answer = TypeVar("Answer")
-Made = TypeVar("Made")
 Model = TypeVar("Model", bound=OpenModel)
 Refusals = dict[int, str]
 """Meaning of each error status that a path may answer."""
@@ -43,6 +46,16 @@ ASKED: Refusals = {
     504: "The deadline of the request passed",
 }
 """Errors of every path that a model answers."""
+_SCORES: Mapping[str, Callable[[Any], Iterable[float]]] = MappingProxyType(
+    {
+        "masks": lambda masks: (words[0].score for words in masks),
+        "completion": lambda completion: completion.scores,
+        "labels": lambda labels: (label.score for label in labels[:1]),
+        "entities": lambda entities: (entity.score for entity in entities),
+        "answers": lambda answers: (answer.score for answer in answers[:1]),
+    }
+)
+"""Part of a record → the probabilities in it that show drift. Other parts have none."""
 
 
 class JsonResponse(Response):
@@ -105,31 +118,27 @@ class Call:
 
     async def ask(
         self, served: LoadedModel, texts: Sequence[str], question: Callable[[], Question[Answer]]
-    ) -> Reply[Answer]:
-        """Return the answers of `served` to the question about `texts`. Raises what `Asking.ask_together` raises."""
-        (reply,) = await self.ask_together(served, texts, lambda: [question()])
-        return reply
+    ) -> Reply[list[Answer]]:
+        """Return the answers of `served` to the question about `texts`. Raises what `Asking.converse` raises."""
+        return await self.converse(served, texts, alone(question))
 
-    async def ask_in_turn(self, served: LoadedModel, texts: Sequence[str], turns: Turns[Answer]) -> Reply[Answer]:
-        """Return the answers to the last of several questions in turn. Raises what `Asking.ask_in_turn` raises."""
-        return await self.service.asking.ask_in_turn(self.request, served, texts, turns, self.timeout_milliseconds)
+    async def converse(self, served: LoadedModel, texts: Sequence[str], dialogue: Dialogue[Answer]) -> Reply[Answer]:
+        """Return the result of the dialogue about `texts`. Raises what `Asking.converse` raises."""
+        return await self.service.asking.converse(self.request, served, texts, dialogue, self.timeout_milliseconds)
 
-    async def ask_together(
-        self, served: LoadedModel, texts: Sequence[str], questions: Callable[[], Sequence[AnyQuestion]]
-    ) -> list[Reply[Any]]:
-        """Like `ask` with several questions: all of them are admitted, or none."""
-        return await self.service.asking.ask_together(self.request, served, texts, questions, self.timeout_milliseconds)
+    def confident(self, served: LoadedModel, part: str, answers: Sequence[Any]) -> None:
+        """Observe the probabilities of the best answers, each the `part` of a record."""
+        scores = chain.from_iterable(map(_SCORES.get(part, lambda answer: ()), answers))
+        self.service.metrics.confident(served.identity.name, scores)
 
     def scorable(
         self, served: LoadedModel, headers: dict[str, str], best: Sequence[Hashable], *, are_entities: bool = False
     ) -> dict[str, str]:
         """Keep the best answers, which feedback may score; return `headers` with the id to score them under."""
-        identity = served.identity
-        return headers | self.service.given.keep(identity.name, identity.version, best, are_entities=are_entities)
-
-    async def finished(self, reply: Reply[Any], work: Callable[[], Made], texts: Sequence[str]) -> Made:
-        """Return the result of `work` on the answers to `texts`. Raises what `Asking.finished` raises."""
-        return await self.service.asking.finished(reply, work, sum(map(len, texts)))
+        identity, request_id = served.identity, uuid4().hex
+        answers = array("q", map(hash, best))
+        self.service.given[request_id] = GivenAnswer(identity.name, identity.version, answers, are_entities)
+        return headers | {REQUEST_ID: request_id}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 Feedback is the right answer to a request that was answered before.
 """
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Annotated, Literal
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -96,7 +96,7 @@ async def models(call: Call) -> Response:
 
 def card(served: LoadedModel, routes: list[str]) -> ModelCard:
     manifest = served.model.manifest
-    facts = dict(manifest) | {one.name: getattr(served.identity, one.name) for one in dataclasses.fields(Identity)}
+    facts = dict(manifest) | {one.name: getattr(served.identity, one.name) for one in fields(Identity)}
     scheme = None if manifest.quantization is None else str(manifest.quantization)
     facts |= {"routes": routes, "mask_token": manifest.special_tokens.mask_token, "scheme": scheme}
     return ModelCard.model_validate({name: facts[name] for name in ModelCard.model_fields})
@@ -107,6 +107,9 @@ def _check_workers(call: Call) -> None:
         raise refused("worker_fault", given=fault, expected="running worker threads")
 
 
+_READY = Operation(
+    path="/health/ready", answer=ready, summary="Are the models loaded?", refusals=LOADING, result=Health
+)
 OPERATIONS = (
     Operation(
         path="/health/live",
@@ -115,13 +118,9 @@ OPERATIONS = (
         refusals={503: "A worker thread ended or hangs"},
         result=Health,
     ),
-    Operation(path="/health/ready", answer=ready, summary="Are the models loaded?", refusals=LOADING, result=Health),
-    Operation(
-        path="/health", answer=ready, name="health", summary="Same as /health/ready", refusals=LOADING, result=Health
-    ),
-    Operation(  # MLflow clients check readiness here
-        path="/ping", answer=ready, name="ping", summary="Same as /health/ready", refusals=LOADING, result=Health
-    ),
+    _READY,
+    replace(_READY, path="/health", name="health", summary="Same as /health/ready"),
+    replace(_READY, path="/ping", name="ping", summary="Same as /health/ready"),  # of MLflow's clients
     Operation(
         path="/metrics",
         answer=metrics,
@@ -156,7 +155,7 @@ class FeedbackResponse(BaseModel):
 
 async def feedback(call: Call, body: FeedbackRequest) -> Response:
     """Counts whether the best answer to each text was right. Feedback on a request counts once; no text is stored."""
-    given = call.service.given.find(body.request_id)
+    given = call.service.given.get(body.request_id)
     if given is None:
         raise refused(
             "no_such_request",
@@ -165,7 +164,7 @@ async def feedback(call: Call, body: FeedbackRequest) -> Response:
             param="request_id",
         )
     _check(body.right, given)
-    call.service.given.forget(body.request_id)
+    del call.service.given[body.request_id]  # feedback counts once
     num_right = given.num_right([right if isinstance(right, str) else entities_of(right) for right in body.right])
     num_wrong = len(body.right) - num_right
     call.service.metrics.scored(given.model, num_right=num_right, num_wrong=num_wrong)

@@ -1,12 +1,14 @@
 """Tensors of the Open Inference Protocol: in JSON, or as raw bytes after the JSON, as Triton's clients send them.
 
-Strings are BYTES. In the raw form, 4 bytes with the length, little-endian, precede each string.
+A row for each kind of model says which tensors it answers. Strings are BYTES: in the raw form, 4 bytes with the length,
+little-endian, precede each string.
 """
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -19,10 +21,18 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from clozeline.inference import fields
+from clozeline.inference.answerer import Answer
+from clozeline.inference.completer import Candidates, Completer
 from clozeline.inference.fields import StrictModel
+from clozeline.inference.language import Filled, OpenEncoder
+from clozeline.inference.open_model import AnyQuestion, Dialogue, Round
+from clozeline.inference.package import kind_of, resolved
+from clozeline.records.package import Manifest
 from clozeline.serving.errors import ApiError, refused
+from clozeline.serving.http import house_labels, house_texts
 from clozeline.serving.http.bodies import FLAT_TAG, MAX_TEXTS, NESTED_TAG, check_encoding, nesting
-from clozeline.serving.http.operation import JsonResponse
+from clozeline.serving.http.operation import Call, JsonResponse
+from clozeline.serving.loading import ServedModel
 
 HEADER_LENGTH = "inference-header-content-length"
 InputName = Literal["text", "text_pair", "question", "context"]
@@ -37,8 +47,18 @@ _Strings = Annotated[
         nesting, custom_error_type="data_type", custom_error_message="a list of texts, or of lists of one text"
     ),
 ]
-_NUMBERS: Mapping[str, tuple[Datatype, str]] = MappingProxyType({"f": ("FP32", "<f4"), "i": ("INT64", "<i8")})
+_WIRE_TYPES: Mapping[str, tuple[Datatype, str]] = MappingProxyType({"f": ("FP32", "<f4"), "i": ("INT64", "<i8")})
 """Datatype and wire format by the kind of the numpy array."""
+OutputName = Literal["embedding", "token", "score", "label", "entities", "answer", "start", "end"]
+NUMBERS: Mapping[OutputName, Datatype] = MappingProxyType(
+    {"embedding": "FP32", "score": "FP32", "start": "INT64", "end": "INT64"}
+)
+"""Datatypes of the outputs that are not BYTES."""
+Tensors = tuple[dict[OutputName, Values], dict[str, str]]
+"""Outputs, and headers that name the model."""
+_NO_ANSWER = Answer("", 0.0, 0, 0)
+"""Padding for a context with fewer answers than another of the same request."""
+_OF_ALL = frozenset({"binary_data_output"})
 
 
 class InputParameters(StrictModel):
@@ -163,7 +183,7 @@ def _entry(output: OutputTensor) -> tuple[dict[str, Any], bytes]:
         described: dict[str, Any] = {"name": output.name, "shape": shape, "datatype": "BYTES"}
         raw = b"".join(_COUNT.pack(len(one)) + one for one in (text.encode() for text in flat))
         return (described | _size(raw), raw) if output.is_binary else (described | {"data": flat}, b"")
-    datatype, wire_type = _NUMBERS[output.values.dtype.kind]
+    datatype, wire_type = _WIRE_TYPES[output.values.dtype.kind]
     described = {"name": output.name, "shape": list(output.values.shape), "datatype": datatype}
     if output.is_binary:
         raw = output.values.astype(wire_type, copy=False).tobytes()
@@ -205,3 +225,143 @@ def _unreadable(given: str, expected: str, number: int | None = None) -> ApiErro
     return refused(
         "unreadable_tensor", given=given, expected=expected, param="inputs" if number is None else f"inputs[{number}]"
     )
+
+
+class InferParameters(fields.TagReading, fields.AnswerSearch):
+    """Parameters for tags and answers are those of /tag and /answer."""
+
+    binary_data_output: bool = False
+    top_k: fields.TopK | None = Field(
+        default=None,
+        description="Number of candidates for the mask or the next token (null: 5), labels (all) or answers (1).",
+    )
+    truncate: fields.Truncate = False
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRequest:
+    """A checked request: its model has the named inputs, outputs and parameters."""
+
+    call: Call
+    served: ServedModel[Any]
+    given: Sequence[Any]
+    """Texts, or pairs of texts."""
+    outputs: Sequence[OutputName]
+    parameters: InferParameters
+
+
+async def _encoded(
+    asked: TensorRequest,
+    question: Callable[[Any, TensorRequest], AnyQuestion],
+    best: Callable[[Any, int, Any], list[tuple[str, float]]],
+) -> Tensors:
+    """Return embeddings, the likeliest tokens of one place in each text, or both.
+
+    `question` asks the model for these tokens; `best` returns tokens and scores, best first, of the model, the index of
+    a text and its answer.
+    """
+    model, texts, wanted = asked.served.model, asked.given, asked.outputs
+    predicts = not {"token", "score"}.isdisjoint(wanted)
+
+    def asking() -> Dialogue[list[list[Any]]]:
+        embedding = [model.embedding(texts, truncate=asked.parameters.truncate)] if "embedding" in wanted else []
+        answers: list[list[Any]] = yield Round([*embedding, *([question(model, asked)] if predicts else [])])
+        return answers
+
+    reply = await asked.call.converse(asked.served, texts, asking())
+    values: dict[OutputName, Values] = {}
+    if "embedding" in wanted:
+        values["embedding"] = np.stack(reply.answers[0])
+    if predicts:
+        words_N = [best(model, *numbered) for numbered in enumerate(reply.answers[-1])]
+        asked.call.service.metrics.confident(asked.served.identity.name, (words[0][1] for words in words_N))
+        values["token"] = [[token for token, _ in words] for words in words_N]
+        values["score"] = np.array([[score for _, score in words] for words in words_N], dtype=np.float32)
+    return values, reply.headers
+
+
+def _filling(encoder: OpenEncoder, asked: TensorRequest) -> AnyQuestion:
+    texts = encoder.with_own_masks(asked.given)
+    top_k = asked.parameters.top_k or house_texts.DEFAULT_NUM_CANDIDATES
+    return encoder.filling(texts, top_k=top_k, truncate=asked.parameters.truncate)
+
+
+def _of_only_mask(encoder: OpenEncoder, number: int, masks: list[list[Filled]]) -> list[tuple[str, float]]:
+    if len(masks) != 1:
+        raise refused(
+            "several_masks",
+            given=f"{len(masks)} masks in text {number}",
+            expected="1 mask in each text",
+            param=f"inputs[0].data[{number}]",
+        )
+    return [(word.token_str, word.score) for word in masks[0]]
+
+
+def _following(completer: Completer, asked: TensorRequest) -> AnyQuestion:
+    top_k = asked.parameters.top_k or house_texts.DEFAULT_NUM_CANDIDATES
+    return completer.following(asked.given, top_k=top_k, truncate=asked.parameters.truncate)
+
+
+def _next_token(completer: Completer, number: int, candidates: Candidates) -> list[tuple[str, float]]:
+    return [(completer.tokenizer.token_text(token_id), score) for token_id, score in candidates]
+
+
+async def _labelled(asked: TensorRequest) -> Tensors:
+    """Return the labels of texts or pairs of texts, best first."""
+    top_k, truncate = asked.parameters.top_k, asked.parameters.truncate
+    reply = await house_labels.labelled(asked.call, asked.served, asked.given, top_k=top_k, truncate=truncate)
+    score_NK = np.array([[label.score for label in labels] for labels in reply.answers], dtype=np.float32)
+    return {"label": [[one.label for one in labels] for labels in reply.answers], "score": score_NK}, reply.headers
+
+
+async def _tagged(asked: TensorRequest) -> Tensors:
+    """Return the entities of each text as a JSON list, because their number differs between texts."""
+    reply = await house_labels.tagged(asked.call, asked.served, asked.given, asked.parameters)
+    return {"entities": [[orjson.dumps(of_text).decode()] for of_text in reply.answers]}, reply.headers
+
+
+async def _answered(asked: TensorRequest) -> Tensors:
+    """Return the answers to each question, best first."""
+    top_k, search = asked.parameters.top_k or 1, asked.parameters
+    reply = await house_labels.answered(asked.call, asked.served, asked.given, top_k, search)
+    most = max(map(len, reply.answers))
+    rows = [[*answers, *[_NO_ANSWER] * (most - len(answers))] for answers in reply.answers]
+    return {
+        "answer": [[one.answer for one in row] for row in rows],
+        "score": np.array([[one.score for one in row] for row in rows], dtype=np.float32),
+        "start": np.array([[one.start for one in row] for row in rows], dtype=np.int64),
+        "end": np.array([[one.end for one in row] for row in rows], dtype=np.int64),
+    }, reply.headers
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerKind:
+    """Answers of one kind of model as tensors."""
+
+    tensors: Callable[[TensorRequest], Awaitable[Tensors]]
+    outputs: tuple[OutputName, ...]
+    parameters: frozenset[str]
+    """Names of the parameters that `tensors` reads."""
+    unasked: tuple[OutputName, ...] = ()
+    """Default outputs if the request names none; empty: all."""
+
+
+MASKS = AnswerKind(
+    partial(_encoded, question=_filling, best=_of_only_mask),
+    outputs=("embedding", "token", "score"),
+    parameters=_OF_ALL | {"top_k", "truncate"},
+    unasked=("embedding",),
+)
+NEXT_TOKENS = replace(MASKS, tensors=partial(_encoded, question=_following, best=_next_token))
+EMBEDDINGS = replace(MASKS, outputs=("embedding",), parameters=_OF_ALL | {"truncate"})
+LABELS = AnswerKind(_labelled, ("label", "score"), _OF_ALL | {"top_k", "truncate"})
+ENTITIES = AnswerKind(_tagged, ("entities",), _OF_ALL | set(fields.TagReading.model_fields))
+ANSWERS = AnswerKind(
+    _answered, ("answer", "score", "start", "end"), _OF_ALL | {"top_k"} | set(fields.AnswerSearch.model_fields)
+)
+
+
+def answers_of(manifest: Manifest) -> AnswerKind:
+    """Return the answers of the models of a manifest's task."""
+    kind: AnswerKind = resolved(kind_of(manifest.task).answers)
+    return kind

@@ -177,16 +177,11 @@ def _identity_of(example: LabelledText) -> str:
 
 def _name_unseen(splits: Splits[LabelledText], labels: frozenset[str]) -> None:
     judged = Counter(label for example in (*splits.validation, *splits.test) for label in example.labels)
-    unseen = sorted(set(judged) - labels)
+    unseen = set(judged) - labels
     if unseen:
-        num_texts = sum(judged[label] for label in unseen)
         _LOG.warning(
-            "%s as missed: %s (%s)",
-            "1 label occurs only in validation or test texts, and counts"
-            if len(unseen) == 1
-            else f"{len(unseen)} labels occur only in validation or test texts, and count",
-            _some(unseen),
-            "1 text" if num_texts == 1 else f"{num_texts} texts",
+            "labels that occur only in validation or test texts count as missed: %s (texts: %d)",
+            *(_some(unseen), sum(judged[label] for label in unseen)),
         )
 
 

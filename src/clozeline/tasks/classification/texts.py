@@ -24,9 +24,8 @@ from clozeline.tasks.classification import scores
 from clozeline.tasks.classification.data import ClassifiedRows, LabelledText, Selection, read_selection
 from clozeline.tasks.classification.scores import Classes, LabelSets, Shares, TextsOrPairs, whole
 from clozeline.tasks.probe import Logits
-from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer_to, shown
+from clozeline.tasks.report import HeadlineFigure, TaskReport
 from clozeline.tasks.rows import EncodedBatch, Ids, lengths_of
-from clozeline.tasks.selection import count_seen
 from clozeline.tasks.task import InputsOf, Task, TaskInputs
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
@@ -146,17 +145,15 @@ class ClassifierOnTexts(Task[LabelledText]):
             for place, first in enumerate(texts.first)
         ]
         items = [ShownItem(it, right, said, right == said) for it, (right, said) in zip(given, named, strict=True)]
-        return TaskReport(
+        return self.reported(
+            {**figures, **self._counts()},
+            items,
             headline=figure.on(range(len(actual_T)), {name: of(given_T) for name, given_T in further}),
-            figures={**figures, **self._counts()},
             confusion=confusion,
             per_class=per_class,
-            examples=shown(items, self.params.num_examples),
             test_texts=texts.whole,
             train_texts=self.train.texts.whole,
             headline_on=figure.on,
-            first_places=self.splits.count.first_places,
-            only_answer=only_answer_to(items),
         )
 
     def _counts(self) -> dict[str, object]:
@@ -168,11 +165,7 @@ class ClassifierOnTexts(Task[LabelledText]):
             "num_truncated_test": self.num_truncated(self.test_part),
             "num_validation_of_classes_without_training_text": selection.num_not_trained(selection.validation),
             "num_test_of_classes_without_training_text": selection.num_not_trained(selection.test),
-            # Test texts that the encoder was pre-trained on, ignoring case and white space.
-            "num_test_seen_in_pretraining": count_seen(
-                (example.identity for example in selection.test), self.inputs.pretraining_text
-            ),
-            "records": selection.count.by_reason,
+            "num_test_seen_in_pretraining": self.num_seen(example.identity for example in selection.test),
         }
 
 

@@ -24,9 +24,8 @@ from clozeline.tasks import heads
 from clozeline.tasks.classification.scores import tfidf_vectorizer
 from clozeline.tasks.formats import task_records
 from clozeline.tasks.question_answering.data import NO_ANSWER, ContextQuestion, ContextQuestions, Windows, select
-from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer_to, shown
+from clozeline.tasks.report import HeadlineFigure, TaskReport
 from clozeline.tasks.rows import EncodedBatch, Ids
-from clozeline.tasks.selection import count_seen
 from clozeline.tasks.task import InputsOf, Task, answers, measuring_batches
 
 Scores = npt.NDArray[np.float32]
@@ -152,22 +151,20 @@ class QuestionAnswering(Task[ContextQuestion]):
             )
             for it, text, exact in zip(questions, predicted, exact_Q.tolist(), strict=True)
         ]
-        return TaskReport(
+        return self.reported(
+            self._figures(top, exact_Q, margin),
+            items,
             headline=top,
-            figures=self._figures(top, exact_Q, margin),
             confusion=[(_kind(it.texts), _kind(text)) for it, text in zip(questions, predicted, strict=True)],
             per_class=_per_group(questions, _f1s(questions, predicted), exact_Q),
-            examples=shown(items, self.params.num_examples),
             test_texts=contexts,
             train_texts=sorted({it.context for it in splits.train}),
             headline_on=headline_on,
             first_places={**splits.count.first_places, **splits.answers.first_places},
-            only_answer=only_answer_to(items),
         )
 
     def _figures(self, top: Headline, exact_Q: npt.NDArray[Any], margin: float) -> dict[str, object]:
         splits, questions = self.splits, self.splits.test
-        seen = count_seen({it.context_identity for it in questions}, self.inputs.pretraining_text)
         return {
             "f1": top.value,
             "f1_low": top.low,
@@ -183,9 +180,8 @@ class QuestionAnswering(Task[ContextQuestion]):
             "num_windows_train": len(self._train.rows),
             "num_in_several_windows_test": self._test.num_in_several,
             "num_cut_questions_test": self._test.num_cut_questions,
-            "num_test_contexts_seen_in_pretraining": seen,
+            "num_test_contexts_seen_in_pretraining": self.num_seen(it.context_identity for it in questions),
             "answers": splits.answers.by_reason,
-            "records": splits.count.by_reason,
         }
 
     def facts(self) -> ConfigFacts:

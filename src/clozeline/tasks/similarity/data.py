@@ -43,16 +43,11 @@ _LEAST_SUMMARY_WORDS = 3
 _LEAST_DESCRIPTION_WORDS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Docstring:
-    summary: str
-    """First sentence, or first paragraph if it is one sentence, in one line."""
-    description: str
-    """Rest of the docstring, in one line; may be empty."""
+def parted(text: str) -> tuple[str, str]:
+    """Return the summary of a docstring and its description, which may be empty, each in one line.
 
-
-def parted(text: str) -> Docstring:
-    """Split a docstring after the first sentence of its first paragraph, without its signature."""
+    The summary is the first sentence of the first paragraph; a signature before it is left out.
+    """
     whole = text.strip()
     signature = _SIGNATURE.match(whole)
     if signature:
@@ -60,7 +55,7 @@ def parted(text: str) -> Docstring:
     first, *others = _PARAGRAPH_END.split(whole, maxsplit=1)
     end = _SENTENCE_END.search(first)
     summary, rest = (first, "") if end is None else (first[: end.start() + 1], first[end.end() :])
-    return Docstring(_in_one_line(summary), _in_one_line(" ".join([rest, *others])))
+    return " ".join(summary.split()), " ".join(" ".join([rest, *others]).split())
 
 
 def without_name(text: str, qualified_name: str) -> str:
@@ -79,10 +74,6 @@ def without_name(text: str, qualified_name: str) -> str:
             call = " (" if "".join(words[place + 1 : place + 2]).startswith("(") else ""
             words[place] = pattern.sub(_HIDDEN, word + call).removesuffix(call)
     return " ".join(words).replace(_LETTER, name)
-
-
-def _in_one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +149,7 @@ def _of_docstring(record: LabelledRecord, docstring_field: str, title_field: str
     if not whole.strip():
         return "without_text"
     title = record.text(title_field) if title_field else ""
-    docstring = parted(whole)
-    summary, description = without_name(docstring.summary, title), without_name(docstring.description, title)
+    summary, description = (without_name(part, title) for part in parted(whole))
     if _is_shorter(summary, _LEAST_SUMMARY_WORDS) or _is_shorter(description, _LEAST_DESCRIPTION_WORDS):
         return "too_short"
     return "repeated" if summary.rstrip(".").casefold() in description.casefold() else (summary, description)

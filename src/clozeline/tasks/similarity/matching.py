@@ -11,8 +11,7 @@ from clozeline.records.finetune import scored_items
 from clozeline.records.finetune.scored_items import HeldOut, Ranked, ScoresOf
 from clozeline.records.finetune.statistics import Figure, bootstrap_interval
 from clozeline.records.finetune.task_metrics import Headline, ShownItem
-from clozeline.tasks.report import HeadlineFigure, Places, TaskReport, only_answer, shown
-from clozeline.tasks.selection import count_seen
+from clozeline.tasks.report import HeadlineFigure, Places, TaskReport, only_answer
 from clozeline.tasks.similarity.bm25 import bm25, scorer_with_fusion
 from clozeline.tasks.similarity.data import TextPair
 from clozeline.tasks.similarity.scored import OnPairs
@@ -110,17 +109,16 @@ class BelongingPairs(OnPairs):
                 questions.firsts, matching, found.rank_Q.tolist(), shown_first, strict=True
             )
         ]
-        return TaskReport(
+        return self.reported(
+            self._figures(top, questions, (found, beside, both), num_truncated),
+            items,
             headline=top,
-            figures=self._figures(top, questions, (found, beside, both), num_truncated),
             confusion=[(_BEST, _bucket(rank, k)) for rank in found.rank_Q.tolist()],
-            examples=shown(items, self.params.num_examples),
             test_texts=questions.seconds,
             train_texts=[pair.second for pair in splits.train],
             test_pairs=[f"{pair.first} {pair.second}" for pair in splits.test],
             train_pairs=[f"{pair.first} {pair.second}" for pair in splits.train],
             headline_on=headline_on,
-            first_places=splits.count.first_places,
             only_answer=only_answer(shown_first, matching),
         )
 
@@ -154,8 +152,7 @@ class BelongingPairs(OnPairs):
             "num_truncated_train": self.num_truncated_train,
             "num_truncated_test": num_truncated,
             # Of second texts.
-            "num_test_seen_in_pretraining": count_seen(questions.second_identities, self.inputs.pretraining_text),
-            "records": splits.count.by_reason,
+            "num_test_seen_in_pretraining": self.num_seen(questions.second_identities),
         }
 
     def _cosines(self, questions: MatchQuestions) -> tuple[ScoresOf, int]:

@@ -24,9 +24,8 @@ from clozeline.records.reading.streams import identity_of
 from clozeline.tasks import heads
 from clozeline.tasks.formats import task_records
 from clozeline.tasks.probe import Probe
-from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer, or_zero, shown
+from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer, or_zero
 from clozeline.tasks.rows import EncodedBatch, Ids, TextRows
-from clozeline.tasks.selection import count_seen
 from clozeline.tasks.similarity.bm25 import tfidf_cosines
 from clozeline.tasks.similarity.data import PairBatch, Targets, TextPair, select
 from clozeline.tasks.task import InputsOf, Task
@@ -160,8 +159,7 @@ class OnScores(Task[TextPair]):
             **splits.sizes,
             "num_truncated_train": self.num_truncated_train,
             "num_truncated_test": num_truncated,
-            "num_test_texts_seen_in_pretraining": count_seen(map(identity_of, texts), self.inputs.pretraining_text),
-            "records": splits.count.by_reason,
+            "num_test_texts_seen_in_pretraining": self.num_seen(map(identity_of, texts)),
         }
         actual, predicted = _fifths(score_N), _fifths(answer_N)
         low, high = self.params.lowest_score, self.params.highest_score
@@ -177,18 +175,17 @@ class OnScores(Task[TextPair]):
             )
         ]
         said = [f"{self.answer} {answer:.4f}" for answer in answer_N]
-        return TaskReport(
+        return self.reported(
+            figures,
+            items,
             headline=top,
-            figures=figures,
             confusion=list(zip(actual, predicted, strict=True)),
-            examples=shown(items, self.params.num_examples),
             test_texts=sorted(set(texts)),
             train_texts=sorted(known),
             test_pairs=_whole(test),
             train_pairs=_whole(splits.train),
             scores=list(zip(score_N.tolist(), answer_N.tolist(), strict=True)),
             headline_on=figure.on,
-            first_places=splits.count.first_places,
             only_answer=only_answer(said, [f"{it:g}" for it in score_N]),
         )
 
@@ -226,7 +223,8 @@ class ScoredTogether(OnScores):
 
     def loss_sum(self, inputs: EncodedBatch) -> Tensor:
         """Return the squared difference of answer and score, summed over the pairs."""
-        return ((heads.logits(self.model, inputs)[:, 0].float() - inputs.targets_B) ** 2).sum()
+        difference_B: Tensor = heads.logits(self.model, inputs)[:, 0].float() - inputs.targets_B
+        return (difference_B**2).sum()
 
     def fit_head(self) -> None:
         """Fit the output layer by ridge regression on the frozen encoder, as strongly regularized as is best on the

@@ -26,9 +26,8 @@ from clozeline.records.finetune.task_metrics import ShownItem
 from clozeline.tasks import heads, probe
 from clozeline.tasks.formats import task_records
 from clozeline.tasks.probe import Features
-from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer_to, shown
+from clozeline.tasks.report import HeadlineFigure, TaskReport
 from clozeline.tasks.rows import EncodedBatch, Ids, TextRows
-from clozeline.tasks.selection import count_seen
 from clozeline.tasks.tagging.data import OUTSIDE, Sentence, Sentences, select, type_of
 from clozeline.tasks.task import InputsOf, Task, answers, measuring_batches
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer, is_byte_level
@@ -166,7 +165,10 @@ class TaggedRows:
             sentence_R=np.array([number for number, _ in flat], dtype=np.int64),
             first_RW=tuple(cut.first_W + 1 for _, cut in flat),
             word_RW=tuple(cut.word_W for _, cut in flat),
-            target_RW=tuple(_targets(sentences[number], cut.word_W, place) for number, cut in flat),
+            target_RW=tuple(
+                np.array([place.get(sentences[number].tags[word], NO_TARGET) for word in cut.word_W], dtype=np.int64)
+                for number, cut in flat
+            ),
             num_split=sum(len(cuts) > 1 for cuts in cuts_S),
             num_unread_words=sum(len(it.words) for it in sentences) - sum(len(cut.word_W) for _, cut in flat),
         )
@@ -231,10 +233,6 @@ def _cut(tokens_W: Sequence[Ids], longest: int) -> list[Cut]:
         length += len(kept)
     close()
     return cuts
-
-
-def _targets(sentence: Sentence, word_W: Ids, place: Mapping[str, int]) -> Ids:
-    return np.array([place.get(sentence.tags[word], NO_TARGET) for word in word_W.tolist()], dtype=np.int64)
 
 
 class Tagging(Task[Sentence]):
@@ -313,23 +311,22 @@ class Tagging(Task[Sentence]):
             "num_unread_words_test": self._test.num_unread_words,
             # Validation and test entities of types that training lacks.
             "num_entities_of_unknown_types": sum(splits.types_not_trained.values()),
-            "num_test_seen_in_pretraining": count_seen(
-                (sentence.identity for sentence in sentences), self.inputs.pretraining_text
-            ),
-            "records": splits.count.by_reason,
+            "num_test_seen_in_pretraining": self.num_seen(sentence.identity for sentence in sentences),
         }
-        items = [self._shown(*both) for both in zip(sentences, predicted, strict=True)]
-        return TaskReport(
+        said = [map(_spelled, [it.words for it in sentences], tags) for tags in (actual, predicted)]
+        items = [
+            ShownItem({"text": " ".join(it.words)}, right, found, right == found)
+            for it, right, found in zip(sentences, *said, strict=True)
+        ]
+        return self.reported(
+            figures,
+            items,
             headline=top,
-            figures=figures,
             confusion=_confusion(actual, predicted),
             per_class=ours.per_type,
-            examples=shown(items, self.params.num_examples),
             test_texts=[" ".join(sentence.words) for sentence in sentences],
             train_texts=[" ".join(sentence.words) for sentence in splits.train],
             headline_on=figure.on,
-            first_places=splits.count.first_places,
-            only_answer=only_answer_to(items),
         )
 
     def held_out(self, items: Sequence[Sentence], most: int) -> list[HeldOut]:
@@ -353,11 +350,6 @@ class Tagging(Task[Sentence]):
             target_W.append(part.batch(rows_B).targets_B[is_read_BL].numpy())
         return np.concatenate(feature_W), np.concatenate(target_W)
 
-    @staticmethod
-    def _shown(sentence: Sentence, predicted: Sequence[str]) -> ShownItem:
-        actual, found = (_spelled(entities_in(sentence.words, tags)) for tags in (sentence.tags, predicted))
-        return ShownItem({"text": " ".join(sentence.words)}, actual, found, actual == found)
-
 
 def _held_out(sentence: Sentence) -> HeldOut:
     starts = list(itertools.accumulate((len(word) + 1 for word in sentence.words), initial=0))
@@ -378,5 +370,5 @@ def _confusion(actual: Sequence[Sequence[str]], predicted: Tags) -> list[tuple[s
     return [pair for pair in pairs if pair != (OUTSIDE, OUTSIDE)]
 
 
-def _spelled(entities: Sequence[tuple[str, str]]) -> str:
-    return "; ".join(f"{words} ({name})" for words, name in entities) or "no entities"
+def _spelled(words: Sequence[str], tags: Sequence[str]) -> str:
+    return "; ".join(f"{entity} ({name})" for entity, name in entities_in(words, tags)) or "no entities"
