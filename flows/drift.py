@@ -66,13 +66,18 @@ def drift(
         _emit(verdict, url)
     if drifted:
         beyond = "; ".join(str(shift) for verdict in drifted for shift in verdict.shifts if not shift.is_passed)
-        error = DriftError(
-            f"the traffic has drifted: {', '.join(verdict.model for verdict in drifted)}: {beyond}",
-            do="check what clients send now; add such text to the corpus and run the pipeline again, "
-            f"or remove {file} to accept the new traffic as the reference",
+        return _failed(
+            DriftError(
+                f"the traffic has drifted: {', '.join(verdict.model for verdict in drifted)}: {beyond}",
+                do="check what clients send now; add such text to the corpus and run the pipeline again, "
+                f"or remove {file} to accept the new traffic as the reference",
+            )
         )
-        return State(type=StateType.FAILED, name="Drifted", message=str(error), data=error)
     return verdicts
+
+
+def _failed(error: DriftError) -> State[object]:
+    return State(type=StateType.FAILED, name="Drifted", message=str(error), data=error)
 
 
 def _emit(verdict: Verdict, url: str) -> None:
