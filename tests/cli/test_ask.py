@@ -16,10 +16,9 @@ from typer.testing import CliRunner, Result
 from clozeline.cli import app
 from clozeline.cli.ask import tag
 from clozeline.inference.answerer import Answerer
-from clozeline.inference.classifier import Classifier
+from clozeline.inference.classifier import Aggregation, Classifier, Tagger
 from clozeline.inference.completer import Completer, Decoding
 from clozeline.inference.package import load
-from clozeline.inference.tagger import Aggregation, Tagger
 from clozeline.serving.zero_shot import choosing
 from clozeline.system.errors import ClozelineError
 from tests.make import packages

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import ModernBertForMaskedLM
 
-from clozeline.exporting import proof
+from clozeline.exporting import ladder
 from tests.make import models
 
 TinyPackage = Callable[[Callable[[Path], None]], Path]
@@ -78,7 +78,7 @@ def export_openly(export_model: ExportModel) -> ExportModel:
 
     def export(model: Path, **changes: object) -> Path:
         with pytest.MonkeyPatch.context() as opened:
-            opened.setattr(proof, "no_worse_than", lambda rung, gates: gates)
+            opened.setattr(ladder, "no_worse_than", lambda rung, gates: gates)
             return export_model(model, limits=OPEN, **changes)
 
     return export

@@ -27,7 +27,7 @@ from clozeline.exporting.exams import (
     share,
     tokens_exam,
 )
-from clozeline.exporting.proof import ratio_of_figures
+from clozeline.exporting.ladder import ratio_of_figures
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.open_model import GraphSession, OpenModel, TextBatch
 from clozeline.inference.package import load

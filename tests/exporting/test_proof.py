@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
-from clozeline.exporting import exams, proof
+from clozeline.exporting import exams, ladder
 from clozeline.exporting.exams import Sample, exam_of, logits
 from clozeline.exporting.graph import read_graph, write_graph
-from clozeline.exporting.proof import Proof, lacking
+from clozeline.exporting.ladder import Proof, lacking
 from clozeline.inference.language import HIDDEN
 from clozeline.inference.package import load
 from clozeline.records.limits import Limit
@@ -139,7 +139,7 @@ def test_an_earlier_rung_raises_the_limits_and_never_lowers_them(
     agreement: float, ratio: float, limits: tuple[float, float]
 ) -> None:
     before: Any = SimpleNamespace(agreement=SimpleNamespace(low=agreement), metric_ratio=SimpleNamespace(low=ratio))
-    gates = proof.no_worse_than(before, LIMITS.but(min_metric_ratio=0.97).gates)
+    gates = ladder.no_worse_than(before, LIMITS.but(min_metric_ratio=0.97).gates)
     assert (gates.min_agreement, gates.min_metric_ratio) == limits
 
 
@@ -213,12 +213,12 @@ def test_fill_mask_answers_are_the_argmax_of_the_logits(package: Path) -> None:
 
 def test_saturating_sums_are_detected_and_refused(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real saturation depends on the processor, so here another graph gives the wide sums."""
-    held, opened = proof_of(package), proof.open_graph
+    held, opened = proof_of(package), ladder.open_graph
 
     def other_if_wide(path: Path, given: Manifest, *, wide_sums: bool = False) -> object:
         return opened(package / FILES.fp32 if wide_sums else path, given)
 
-    monkeypatch.setattr(proof, "open_graph", other_if_wide)
+    monkeypatch.setattr(ladder, "open_graph", other_if_wide)
     rung = rung_by(held, package)
     assert rung.saturation > 0
     assert failed(rung.checks) == ["saturation"]
@@ -243,7 +243,7 @@ def test_nan_cosines_fail_the_batch_check(package: Path, monkeypatch: pytest.Mon
     held = proof_of(package)
     # The first compares with fp32, the others are one per grouping.
     given = iter(no_number_in(2, [np.ones(3, dtype=np.float32)] * 4))
-    monkeypatch.setattr(proof, "_cosines", lambda *answers: next(given))
+    monkeypatch.setattr(ladder, "_cosines", lambda *answers: next(given))
     assert failed(rung_by(held, package).checks) == ["batch_cosine_min"]
 
 

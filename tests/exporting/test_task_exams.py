@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from clozeline.exporting.exams import Answers, Exam, Sample, exam_of
-from clozeline.exporting.proof import Proof, ratio_of_figures
+from clozeline.exporting.ladder import Proof, ratio_of_figures
 from clozeline.exporting.task_exams import correlation_with
 from clozeline.inference.language import Embedder
 from clozeline.inference.package import load

@@ -10,7 +10,7 @@ from tests.house.test_rooms import PROJECT, SOURCES, nodes_of
 IN_USE = {
     ("src/clozeline/cli/verbs.py", "typer._click.core"),  # typer shows no other name of the errors it prints
     ("src/clozeline/cli/verbs.py", "typer._click.exceptions"),
-    ("src/clozeline/encoder/stock.py", "_supports_sdpa"),
+    ("src/clozeline/encoder/checkpoints.py", "_supports_sdpa"),
     ("src/clozeline/exporting/to_onnx.py", "_config"),  # where the base class keeps its configuration
     ("src/clozeline/exporting/forms.py", "_check"),  # torch's guide to its exporter says to call it
     ("src/clozeline/orchestration/prefect_adapter.py", "_apprise_client"),

@@ -37,9 +37,8 @@ BELOW_THE_DOORS = [
 ]
 MOST_LINES = 450
 TOO_LONG = {
-    "cluster/ray_jobs.py": 529,
-    "encoder/own.py": 466,
-    "inference/tokenization.py": 479,
+    "cluster/ray_jobs.py": 496,
+    "inference/tokenization.py": 461,
 }
 """Files with more lines than that, and how many they may have; no file is added, and no number rises."""
 A_KEY = re.compile(rf"`(?:{'|'.join(Params.model_fields)})\.[a-z]|\bin params\.yaml|^params\.yaml: ")

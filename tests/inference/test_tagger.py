@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 from transformers import pipeline
 
+from clozeline.inference.classifier import Aggregation, Entity, Extent, TaggedToken, Tagger, extents
 from clozeline.inference.fields import TagReading
-from clozeline.inference.tagger import Aggregation, Entity, Extent, TaggedToken, Tagger, extents
 from tests.make.opened import load_as
 from tests.make.packages import TAGS, write_tagger
 

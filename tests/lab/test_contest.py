@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from clozeline.cli import app
 from clozeline.cli.evaluate import source_of
+from clozeline.encoder.checkpoints import fresh_stock
 from clozeline.encoder.model import EncoderModel
-from clozeline.encoder.stock import fresh_stock
 from clozeline.lab.contest import ContestAsking, ContestQuestions, Judgement, PairedTest, judge_models
 from clozeline.language import models as language_model
 from clozeline.language.models import LanguageModel

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from clozeline.encoder.families.layout import LanguageHead, TokenIds
-from clozeline.exporting import proof
+from clozeline.exporting import ladder
 from clozeline.params.delivery import ExportGates
 from clozeline.params.model import ModelParams
 from clozeline.params.pretraining import PretrainParams
@@ -118,7 +118,7 @@ _OF_PARAMS = ("min_agreement", "min_metric_ratio")
 
 @dataclass(frozen=True)
 class Limits:
-    """Gates of params.yaml, and constants of exporting/proof.py by their names in lower case."""
+    """Gates of params.yaml, and constants of exporting/ladder.py by their names in lower case."""
 
     gates: ExportGates
     constants: Mapping[str, float] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class Limits:
         """Give the gates; inside, the constants have these values."""
         with pytest.MonkeyPatch.context() as patched:
             for name, limit in self.constants.items():
-                patched.setattr(proof, name.upper(), limit)
+                patched.setattr(ladder, name.upper(), limit)
             yield self.gates
 
 

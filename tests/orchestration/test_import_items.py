@@ -9,7 +9,7 @@ import pytest
 
 from clozeline.cli.evaluate import source_of
 from clozeline.exporting.exams import Sample, exam_of
-from clozeline.exporting.proof import MIN_AGREEMENT_TEXTS, MIN_METRIC_ITEMS
+from clozeline.exporting.ladder import MIN_AGREEMENT_TEXTS, MIN_METRIC_ITEMS
 from clozeline.inference.package import load
 from clozeline.orchestration.import_items import are_built_in, built_in_items, items_of_records, items_of_texts
 from clozeline.records.finetune.scored_items import EntitySpan, HeldOut

@@ -9,9 +9,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
+from clozeline.encoder.checkpoints import StockModel
 from clozeline.encoder.families import FAMILIES
 from clozeline.encoder.families.layout import TokenIds
-from clozeline.encoder.stock import StockModel
 from clozeline.language import models
 from clozeline.system.errors import ArtifactError, ParamsError
 from tests.make.models import started

@@ -19,9 +19,9 @@ from huggingface_hub.errors import (
 from safetensors.torch import load_file
 from transformers import DebertaV2Config, DebertaV2ForMaskedLM
 
+from clozeline.encoder.checkpoints import StockModel
 from clozeline.encoder.families.layout import TokenIds
 from clozeline.encoder.own import OWN_MODEL_TYPE
-from clozeline.encoder.stock import StockModel
 from clozeline.exporting.trained import open_trained
 from clozeline.lab.contest import Contender, open_published
 from clozeline.params.reading import read_params

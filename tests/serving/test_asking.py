@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from clozeline.inference.answerer import Answerer
-from clozeline.inference.tagger import Tagger
+from clozeline.inference.classifier import Tagger
 from clozeline.inference.tokenization import TextTokenizer, TokenizedText
 from clozeline.serving import asking as of_texts
 from clozeline.serving.admission import Admission

@@ -25,9 +25,8 @@ from transformers import AutoConfig, BertConfig, BertForMaskedLM
 from clozeline.exporting import packaging
 from clozeline.exporting.exams import Sample, read_sample
 from clozeline.exporting.graph import op_counts
-from clozeline.exporting.ladder import Climbed, Ladder
+from clozeline.exporting.ladder import Climbed, Ladder, Proof
 from clozeline.exporting.packaging import write_client_config
-from clozeline.exporting.proof import Proof
 from clozeline.exporting.quantization import PRODUCT
 from clozeline.exporting.to_onnx import ATTENTION
 from clozeline.exporting.trained import open_trained

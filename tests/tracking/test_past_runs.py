@@ -1,22 +1,35 @@
-"""Runs are found: those behind a dvc.lock by its hashes, those to compare by name, by id, or as the last two."""
+"""Runs are found: those behind a dvc.lock by its hashes, those to compare by name, by id, or as the last two. The
+store of MLflow's files may be away or refuse the key: one clear error, on every way to its files.
+"""
 
 import hashlib
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 from ruamel.yaml import YAML
 
 from clozeline.records.record import Lock
-from clozeline.system.errors import ArtifactError
+from clozeline.registry.models import Registered
+from clozeline.registry.publishing import Publisher
+from clozeline.system.errors import ArtifactError, TransientError
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import OUTBOX, Outbox, Status
-from clozeline.tracking.past_runs import attach, compared_runs, comparison_address, past_runs
+from clozeline.tracking.past_runs import (
+    attach,
+    compared_runs,
+    comparison_address,
+    files_of,
+    lock_of,
+    past_runs,
+    remove_files_of,
+)
 from clozeline.tracking.runs import FlowRun
-from tests.make.stores import run_of
+from tests.make.stores import BUCKET, ObjectStore, run_of
 
 TAGS = {WORKSPACE: "host:/project", "mlflow.source.git.commit": "abc", "git.is_dirty": "true"}
 
@@ -169,3 +182,60 @@ def test_mlflows_own_page_is_that_of_the_server_or_of_the_local_pages() -> None:
     page = "/#/compare-runs?runs=%5B%22a%22%2C%20%22b%22%5D&experiments=%5B%221%22%5D"
     assert comparison_address("https://mlflow.example/", ["a", "b"], ["1", "1"]) == f"https://mlflow.example{page}"
     assert comparison_address("sqlite:///work/mlflow.db", ["a", "b"], ["1", "1"]) == f"http://127.0.0.1:5000{page}"
+
+
+LOCK = "schema: '2.0'\nstages: {}\n"
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    keys = {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "DEFAULT_REGION": "us-east-1", "MAX_ATTEMPTS": "1"}
+    for name, value in keys.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with ObjectStore().serving() as store:
+        monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", store.url)
+        yield store
+
+
+@pytest.fixture
+def run(store: ObjectStore, address: str) -> Run:
+    """A run with its dvc.lock in a bucket."""
+    client = MlflowClient(address, registry_uri=address)
+    run = client.create_run(client.create_experiment("clozeline", artifact_location=f"s3://{BUCKET}/mlflow"))
+    client.log_text(run.info.run_id, LOCK, "dvc.lock")
+    client.log_text(run.info.run_id, LOCK, "evidence/dvc.lock")
+    return run
+
+
+def test_files_in_a_bucket_are_read_and_removed(run: Run, address: str) -> None:
+    assert lock_of(run, address) == Lock(stages={})
+    assert files_of(run, address) == dict.fromkeys(("dvc.lock", "evidence/dvc.lock"), len(LOCK))
+    remove_files_of(run, address)
+    assert files_of(run, address) == {}
+    assert lock_of(run, address) is None
+
+
+def test_the_error_of_a_refused_store_key_names_the_settings(run: Run, address: str, store: ObjectStore) -> None:
+    store.num_writes_left = 0
+    with pytest.raises(ArtifactError, match=r"store of MLflow's files .* refuses the key") as caught:
+        remove_files_of(run, address)
+    assert "AccessDenied" in caught.value.problem
+    assert "AWS_ACCESS_KEY_ID" in caught.value.do
+
+
+def test_every_access_to_an_unreachable_store_names_the_store(
+    run: Run, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", "http://127.0.0.1:9")
+    version = Registered(
+        name="clozeline-encoder", version="1", run_id=run.info.run_id, package_sha256="", was_rolled_back=False
+    )
+    publisher = Publisher(address)
+    for read in (
+        lambda: lock_of(run, address),
+        lambda: files_of(run, address),
+        lambda: publisher.evidence(version).__enter__(),
+    ):
+        with pytest.raises(TransientError, match=r"store of MLflow's files .* does not answer") as caught:
+            read()
+        assert "127.0.0.1:9" in caught.value.problem

@@ -15,13 +15,12 @@ import typer
 
 from clozeline.cli import tables
 from clozeline.inference.answerer import Answerer
-from clozeline.inference.classifier import Classifier
+from clozeline.inference.classifier import Classifier, Tagger
 from clozeline.inference.completer import Completer, Decoding
 from clozeline.inference.fields import MAX_TOKENS, TEMPLATE, Aggregation, AnswerSearch
 from clozeline.inference.language import Embedder, OpenEncoder
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import MODEL_KINDS, load
-from clozeline.inference.tagger import Tagger
 from clozeline.inference.tokenization import Given
 from clozeline.serving import zero_shot
 from clozeline.system.errors import DataError, ParamsError

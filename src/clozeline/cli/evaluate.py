@@ -275,7 +275,7 @@ def _answer(model: str, queries: Sequence[str], top_k: int, library: str | None,
 
 def _measure(place: str, beir: Path, *, as_json: bool) -> None:
     """Print the figures of the search on the folder `beir`."""
-    from clozeline.lab.retrieval import JudgedQueries, retrieval
+    from clozeline.lab.search import JudgedQueries, retrieval
 
     judged = JudgedQueries.open(beir)
     found = retrieval(_opened(place)[0], judged)

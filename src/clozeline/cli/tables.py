@@ -22,10 +22,9 @@ from rich.table import Table
 from rich.text import Text
 
 from clozeline.inference.answerer import Answer
-from clozeline.inference.classifier import LabelScore
+from clozeline.inference.classifier import Entity, LabelScore, Tagged, TaggedToken
 from clozeline.inference.completer import Completion
 from clozeline.inference.language import Filled
-from clozeline.inference.tagger import Entity, Tagged, TaggedToken
 
 _BAR_CELLS = 20
 _PLAIN_WIDTH = 160

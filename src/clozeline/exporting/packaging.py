@@ -23,9 +23,8 @@ from tokenizers import Tokenizer
 from clozeline.exporting.exams import Sample
 from clozeline.exporting.forms import last_layer_of, outputs_of
 from clozeline.exporting.graph import absorb_graph, declare, op_counts, size_of, write_graph
-from clozeline.exporting.ladder import Climbed, Ladder, Passed
+from clozeline.exporting.ladder import Climbed, Ladder, Passed, Proof, lacking
 from clozeline.exporting.parity import largest_difference
-from clozeline.exporting.proof import Proof, lacking
 from clozeline.exporting.quantization import NUM_CALIBRATION_TEXTS
 from clozeline.exporting.to_onnx import export_onnx, head_products
 from clozeline.exporting.trained import TrainedModel

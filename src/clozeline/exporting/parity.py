@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from clozeline.encoder.checkpoints import Checkpoint
+from clozeline.encoder.checkpoints import Checkpoint, loaded_stock
 from clozeline.encoder.layers import pooled
 from clozeline.encoder.own import OwnModel
-from clozeline.encoder.stock import loaded_stock
 from clozeline.exporting.forms import GraphTexts, form_of
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.language import HIDDEN, TOP_IDS, TOP_SCORES

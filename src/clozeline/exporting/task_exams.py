@@ -17,10 +17,9 @@ import numpy.typing as npt
 from clozeline.exporting import exams
 from clozeline.exporting.exams import UNKNOWN, Answers, Count, Counts, Exam, Places, Sample
 from clozeline.inference.answerer import Answerer, context_of, spans_in
-from clozeline.inference.classifier import Classifier
+from clozeline.inference.classifier import Classifier, Extent, Tagger, extents
 from clozeline.inference.fields import OUTSIDE, AnswerSearch
 from clozeline.inference.open_model import OpenModel, Rows
-from clozeline.inference.tagger import Extent, Tagger, extents
 from clozeline.inference.tokenization import Given, TokenizedText, Window
 from clozeline.records.finetune import scored_items
 from clozeline.records.finetune.scored_items import EntitySpan, Floats, HeldOut, Values

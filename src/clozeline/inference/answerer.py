@@ -15,18 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from clozeline.inference import open_model
 from clozeline.inference.fields import UNDESCRIBED, AnswerSearch
-from clozeline.inference.open_model import (
-    AnyQuestion,
-    Dialogue,
-    PerToken,
-    Question,
-    Records,
-    Round,
-    Rows,
-    TextBatch,
-    check_top_k,
-)
 from clozeline.inference.tokenization import TextTooLongError, Window, each_text
 
 Logits = npt.NDArray[np.float32]
@@ -117,7 +107,7 @@ class Answer:
     end: Annotated[int, Field(ge=0)]
 
 
-class Answerer(PerToken):
+class Answerer(open_model.PerToken):
     """Answers questions about contexts of any length; a long context is read in overlapping windows."""
 
     def ask(
@@ -133,19 +123,19 @@ class Answerer(PerToken):
 
     def answering(
         self, pairs: Sequence[tuple[str, str]], *, top_k: int = 1, search: AnswerSearch = SEARCH
-    ) -> Dialogue[list[list[Answer]]]:
+    ) -> open_model.Dialogue[list[list[Answer]]]:
         """Return the dialogue that `ask` runs. It raises the same errors as `ask`."""
         asked = self.asking(pairs, top_k=top_k, search=search)
-        (found,) = yield Round([asked], reading_characters=sum(map(len, each_text(pairs))))
+        (found,) = yield open_model.Round([asked], reading_characters=sum(map(len, each_text(pairs))))
         return self.best(pairs, found, top_k, search)
 
     def asking(
         self, pairs: Sequence[tuple[str, str]], *, top_k: int = 1, search: AnswerSearch = SEARCH
-    ) -> Question[WindowSpans]:
+    ) -> open_model.Question[WindowSpans]:
         """Return the question about the windows of each context. Raises the same errors as `ask`."""
-        check_top_k(top_k)
+        open_model.check_top_k(top_k)
         windows = self.windows(pairs, search)
-        return Question(
+        return open_model.Question(
             [window.read for window in windows],
             ENDS,
             lambda position, ends_L2: spans_in(windows[position], ends_L2, top_k, search),
@@ -172,10 +162,12 @@ class Answerer(PerToken):
     def main_output(self) -> str:
         return ENDS
 
-    def usual(self, texts: Sequence[str]) -> AnyQuestion:
+    def usual(self, texts: Sequence[str]) -> open_model.AnyQuestion:
         return self.asking([(text, text) for text in texts])
 
-    def recording(self, given: Sequence[tuple[str, str]], *, top_k: int, truncate: bool) -> Dialogue[Records]:
+    def recording(
+        self, given: Sequence[tuple[str, str]], *, top_k: int, truncate: bool
+    ) -> open_model.Dialogue[open_model.Records]:
         """Give answers from the whole context; `truncate` has no effect."""
         answered = yield from self.answering(given, top_k=top_k)
         return [{"answers": answers} for answers in answered]
@@ -184,7 +176,7 @@ class Answerer(PerToken):
     def pair_names(cls, *, reads_pairs: bool) -> tuple[str, str]:
         return "question", "context"
 
-    def _run(self, batch: TextBatch, *outputs: str) -> list[npt.NDArray[np.float32]]:
+    def _run(self, batch: open_model.TextBatch, *outputs: str) -> list[npt.NDArray[np.float32]]:
         if outputs != (ENDS,):
             return super()._run(batch, *outputs)
         start_BL, end_BL = super()._run(batch, "start_logits", "end_logits")
@@ -213,7 +205,7 @@ def context_of(window: Window) -> npt.NDArray[np.int64]:
     return np.flatnonzero([sequence == _CONTEXT for sequence in window.encoding.sequence_ids])
 
 
-def spans_in(window: Window, ends_L2: Rows, top_k: int, search: AnswerSearch) -> WindowSpans:
+def spans_in(window: Window, ends_L2: open_model.Rows, top_k: int, search: AnswerSearch) -> WindowSpans:
     """Return the best spans of a window, from the start and end logits at each of its tokens."""
     of_context = context_of(window)
     seen = np.concatenate([[_NO_ANSWER], of_context])

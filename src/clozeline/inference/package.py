@@ -13,11 +13,10 @@ from pkgutil import resolve_name
 from typing import Any, Literal
 
 from clozeline.inference.answerer import Answerer
-from clozeline.inference.classifier import Classifier
+from clozeline.inference.classifier import Classifier, Tagger
 from clozeline.inference.completer import Completer
 from clozeline.inference.language import Embedder, OpenEncoder
 from clozeline.inference.open_model import BATCH_TOKENS, GraphSession, OpenModel, PerToken
-from clozeline.inference.tagger import Tagger
 from clozeline.inference.tokenization import TextTokenizer, is_panic
 from clozeline.records.package import FILES, GRAPHS, Manifest, Precision, data_file, read_manifest, verify
 from clozeline.system.errors import ArtifactError, ClozelineError

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from clozeline.encoder.architecture import Shape
-from clozeline.encoder.checkpoints import AnyModel, Checkpoint, opened_whole
+from clozeline.encoder.checkpoints import AnyModel, Checkpoint, fresh_stock, opened_whole
 from clozeline.encoder.families import FAMILIES, LANGUAGE_HEADS, LAYOUTS
 from clozeline.encoder.families.layout import LanguageHead, TokenIds
 from clozeline.encoder.model import EncoderModel
 from clozeline.encoder.own import OWN_MODEL_TYPE, OwnModel, fresh_own
-from clozeline.encoder.stock import fresh_stock
 from clozeline.language.detection import GENERATOR, ReplacedTokenPair, fresh_generator, load_pair, parts_of
 from clozeline.language.objectives import TargetBatch
 from clozeline.params.model import ModelParams, is_own

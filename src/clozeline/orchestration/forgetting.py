@@ -33,7 +33,7 @@ from clozeline.system.errors import ArtifactError, DataError
 from clozeline.system.files import Removal, SweptStore, files_in, remove_folder, replacing_folder, sweep
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import database_of
-from clozeline.tracking.stored_files import search_files
+from clozeline.tracking.past_runs import search_files
 from clozeline.versions.objects import Stored
 from clozeline.versions.project import last_output, own_lock
 

@@ -17,8 +17,8 @@ from clozeline.system.errors import ArtifactError, TransientError
 from clozeline.system.files import SweptStore, sweep
 from clozeline.system.workspace import Workspace, run_lock, tracking_uri
 from clozeline.tracking.addresses import database_of
+from clozeline.tracking.past_runs import Nights
 from clozeline.tracking.runs import deliver_waiting
-from clozeline.tracking.stored_files import Nights
 from clozeline.versions.objects import Stored
 from clozeline.versions.project import own_lock
 

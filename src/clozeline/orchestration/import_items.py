@@ -17,7 +17,7 @@ from typing import Any, Final
 from ruamel.yaml import YAML
 
 from clozeline.corpus.cleaning.portions import texts_of
-from clozeline.inference.tagger import extents
+from clozeline.inference.classifier import extents
 from clozeline.params.text import SourceParams
 from clozeline.records.finetune.scored_items import EntitySpan, HeldOut
 from clozeline.system.errors import DataError

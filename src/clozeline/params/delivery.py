@@ -46,7 +46,7 @@ class RungParams(Section):
 
 
 class ExportGates(Section):
-    """Gates of an INT8 graph, measured on `num_agreement_texts` texts. Its other limits are in `exporting/proof.py`."""
+    """Gates of an INT8 graph, measured on `num_agreement_texts` texts. The other limits are in exporting/ladder.py."""
 
     min_agreement: Share
     min_metric_ratio: Share

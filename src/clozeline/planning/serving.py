@@ -14,12 +14,11 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from clozeline.encoder.checkpoints import published_config
+from clozeline.encoder.checkpoints import fresh_stock, published_config
 from clozeline.encoder.families import FAMILIES, LAYOUTS
 from clozeline.encoder.families.layout import TokenIds
 from clozeline.encoder.model import EncoderModel
 from clozeline.encoder.own import OwnModel
-from clozeline.encoder.stock import fresh_stock
 from clozeline.exporting.graph import absorb_graph, remove_graph, write_graph
 from clozeline.exporting.ladder import scheme_of
 from clozeline.exporting.quantization import quantize

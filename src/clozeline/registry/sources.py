@@ -15,13 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.inference.answerer import Answer, Answerer
-from clozeline.inference.classifier import Classifier, LabelScore
+from clozeline.inference.classifier import Classifier, LabelScore, Tagged, Tagger
 from clozeline.inference.completer import Completer, Completion, Decoding
 from clozeline.inference.language import Embedder, Filled, OpenEncoder
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import kind_of
 from clozeline.inference.package import load as open_package
-from clozeline.inference.tagger import Tagged, Tagger
 from clozeline.inference.tokenization import Given
 from clozeline.records.package import FILES, Manifest, Precision, Task, read_manifest
 from clozeline.registry import models

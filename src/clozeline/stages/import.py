@@ -4,8 +4,8 @@ import math
 from pathlib import Path
 
 from clozeline.exporting.exams import Sample
+from clozeline.exporting.ladder import MIN_AGREEMENT_TEXTS
 from clozeline.exporting.packaging import Examined, write_package
-from clozeline.exporting.proof import MIN_AGREEMENT_TEXTS
 from clozeline.exporting.quantization import NUM_CALIBRATION_TEXTS
 from clozeline.exporting.trained import opened_published
 from clozeline.params.delivery import ExportParams, ImportParams

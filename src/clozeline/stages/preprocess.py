@@ -21,7 +21,7 @@ _MOST_SHORT = 0.1
 _MOST_DROPPED = 0.5
 """Share of texts that may be dropped without a warning."""
 _ENOUGH_FOR_INT8 = 100
-"""The MIN_AGREEMENT_TEXTS of `exporting/proof.py`."""
+"""The MIN_AGREEMENT_TEXTS of `exporting/ladder.py`."""
 _LARGEST_SHARE = 0.2
 """Largest share of the texts that is advised for validation."""
 _REMEDIES: Mapping[str, str] = {

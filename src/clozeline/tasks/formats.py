@@ -15,13 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from clozeline.params.tasks import (
-    FinetuneParams,
-    LabelledParams,
-    QuestionAnsweringParams,
-    SimilarityParams,
-    TaggingParams,
-)
+from clozeline.params import tasks
 from clozeline.records.reading.files import Fields, check_fields, format_of, nearest
 from clozeline.records.reading.streams import lines_of, parsed
 from clozeline.system.errors import DataError
@@ -134,13 +128,13 @@ def _is_hidden(inner: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in inner.relative_to(folder).parts)
 
 
-def texts_in(record: LabelledRecord, params: LabelledParams) -> tuple[str, ...]:
+def texts_in(record: LabelledRecord, params: tasks.LabelledParams) -> tuple[str, ...]:
     """Return the text of a record, or both texts; a missing text is empty."""
     fields = (params.text_field, params.second_field)
     return tuple(record.text(field) for field in fields if field is not None)
 
 
-def labels_in(record: LabelledRecord, params: LabelledParams) -> tuple[str, ...] | None:
+def labels_in(record: LabelledRecord, params: tasks.LabelledParams) -> tuple[str, ...] | None:
     """Return the labels of a record; None if it has none, empty if no label of a multi-label task applies.
 
     Several labels are a list of strings, or a string that is split at `label_separator`.
@@ -287,12 +281,12 @@ def _record(path: Path, line: int, fields: Fields, words: list[str], tags: list[
     return LabelledRecord({fields["tokens_field"]: words, fields["tags_field"]: tags}, f"{path}, line {line}")
 
 
-def task_records(params: FinetuneParams, data: Path) -> Iterator[tuple[Part, LabelledRecord]]:
+def task_records(params: tasks.FinetuneParams, data: Path) -> Iterator[tuple[Part, LabelledRecord]]:
     """Yield each record with its split; raises as `records_of`."""
     return records_of(params, data, *record_format(params))
 
 
-def require_readable(params: FinetuneParams, data: Path) -> None:
+def require_readable(params: tasks.FinetuneParams, data: Path) -> None:
     """Read the first record of every file that the task names. Hub datasets are not checked.
 
     Raises:
@@ -303,7 +297,7 @@ def require_readable(params: FinetuneParams, data: Path) -> None:
             next(read_records(path, *record_format(params)), None)
 
 
-def record_format(params: FinetuneParams) -> tuple[Fields, Mapping[str, Reader]]:
+def record_format(params: tasks.FinetuneParams) -> tuple[Fields, Mapping[str, Reader]]:
     """Return the fields and the file formats that a kind of task reads.
 
     The fields, by the knob of the task that names them, are those that every record must have; the readers, by file
@@ -312,14 +306,14 @@ def record_format(params: FinetuneParams) -> tuple[Fields, Mapping[str, Reader]]
     knobs: tuple[str, ...] = ()
     readers: Mapping[str, Reader] = {}
     match params:
-        case LabelledParams():
+        case tasks.LabelledParams():
             knobs = ("text_field", "label_field", "second_field")
             readers = label_readers(params.label_files)
-        case QuestionAnsweringParams():
+        case tasks.QuestionAnsweringParams():
             knobs, readers = ("question_field", "context_field", "answers_field"), {".json": read_squad}
-        case TaggingParams():
+        case tasks.TaggingParams():
             knobs, readers = ("tokens_field", "tags_field"), tag_readers(params.token_column, params.tag_column)
-        case SimilarityParams():
+        case tasks.SimilarityParams():
             of_texts = ("docstring_field", "title_field") if params.docstring_field else ("first_field", "second_field")
             knobs, readers = (*of_texts, "score_field"), pair_readers(params.columns)
     return {knob: name for knob in knobs if (name := getattr(params, knob)) is not None}, readers

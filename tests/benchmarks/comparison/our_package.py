@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from clozeline.exporting.proof import checks
+from clozeline.exporting.ladder import checks
 from clozeline.inference.language import Embedder, OpenEncoder
 from clozeline.inference.open_model import AnyQuestion
 from clozeline.inference.package import load

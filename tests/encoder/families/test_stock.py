@@ -11,8 +11,8 @@ from torch.nn import functional
 from transformers import AutoModelForMaskedLM, BigBirdForMaskedLM, RobertaConfig, RobertaModel
 
 from clozeline.encoder.architecture import longest_row_of
+from clozeline.encoder.checkpoints import StockModel
 from clozeline.encoder.model import EncoderModel
-from clozeline.encoder.stock import StockModel
 from clozeline.language import models
 from clozeline.language.objectives import TargetBatch
 from tests.make.models import started

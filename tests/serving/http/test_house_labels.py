@@ -6,7 +6,7 @@ import httpx
 import numpy as np
 import pytest
 
-from clozeline.inference.tagger import Aggregation
+from clozeline.inference.classifier import Aggregation
 from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING, TAGGING
 from clozeline.serving.models import Catalogue
 from tests.make.apps import running

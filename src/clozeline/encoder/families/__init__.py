@@ -8,20 +8,7 @@ configurable norm. A model with a different norm would load elsewhere without an
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from clozeline.encoder.families.bert import (
-    BERT,
-    BERT_LAYOUT,
-    BIG_BIRD,
-    DEBERTA_V2,
-    DEBERTA_V3,
-    ELECTRA,
-    ELECTRA_LAYOUT,
-    LONGFORMER,
-    ROBERTA,
-    ROBERTA_LAYOUT,
-    XLM_ROBERTA,
-    XLM_ROBERTA_LAYOUT,
-)
+from clozeline.encoder.families import bert
 from clozeline.encoder.families.compressed import ALBERT, ALBERT_LAYOUT, DISTILBERT, DISTILBERT_LAYOUT
 from clozeline.encoder.families.layout import Family, HeadKind, LanguageHead, Layout, TokenIds, class_name_of
 from clozeline.encoder.families.modernbert import MODERNBERT, MODERNBERT_DECODER_LAYOUT, MODERNBERT_LAYOUT
@@ -31,16 +18,16 @@ __all__ = ["FAMILIES", "LANGUAGE_HEADS", "LAYOUTS", "Family", "HeadKind", "Langu
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "modernbert": MODERNBERT,
-        "bert": BERT,
-        "roberta": ROBERTA,
-        "xlm-roberta": XLM_ROBERTA,
+        "bert": bert.BERT,
+        "roberta": bert.ROBERTA,
+        "xlm-roberta": bert.XLM_ROBERTA,
         "distilbert": DISTILBERT,
         "albert": ALBERT,
-        "electra": ELECTRA,
-        "deberta-v2": DEBERTA_V2,
-        "deberta-v3": DEBERTA_V3,
-        "longformer": LONGFORMER,
-        "big_bird": BIG_BIRD,
+        "electra": bert.ELECTRA,
+        "deberta-v2": bert.DEBERTA_V2,
+        "deberta-v3": bert.DEBERTA_V3,
+        "longformer": bert.LONGFORMER,
+        "big_bird": bert.BIG_BIRD,
     }
 )
 
@@ -59,12 +46,12 @@ LAYOUTS: Mapping[str, Layout] = MappingProxyType(
         for layout in (
             MODERNBERT_LAYOUT,
             MODERNBERT_DECODER_LAYOUT,
-            BERT_LAYOUT,
-            ROBERTA_LAYOUT,
-            XLM_ROBERTA_LAYOUT,
+            bert.BERT_LAYOUT,
+            bert.ROBERTA_LAYOUT,
+            bert.XLM_ROBERTA_LAYOUT,
             DISTILBERT_LAYOUT,
             ALBERT_LAYOUT,
-            ELECTRA_LAYOUT,
+            bert.ELECTRA_LAYOUT,
         )
     }
 )

@@ -8,18 +8,8 @@ from typing import Any
 from transformers import ModernBertConfig, ModernBertDecoderConfig
 
 from clozeline.encoder.architecture import Architecture, Dropouts, HeadShape, Initialization, LayerKind, Shape, shape_of
+from clozeline.encoder.families import layout
 from clozeline.encoder.families.bert import BARE, shape_values
-from clozeline.encoder.families.layout import (
-    Family,
-    FamilyForm,
-    HeadRow,
-    Layout,
-    Names,
-    TokenIds,
-    check_covered,
-    known_activation,
-    not_covered,
-)
 from clozeline.params.model import ModelParams
 
 _CUTOFF = 3.0
@@ -28,7 +18,7 @@ _CUTOFF = 3.0
 _SIZES: Mapping[str, Shape] = MappingProxyType({"base": Shape(22, 768, 12, 1152), "large": Shape(28, 1024, 16, 2624)})
 """Warner et al. 2024, table 3."""
 
-_MLP_AND_NORMS: Names = MappingProxyType(
+_MLP_AND_NORMS: layout.Names = MappingProxyType(
     {
         "embeddings.tokens": "embeddings.tok_embeddings",
         "embeddings.norm": "embeddings.norm",
@@ -40,7 +30,7 @@ _MLP_AND_NORMS: Names = MappingProxyType(
         "final_norm": "final_norm",
     }
 )
-_LABELS: Names = MappingProxyType({"dense": "head.dense", "norm": "head.norm", "output": "classifier"})
+_LABELS: layout.Names = MappingProxyType({"dense": "head.dense", "norm": "head.norm", "output": "classifier"})
 
 
 def _dropouts(params: ModelParams) -> dict[str, float]:
@@ -51,7 +41,7 @@ def _dropouts(params: ModelParams) -> dict[str, float]:
     }
 
 
-def _values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
+def _values(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]:
     return {
         **shape_values(params, ids, shape_of(params, gated=True, published=_SIZES)),
         "cls_token_id": ids.cls_id,
@@ -70,16 +60,18 @@ def _thetas(config: Any) -> tuple[float, float]:
     rows = [config.rope_parameters[kind] for kind in ("full_attention", "sliding_attention")]
     for row in rows:
         if row["rope_type"] != "default" or row["rope_theta"] is None:
-            check_covered(config, rope_parameters=("rope_type default and a rope_theta for both kinds of layers",))
+            layout.check_covered(
+                config, rope_parameters=("rope_type default and a rope_theta for both kinds of layers",)
+            )
     return float(rows[0]["rope_theta"]), float(rows[1]["rope_theta"])
 
 
 def _layers(config: Any, reach: int) -> tuple[LayerKind, ...]:
-    check_covered(config, head_dim=(config.hidden_size // config.num_attention_heads, None))
+    layout.check_covered(config, head_dim=(config.hidden_size // config.num_attention_heads, None))
     whole, local = _thetas(config)
     kinds = {"full_attention": LayerKind(None, whole), "sliding_attention": LayerKind(reach, local)}
     if unknown := [kind for kind in config.layer_types if kind not in kinds]:
-        raise not_covered(config, f"`layer_types`: {unknown[0]}", f"`layer_types`: {' or '.join(kinds)}")
+        raise layout.not_covered(config, f"`layer_types`: {unknown[0]}", f"`layer_types`: {' or '.join(kinds)}")
     return tuple(kinds[kind] for kind in config.layer_types)
 
 
@@ -93,7 +85,7 @@ def _architecture(config: Any, reach: int, **more: Any) -> Architecture:
         layers=_layers(config, reach),
         pad_id=config.pad_token_id,
         norm_epsilon=config.norm_eps,
-        activation=known_activation(config, "hidden_activation"),
+        activation=layout.known_activation(config, "hidden_activation"),
         initialization=Initialization(std, _out_std(config), _cutoff(config), zeroes_padding=False),
         dropouts=Dropouts(
             config.embedding_dropout,
@@ -133,7 +125,7 @@ def _head(config: Any, num_outputs: int, **more: Any) -> HeadShape:
         num_outputs,
         dense_size=config.hidden_size,
         has_dense_bias=config.classifier_bias,
-        activation=known_activation(config, "classifier_activation"),
+        activation=layout.known_activation(config, "classifier_activation"),
         norm_epsilon=config.norm_eps,
         has_norm_bias=config.norm_bias,
         dense_std=_out_std(config),
@@ -159,7 +151,7 @@ def _labels(config: Any, **more: Any) -> HeadShape:
 
 
 def _classifier(config: Any) -> HeadShape:
-    check_covered(config, classifier_pooling=("cls", "mean"))
+    layout.check_covered(config, classifier_pooling=("cls", "mean"))
     return _labels(config, pooling="first" if config.classifier_pooling == "cls" else "mean")
 
 
@@ -167,20 +159,20 @@ def _decoder_classifier(config: Any) -> HeadShape:
     return _labels(config, pooling="last", has_output_bias=config.classifier_bias)
 
 
-MODERNBERT_LAYOUT = Layout(
+MODERNBERT_LAYOUT = layout.Layout(
     ModernBertConfig,
     "model",
     _of_encoder,
     {**_MLP_AND_NORMS, "layers.{}.attention.query_key_value": "layers.{layer}.attn.Wqkv"},
     {
-        "mlm": HeadRow(_vocabulary, {"dense": "head.dense", "norm": "head.norm", "output": "decoder"}),
+        "mlm": layout.HeadRow(_vocabulary, {"dense": "head.dense", "norm": "head.norm", "output": "decoder"}),
         "feature-extraction": BARE,
-        "text-classification": HeadRow(_classifier, _LABELS),
-        "token-classification": HeadRow(_labels, _LABELS),
-        "question-answering": HeadRow(_labels, _LABELS),
+        "text-classification": layout.HeadRow(_classifier, _LABELS),
+        "token-classification": layout.HeadRow(_labels, _LABELS),
+        "question-answering": layout.HeadRow(_labels, _LABELS),
     },
 )
-MODERNBERT_DECODER_LAYOUT = Layout(
+MODERNBERT_DECODER_LAYOUT = layout.Layout(
     ModernBertDecoderConfig,
     "model",
     _of_decoder,
@@ -191,19 +183,19 @@ MODERNBERT_DECODER_LAYOUT = Layout(
         "layers.{}.attention.value": "layers.{layer}.attn.v_proj",
     },
     {
-        "clm": HeadRow(
+        "clm": layout.HeadRow(
             _vocabulary,
             {"dense": "lm_head.dense", "norm": "lm_head.norm", "output": "decoder"},
         ),
         "feature-extraction": BARE,
-        "text-classification": HeadRow(_decoder_classifier, _LABELS),
+        "text-classification": layout.HeadRow(_decoder_classifier, _LABELS),
     },
 )
 
-MODERNBERT = Family(
+MODERNBERT = layout.Family(
     {
-        "mlm": FamilyForm(ModernBertConfig, _values),
-        "clm": FamilyForm(ModernBertDecoderConfig, _values),
+        "mlm": layout.FamilyForm(ModernBertConfig, _values),
+        "clm": layout.FamilyForm(ModernBertDecoderConfig, _values),
     },
     _dropouts,
     is_pre_norm=True,

@@ -12,10 +12,9 @@ from starlette.responses import Response
 
 from clozeline.inference import fields
 from clozeline.inference.answerer import Answer, Answerer
-from clozeline.inference.classifier import Classifier, LabelScore
+from clozeline.inference.classifier import Classifier, Entity, LabelScore, Tagged, Tagger
 from clozeline.inference.fields import StrictModel
 from clozeline.inference.open_model import OpenModel
-from clozeline.inference.tagger import Entity, Tagged, Tagger
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.records.package import ScoreFunction
 from clozeline.serving.asking import Reply

@@ -19,9 +19,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from clozeline.inference import fields
 from clozeline.inference.answerer import Answer
-from clozeline.inference.classifier import LabelScore
+from clozeline.inference.classifier import Entity, LabelScore
 from clozeline.inference.fields import StrictModel
-from clozeline.inference.tagger import Entity
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.serving.errors import ApiError, problem, refused
 from clozeline.serving.http.bodies import MAX_TEXTS, NUMBER_TAG, TEXT_TAG, Texts, checked_texts

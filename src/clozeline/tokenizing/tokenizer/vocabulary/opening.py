@@ -21,17 +21,19 @@ TOKENIZER_FILE: Final = "tokenizer.json"
 @dataclass(frozen=True)
 class _SentencePieceKind:
     file: str
-    class_prefix: str
-    """Prefix of the names of transformers' tokenizer and converter."""
+    tokenizer: str
+    """Class of transformers."""
     defaults: Mapping[str, bool]
     """Attributes that the converter reads, with their values where tokenizer_config.json is silent."""
 
 
 _SENTENCEPIECE_KINDS: Mapping[str, _SentencePieceKind] = MappingProxyType(
     {
-        "albert": _SentencePieceKind("spiece.model", "Albert", {"do_lower_case": True, "keep_accents": False}),
-        "deberta-v2": _SentencePieceKind("spm.model", "DebertaV2", {"do_lower_case": False, "split_by_punct": False}),
-        "xlm-roberta": _SentencePieceKind("sentencepiece.bpe.model", "XLMRoberta", {}),
+        "albert": _SentencePieceKind("spiece.model", "AlbertTokenizer", {"do_lower_case": True, "keep_accents": False}),
+        "deberta-v2": _SentencePieceKind(
+            "spm.model", "DebertaV2Tokenizer", {"do_lower_case": False, "split_by_punct": False}
+        ),
+        "xlm-roberta": _SentencePieceKind("sentencepiece.bpe.model", "XLMRobertaTokenizer", {}),
     }
 )
 """Kinds by `model_type` in config.json."""
@@ -97,7 +99,7 @@ def _opened_sentencepiece(name: str, revision: str | None) -> tuple[Any, Tokeniz
         ImportError: the pieces are merged, not chosen by likelihood, which needs the package sentencepiece.
     """
     import transformers
-    from transformers import convert_slow_tokenizer
+    from transformers.convert_slow_tokenizer import SLOW_TO_FAST_CONVERTERS
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
     if published_file(name, TOKENIZER_FILE, revision) or not published_file(name, "config.json", revision):
@@ -109,11 +111,11 @@ def _opened_sentencepiece(name: str, revision: str | None) -> tuple[Any, Tokeniz
         return None
     given = get_tokenizer_config(name, revision=revision)
     described = _Described(str(path), {key: given.get(key, value) for key, value in kind.defaults.items()})
-    converter = getattr(convert_slow_tokenizer, f"{kind.class_prefix}Converter")(described)
+    converter = SLOW_TO_FAST_CONVERTERS[kind.tokenizer](described)
     described.ids = {piece: id_ for id_, (piece, _) in enumerate(converter.vocab(converter.proto))}
     named = (*transformers.PreTrainedTokenizerFast.SPECIAL_TOKENS_ATTRIBUTES, "model_max_length")
     settings = {key: given[key] for key in given if key in named}
-    return getattr(transformers, f"{kind.class_prefix}Tokenizer")(**settings), converter.converted()
+    return getattr(transformers, kind.tokenizer)(**settings), converter.converted()
 
 
 def _with_rules(stock: Any, rules: Tokenizer) -> Any:
