@@ -113,7 +113,7 @@ def test_both_load_in_stock_transformers_with_the_same_logits(
     assert (generator.eval()(ROWS_BL).logits - pair.generator(ROWS_BL).logits).abs().max() <= 1e-5
     hidden_BLH = pair.base_model(ROWS_BL).last_hidden_state
     assert (encoder(ROWS_BL).last_hidden_state - hidden_BLH).abs().max() <= 1e-5
-    assert (generator.head.output.weight is generator.get_input_embeddings().weight) == tied
+    assert (generator.get_output_embeddings().weight is generator.get_input_embeddings().weight) == tied
 
 
 def test_a_saved_pair_is_loaded_as_a_pair(pair: ReplacedTokenPair, saved: Path) -> None:
