@@ -266,7 +266,7 @@ def eased(outlying_encoder: Path, export_openly: ExportModel) -> QuantizationSch
 @pytest.fixture(scope="module")
 def not_eased(outlying_encoder: Path, export_openly: ExportModel) -> QuantizationScheme:
     with pytest.MonkeyPatch.context() as never:
-        never.setattr(ladder, "smoothable", lambda *given: {})
+        never.setattr(fixed_scales, "smoothable", lambda *given: {})
         return scheme_of(export_openly(outlying_encoder, static_ratios=(LIMIT,)))
 
 
