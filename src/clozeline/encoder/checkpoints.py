@@ -41,6 +41,18 @@ _HEADS: Mapping[str, str] = MappingProxyType(
 )
 """`model_type` → module that predicts tokens, for classes with a single one: it is called with the targets alone."""
 
+_WEIGHTS = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+WEIGHT_FILES = (_WEIGHTS, _INDEX)
+"""Files of which a checkpoint has one: all weights, or the list of their shards."""
+_WRONG_VALUES = (AttributeError, KeyError, StrictDataclassError, TypeError, ValueError)
+"""Errors of transformers about values of a configuration."""
+_ELSEWHERE = {
+    "pytorch_model.bin": "a pickle, which may hold any code",
+    "pytorch_model.bin.index.json": "pickles, which may hold any code",
+    "tf_model.h5": "TensorFlow weights",
+}
+
 
 class StockModel(HeadedModel):
     """A stock model. Its last layer computes every position; so does its head, unless `_HEADS` names it."""
@@ -160,18 +172,6 @@ def loaded_stock(config: Any, kind: HeadKind, where: Mapping[str, Any]) -> tuple
                 model.get_parameter(name).zero_()
     return StockModel(model, kind), sorted(report["missing_keys"])
 
-
-_WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
-WEIGHT_FILES = (_WEIGHTS, _INDEX)
-"""Files of which a checkpoint has one: all weights, or the list of their shards."""
-_WRONG_VALUES = (AttributeError, KeyError, StrictDataclassError, TypeError, ValueError)
-"""Errors of transformers about values of a configuration."""
-_ELSEWHERE = {
-    "pytorch_model.bin": "a pickle, which may hold any code",
-    "pytorch_model.bin.index.json": "pickles, which may hold any code",
-    "tf_model.h5": "TensorFlow weights",
-}
 
 AnyModel: TypeAlias = EncoderModel | StockModel | OwnModel
 """A model on our layers, on transformers' own, or on yours: the three have one interface."""

@@ -58,6 +58,10 @@ _SATURATION_TEXTS = 16
 _NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT = "agreement_texts", "metric_items", "different_answers"
 """Names of the checks of sample sizes."""
 
+_LOG = logging.getLogger(__name__)
+_SENSITIVITY_TEXTS = 16
+"""Number of texts for the sensitivity measurement, which runs a graph for each product on all of them."""
+
 
 class Proof:
     """Answers of fp32 to a sample: the reference for other graphs of the same model."""
@@ -226,12 +230,6 @@ def _token_cosines(one: Sequence[Rows] | None, other: Sequence[Rows] | None) -> 
     norms_N = np.linalg.norm(one_NH, axis=1) * np.linalg.norm(other_NH, axis=1)
     cosines_N: npt.NDArray[np.float32] = (one_NH * other_NH).sum(axis=1) / norms_N
     return cosines_N
-
-
-_LOG = logging.getLogger(__name__)
-
-_SENSITIVITY_TEXTS = 16
-"""Number of texts for the sensitivity measurement, which runs a graph for each product on all of them."""
 
 
 def worst_first(

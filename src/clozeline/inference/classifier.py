@@ -41,6 +41,14 @@ _SCORE = Field(
     "`function_to_apply` changes it."
 )
 
+Joined = Callable[[Sequence[str]], str]
+_IN_ANSWER: ConfigDict = {**UNDESCRIBED, "extra": "forbid"}
+"""Other keys are forbidden, so that a list of entities and one of tokens differ."""
+_Score = Annotated[float, Field(ge=0, le=1.001, description="Mean probability of the tag over the tokens or words.")]
+_INDEX = Field(ge=0, description="Position of the token in the text as the model reads it, including special tokens.")
+_Start = Annotated[int, Field(ge=0, description="First character in the text.")]
+_End = Annotated[int, Field(ge=0)]
+
 
 @dataclass(frozen=True, slots=True)
 class LabelScore:
@@ -118,15 +126,6 @@ def _check_pairs(given: Sequence[Given]) -> None:
                 expected="a pair of texts, because the model was trained on pairs",
                 do='send both texts: {"text": "…", "text_pair": "…"}; to /predict ["…", "…"]; in Python ("…", "…")',
             )
-
-
-Joined = Callable[[Sequence[str]], str]
-_IN_ANSWER: ConfigDict = {**UNDESCRIBED, "extra": "forbid"}
-"""Other keys are forbidden, so that a list of entities and one of tokens differ."""
-_Score = Annotated[float, Field(ge=0, le=1.001, description="Mean probability of the tag over the tokens or words.")]
-_INDEX = Field(ge=0, description="Position of the token in the text as the model reads it, including special tokens.")
-_Start = Annotated[int, Field(ge=0, description="First character in the text.")]
-_End = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)

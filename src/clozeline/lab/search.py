@@ -42,6 +42,13 @@ _CHUNK_TEXTS = 2048
 _NOT_FOUND = np.float32(-np.inf)
 By = Literal["both", "meaning", "words"]
 
+_ID, _TITLE, _TEXT = "_id", "title", "text"
+K = 10
+_BLOCK = 64
+METHODS = ("encoder", "BM25", "both")
+_BASELINE = "BM25"
+_QUERY_PROMPTS, _DOCUMENT_PROMPTS = ("query", "queries", "search_query"), ("document", "passage", "search_document")
+
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
@@ -172,14 +179,6 @@ def _build(model: Embedder, clean: Path, folder: Path) -> None:
     np.save(folder / _VECTORS, embedded(model, texts, "index").astype(np.float16))
     WordIndex.of(texts).save(folder)
     pq.write_table(pa.Table.from_pylist([asdict(entry) for entry in entries]), folder / _ENTRIES)
-
-
-_ID, _TITLE, _TEXT = "_id", "title", "text"
-K = 10
-_BLOCK = 64
-METHODS = ("encoder", "BM25", "both")
-_BASELINE = "BM25"
-_QUERY_PROMPTS, _DOCUMENT_PROMPTS = ("query", "queries", "search_query"), ("document", "passage", "search_document")
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,10 @@ class Task(ABC, Generic[Item]):
             )
 
     def fit_head(self) -> None:
-        """Fit the head on the frozen encoder, so that the model answers before the first step of training."""
+        """Fit the head on the frozen encoder, so that the model answers before the first step of training.
+
+        Kinds that set `fitted` override it; it is called for no other.
+        """
         raise NotImplementedError(type(self).__name__)
 
     @abstractmethod

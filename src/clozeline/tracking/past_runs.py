@@ -43,6 +43,16 @@ _REMOVED: Final = "removed"
 _QUOTING: Final = {".csv", ".html", ".json", ".jsonl", ".log", ".md", ".parquet", ".txt"}
 """Suffixes of files that may quote a text."""
 
+_LOG = logging.getLogger(__name__)
+_MOST_EXECUTED: Final = 1000
+MOST: Final = 4
+"""Number of runs whose columns a terminal has room for."""
+_OWN_PAGES: Final = "http://127.0.0.1:5000"
+"""Address at which `clozeline ui` shows the project's own database."""
+_PAGE: Final = 100
+_SHOWN: Final = 10
+_IS_ID: Final = re.compile(r"[0-9a-f]{4,32}")
+
 
 def address_of(run: Run, tracking_uri: str) -> str:
     """Return where the files of a run are now."""
@@ -225,17 +235,6 @@ def search_files(
             elif is_quoting:
                 removals.append(Removal(size, partial(remove_files_of, run, tracking_uri, path)))
     return SweptStore("MLflow: files of runs", num_files - len(removals), tuple(removals)), tuple(kept)
-
-
-_LOG = logging.getLogger(__name__)
-_MOST_EXECUTED: Final = 1000
-MOST: Final = 4
-"""Number of runs whose columns a terminal has room for."""
-_OWN_PAGES: Final = "http://127.0.0.1:5000"
-"""Address at which `clozeline ui` shows the project's own database."""
-_PAGE: Final = 100
-_SHOWN: Final = 10
-_IS_ID: Final = re.compile(r"[0-9a-f]{4,32}")
 
 
 @dataclass(frozen=True)

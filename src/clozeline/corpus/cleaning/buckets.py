@@ -76,7 +76,7 @@ def spread_items(batches: Sequence[preparation.BatchRecord], num_buckets: int) -
     """Return tasks that spread consecutive batches, grouped by the size of their texts."""
     first_ordinals = accumulate((batch.counts.num_ordinals for batch in batches), initial=0)
     sizes = accumulate(batch.text_bytes for batch in batches)
-    placed = zip(batches, first_ordinals, sizes)  # noqa: B905  # the last ordinal is that of the end
+    placed = zip(batches, first_ordinals, sizes, strict=False)  # the last ordinal is that of the end
     items = []
     for number, (_, group) in enumerate(groupby(placed, lambda one: one[2] // _SPREAD_BYTES)):
         some = [(batch, first_ordinal) for batch, first_ordinal, _ in group]

@@ -40,6 +40,11 @@ _SHARD_BYTES = 64_000_000
 """Size of a shard before compression, in bytes."""
 _KEY_BYTES = 16
 
+_BLOCK_CHARACTERS: Final = 1 << 22
+_ROWS: Final = 1_000
+Pieces = Iterator[tuple[bool, str]]
+"""For each part of a text file: whether it held a forgotten text, and the part without it."""
+
 
 class SnapshotStore:
     """Writes the files of a snapshot into its folder."""
@@ -252,12 +257,6 @@ def _lines_of(store: SnapshotStore, file: SnapshotFile) -> Iterator[bytes]:
 
 def _key_of(line: bytes) -> bytes:
     return hashlib.blake2b(line, digest_size=_KEY_BYTES).digest()
-
-
-_BLOCK_CHARACTERS: Final = 1 << 22
-_ROWS: Final = 1_000
-Pieces = Iterator[tuple[bool, str]]
-"""The parts of a text file: whether a forgotten text was in it, and what is left."""
 
 
 def redact(path: Path, name: str, forgotten: Forgotten, beside: Path) -> bool:
