@@ -7,11 +7,14 @@ given, expected, do   as in every `ClozelineError`
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Final, NamedTuple, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict
+from ruamel.yaml import YAML
 
 from clozeline.inference.tokenization import is_panic
 
@@ -75,115 +78,11 @@ class _Refusal(NamedTuple):
     headers: Mapping[str, str] = NO_HEADERS
 
 
-_REFUSALS: Mapping[str, _Refusal] = {
-    "answer_too_large": _Refusal(
-        "the answer could be too large",
-        "ask for fewer answers, or send shorter texts, fewer masks, or several requests",
-    ),
-    "bad_host": _Refusal(
-        "the request needs exactly one valid Host header",
-        "correct the client, or the proxy in front of the server",
-        400,
-        CLOSE,
-    ),
-    "body_too_large": _Refusal(
-        "the body of the request is too large", "send the texts in several requests", 413, CLOSE
-    ),
-    "body_too_slow": _Refusal(
-        "the body of the request did not arrive in time", "send less at once, or use a faster connection", 408, CLOSE
-    ),
-    "client_left": _Refusal(
-        "the client closed the connection before the answer", "nothing: the server dropped the request", 499
-    ),
-    "compressed_body": _Refusal(
-        "the body is compressed, and the server reads only uncompressed bodies",
-        "send it uncompressed; split a large body into several requests",
-        415,
-    ),
-    "deadline_passed": _Refusal(
-        "the deadline of the request passed before its answer", "send fewer texts, or set a larger x-timeout-ms", 504
-    ),
-    "head_too_large": _Refusal(
-        "the request line and headers are too large",
-        "send fewer or shorter headers, and the texts in the body",
-        431,
-        CLOSE,
-    ),
-    "internal_error": _Refusal(
-        "the request failed because of a fault in the server", "look for the traceback in the server's log", 500
-    ),
-    "labels_compete": _Refusal(
-        "an encoder cannot score labels independently", "leave `multi_label` out, or serve such a classifier too"
-    ),
-    "malformed_json": _Refusal("the body is not JSON", "correct the body; /docs has an example for each route", 400),
-    "no_key": _Refusal(
-        "this server requires an API key",
-        "ask the operator of this server for a key",
-        401,
-        MappingProxyType({"www-authenticate": "Bearer"}),
-    ),
-    "no_such_input": _Refusal(
-        "these are not the inputs of the model", "send each input that /v2/models/NAME lists, once"
-    ),
-    "no_such_label": _Refusal("the model has no such label", "choose from the `labels` of this model in /models", 404),
-    "no_such_output": _Refusal("the model has no output of that name", "choose from the outputs in /v2/models/NAME"),
-    "no_such_parameter": _Refusal("the model does not read this parameter", "leave it out"),
-    "no_such_request": _Refusal(
-        "there is no answer to score under this request id", "send feedback once, and soon after the answer", 404
-    ),
-    "no_such_route": _Refusal("no route has this path", "see /docs", 404),
-    "no_text_column": _Refusal("it is unclear which column holds the texts", "name the column with the texts `text`"),
-    "no_token_vectors": _Refusal(
-        "the package of this model gives no vectors of tokens", "export it again, or leave `?level=tokens` out"
-    ),
-    "not_http": _Refusal(
-        "the client did not send an HTTP request",
-        "correct the client; for TLS, use a proxy in front of the server",
-        400,
-        CLOSE,
-    ),
-    "not_json": _Refusal(
-        "the server does not read bodies of this content type",
-        "add the header (curl: -H 'content-type: application/json')",
-        415,
-    ),
-    "not_utf8": _Refusal(
-        "the server does not read this charset", "encode the body as UTF-8 and correct the header", 415
-    ),
-    "other_answers": _Refusal(
-        "each answer of the request needs its right one",
-        "send one for each text, question or mask, in the order of the request",
-    ),
-    "several_masks": _Refusal(
-        "a tensor has room for one mask in each text", "send the text to /fill-mask, which answers for each mask"
-    ),
-    "too_many_dimensions": _Refusal(
-        "the vectors of this model have fewer dimensions", "ask for fewer dimensions, or leave `dimensions` out"
-    ),
-    "too_much_work": _Refusal(
-        "the server cannot finish this request before its deadline",
-        "send the texts in several requests, or set a larger x-timeout-ms",
-        413,
-    ),
-    "two_models": _Refusal(
-        "the path names one model and the request another", "leave `model` out, or remove the prefix"
-    ),
-    "unknown_host": _Refusal(
-        "this server does not answer under this host name",
-        "use one of these names, or start the server with `--allowed-host NAME`",
-        421,
-    ),
-    "unknown_prompt": _Refusal("the model has no prompt of this name", "correct `prompt_name`, or leave it out"),
-    "unknown_token": _Refusal(
-        "a token id is not in the vocabulary of the model", "send ids that /tokenize returns for this model"
-    ),
-    "unpaired_inputs": _Refusal("the two inputs have different numbers of texts", "send as many texts in both"),
-    "unreadable_tensor": _Refusal("the tensor cannot be read", "compare the request with the example at /docs"),
-    "unusable_level": _Refusal("`level` cannot be used", "correct the query of the URL"),
-    "worker_fault": _Refusal("a worker thread failed", "restart the server; see its log for the cause", 503),
-    "wrong_method": _Refusal("this path does not support this method", "send another method", 405),
-}
-"""Code → message, what to do, status and headers of an error that always has the same."""
+@cache
+def _refusals() -> dict[str, _Refusal]:
+    """Return the refusals that always have the same message by their codes."""
+    rows = YAML(typ="safe").load(Path(__file__).with_name("refusals.yaml"))
+    return {code: _Refusal(**row) for code, row in rows.items()}
 
 
 def refused(
@@ -196,7 +95,7 @@ def refused(
     headers: Mapping[str, str] = NO_HEADERS,
 ) -> ApiError:
     """Return the `problem` of a code of the table, with more `headers`; `do` replaces what the table says."""
-    row = _REFUSALS[code]
+    row = _refusals()[code]
     return problem(
         row.status,
         code,

@@ -12,7 +12,7 @@ from clozeline.serving.http.dialects import Dialect, Dialects, Words
 from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.http.house_texts import EMBEDDING, embedded
 from clozeline.serving.http.openapi import OpenAPIDocument
-from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.http.operation import Call, JsonResponse, Operation
 from clozeline.serving.limits import MAX_BODY_BYTES
 from clozeline.serving.models import Catalogue
 from tests.make.apps import KEY, running, service_of
@@ -91,7 +91,6 @@ TOY = Dialect(
             result=dict[str, Any],
             ability=EMBEDDING,
             body=Shout,
-            examples={"one": Example("One word", {"say": "a"})},
             place=lambda number: "say",
         ),
     ),

@@ -20,7 +20,7 @@ from clozeline.records.package import ScoreFunction
 from clozeline.serving.asking import Reply
 from clozeline.serving.errors import check_known, refused
 from clozeline.serving.http import bodies
-from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.http.operation import Call, JsonResponse, Operation
 from clozeline.serving.loading import ServedModel
 from clozeline.serving.models import Ability
 from clozeline.serving.zero_shot import can_choose, choosing, tells_entailment
@@ -36,56 +36,14 @@ CLASSIFYING_PAIRS = Ability(
     expected="a classifier of pairs",
     do="start the server with a cross-encoder, or compare embeddings of texts with /similarity",
 )
-CLASSIFY_EXAMPLES = {
-    "one text": Example("The likeliest labels", {"inputs": "Apply a 2D convolution over the input."}),
-    "several": Example(
-        "Several texts, the best label of each",
-        {"inputs": ["Apply a 2D convolution over the input.", "Parse a date."], "parameters": {"top_k": 1}},
-    ),
-    "pair": Example(
-        "A pair of texts, for a model that reads pairs",
-        {"inputs": {"text": "How do I sort a list?", "text_pair": "Sort a list in place."}},
-        ability=CLASSIFYING_PAIRS,
-    ),
-}
 CHOOSING = Ability(
     OpenModel,  # type: ignore[type-abstract]  # isinstance takes any class
     has=can_choose,
     rank=lambda model: not tells_entailment(model),
 )
 """If no model is named, entailment models come first."""
-_LABELS = {"candidate_labels": ["list", "file"]}
-ZERO_SHOT_EXAMPLES = {
-    "two labels": Example("Two labels", {"inputs": "Open it for reading.", "parameters": _LABELS}),
-    "template": Example(
-        "A custom template",
-        {"inputs": "Open it for reading.", "parameters": {**_LABELS, "hypothesis_template": "Here a {} is used."}},
-    ),
-}
 TAGGING = Ability(Tagger)
-TAG_EXAMPLES = {
-    "one text": Example("The entities of a text", {"inputs": "Maria Lopez lives in Oslo."}),
-    "several": Example(
-        "Several texts, whole words",
-        {
-            "inputs": ["Maria Lopez lives in Oslo.", "Acme opens in Rome."],
-            "parameters": {"aggregation_strategy": "first"},
-        },
-    ),
-    "tokens": Example(
-        "Every token with its tag",
-        {"inputs": "Oslo.", "parameters": {"aggregation_strategy": "none", "ignore_labels": []}},
-    ),
-}
 ANSWERING = Ability(Answerer)
-_ASKED = {"question": "Where does Maria live?", "context": "Maria Lopez lives in Oslo. She works in Rome."}
-ANSWER_EXAMPLES = {
-    "one": Example("The best answer", {"inputs": _ASKED}),
-    "several": Example(
-        "Three answers, which may include no answer",
-        {"inputs": _ASKED, "parameters": {"top_k": 3, "handle_impossible_answer": True}},
-    ),
-}
 
 
 class Pair(StrictModel):
@@ -187,7 +145,7 @@ CLASSIFY = Operation(
     result=ClassifyResponse,
     ability=CLASSIFYING,
     body=ClassifyRequest,
-    examples=CLASSIFY_EXAMPLES,
+    needs={"pair": CLASSIFYING_PAIRS},
 )
 
 
@@ -248,7 +206,6 @@ ZERO_SHOT = Operation(
     result=list[LabelScore],
     ability=CHOOSING,
     body=ZeroShotRequest,
-    examples=ZERO_SHOT_EXAMPLES,
     place="inputs".format,
 )
 
@@ -309,7 +266,6 @@ TAG = Operation(
     result=TagResponse,
     ability=TAGGING,
     body=TagRequest,
-    examples=TAG_EXAMPLES,
 )
 
 
@@ -358,6 +314,5 @@ ANSWER = Operation(
     result=AnswerResponse,
     ability=ANSWERING,
     body=AnswerRequest,
-    examples=ANSWER_EXAMPLES,
     place="inputs.question".format,  # a context is never at fault: one of any length is read in windows
 )

@@ -21,24 +21,13 @@ from clozeline.inference.language import Embedder, Filled, OpenEncoder
 from clozeline.serving.asking import Reply
 from clozeline.serving.errors import refused
 from clozeline.serving.http import bodies
-from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.http.operation import Call, JsonResponse, Operation
 from clozeline.serving.loading import ServedModel
 from clozeline.serving.models import Ability
 
 DEFAULT_NUM_CANDIDATES = 5
 
 FILLING = Ability(OpenEncoder)
-FILL_MASK_EXAMPLES = {
-    "one mask": Example("The likeliest words", {"inputs": "Return the [MASK] of the list."}),
-    "targets": Example(
-        "Only some tokens compete",
-        {"inputs": "Return the [MASK] of the list.", "parameters": {"targets": ["a", "b"], "top_k": 2}},
-    ),
-    "several": Example(
-        "Several texts, several masks",
-        {"inputs": ["Return the [MASK] of the list.", "[MASK] a [MASK] to a file."], "parameters": {"top_k": 3}},
-    ),
-}
 Embedding = npt.NDArray[np.float32]
 EncodingFormat = Literal["float", "base64"]
 EMBEDDING = Ability(Embedder)
@@ -48,27 +37,10 @@ EmbedResponse = list[list[float]] | list[list[list[float]]]
 _LEVELS = ("text", "tokens")
 MAX_TOKEN_NUMBERS = 2**22
 """Largest number of numbers in an answer of `?level=tokens`: some 50 MB of JSON."""
-EMBED_EXAMPLES = {
-    "one text": Example("One text, one vector", {"inputs": "Sort a list in place."}),
-    "several": Example(
-        "Several texts; the end of a long text is cut off",
-        {"inputs": ["Sort a list in place.", "Open a file for reading."], "truncate": True},
-    ),
-}
 COMPLETING = Ability(Completer)
 CutBeginning = Annotated[
     bool, Field(description="Cut off the beginning of a text that is too long, instead of refusing the text.")
 ]
-COMPLETE_EXAMPLES = {
-    "greedy": Example("The likeliest continuation", {"inputs": "Return the number of"}),
-    "drawn": Example(
-        "Two texts, drawn with a seed",
-        {
-            "inputs": ["Return the number of", "Raise an"],
-            "parameters": {"max_new_tokens": 8, "temperature": 0.8, "top_p": 0.95, "seed": 1},
-        },
-    ),
-}
 
 
 class FillMaskRequest(StrictModel):
@@ -109,7 +81,6 @@ FILL_MASK = Operation(
     result=FillMaskResponse,
     ability=FILLING,
     body=FillMaskRequest,
-    examples=FILL_MASK_EXAMPLES,
 )
 
 
@@ -298,5 +269,4 @@ COMPLETE = Operation(
     result=CompleteResponse,
     ability=COMPLETING,
     body=CompleteRequest,
-    examples=COMPLETE_EXAMPLES,
 )

@@ -27,7 +27,7 @@ from clozeline.serving.http.bodies import MAX_TEXTS, NUMBER_TAG, TEXT_TAG, Texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING_PAIRS
 from clozeline.serving.http.house_texts import Mask
-from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.http.operation import Call, JsonResponse, Operation
 from clozeline.serving.models import ANY
 
 _PATH = "/invocations"
@@ -42,25 +42,6 @@ _CODES = {
     500: "INTERNAL_ERROR",
     503: "TEMPORARILY_UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
-}
-EXAMPLES = {
-    "inputs": Example("Texts", {"inputs": ["Return the [MASK] of the list."], "params": {"top_k": 2}}),
-    "instances": Example("Instances", {"instances": [{"text": "Open a file."}]}),
-    "dataframe_split": Example(
-        "A dataframe by columns and rows",
-        {"dataframe_split": {"columns": ["id", "text"], "data": [[1, "Open a file."], [2, "Sort a list."]]}},
-    ),
-    "dataframe_records": Example("A dataframe as a list of rows", {"dataframe_records": [{"text": "Open a file."}]}),
-    "pairs": Example(
-        "Pairs of texts, for a model that reads pairs",
-        {"instances": [{"text": "How do I sort a list?", "text_pair": "Sort a list in place."}]},
-        ability=CLASSIFYING_PAIRS,
-    ),
-    "answers": Example(
-        "Questions with their contexts, for a question-answering model",
-        {"instances": [{"question": "Where does Maria live?", "context": "Maria Lopez lives in Oslo."}]},
-        ability=ANSWERING,
-    ),
 }
 
 
@@ -258,7 +239,7 @@ MLFLOW = Dialect(
             result=InvocationsResponse,
             ability=ANY,
             body=InvocationsRequest,
-            examples=EXAMPLES,
+            needs={"pairs": CLASSIFYING_PAIRS, "answers": ANSWERING},
             place="rows[{}]".format,  # every format has rows
         ),
         Operation(

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version as version_of
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
@@ -26,7 +26,7 @@ from clozeline.serving.errors import check_known, refused
 from clozeline.serving.http import house_labels, house_texts, tensors
 from clozeline.serving.http.bodies import checked_texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
-from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.http.operation import Call, JsonResponse, Operation
 from clozeline.serving.http.status import Health, live, ready
 from clozeline.serving.http.tensors import Datatype
 from clozeline.serving.loading import LoadedModel
@@ -34,7 +34,6 @@ from clozeline.serving.models import ANY, no_such_model
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration")
 """Triton's names of its extensions; `TRITON` answers the last one."""
-_TEXTS = {"name": "text", "shape": [2], "datatype": "BYTES", "data": ["Sort a list.", "Open a file."]}
 _DATA_TYPES: Mapping[Datatype, str] = MappingProxyType(
     {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT64": "TYPE_INT64"}
 )
@@ -90,47 +89,6 @@ class ModelMetadata(BaseModel):
 class ModelReady(BaseModel):
     name: str
     ready: bool
-
-
-def _one(name: str, text: str) -> dict[str, Any]:
-    return {"name": name, "shape": [1], "datatype": "BYTES", "data": [text]}
-
-
-EXAMPLES = {
-    "texts": Example("Two texts", {"inputs": [_TEXTS]}),
-    "named": Example(
-        "Words for a mask",
-        {
-            "id": "1",
-            "parameters": {"top_k": 3},
-            "inputs": [_one("text", "Return the [MASK].") | {"shape": [1, 1], "data": [["Return the [MASK]."]]}],
-            "outputs": [{"name": "token"}, {"name": "score"}],
-        },
-        ability=house_texts.FILLING,
-    ),
-    "pairs": Example(
-        "Labels of a pair of texts, for a model that reads pairs",
-        {"inputs": [_one("text", "How do I sort a list?"), _one("text_pair", "Sort a list in place.")]},
-        ability=house_labels.CLASSIFYING_PAIRS,
-    ),
-    "entities": Example(
-        "The entities of a text, for a tagger",
-        {
-            "parameters": {"aggregation_strategy": "first"},
-            "inputs": [_one("text", "Maria Lopez lives in Oslo.")],
-            "outputs": [{"name": "entities"}],
-        },
-        ability=house_labels.TAGGING,
-    ),
-    "answers": Example(
-        "Answers from a context, for a question-answering model",
-        {
-            "parameters": {"top_k": 2, "handle_impossible_answer": True},
-            "inputs": [_one("question", "Where does Maria live?"), _one("context", "Maria Lopez lives in Oslo.")],
-        },
-        ability=house_labels.ANSWERING,
-    ),
-}
 
 
 async def server(call: Call) -> Response:
@@ -250,7 +208,12 @@ _INFER = Operation(
     result=InferResponse,
     ability=ANY,
     body=InferRequest,
-    examples=EXAMPLES,
+    needs={
+        "named": house_texts.FILLING,
+        "pairs": house_labels.CLASSIFYING_PAIRS,
+        "entities": house_labels.TAGGING,
+        "answers": house_labels.ANSWERING,
+    },
     read=tensors.read_tensors,
     place="inputs[0].data[{}]".format,
 )

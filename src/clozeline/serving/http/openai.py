@@ -13,7 +13,7 @@ from clozeline.serving.errors import ErrorDetail
 from clozeline.serving.http import house_texts
 from clozeline.serving.http.bodies import TEXT_TAG, TEXTS_TAG, Dimensions, inputs_kind, texts_of
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
-from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.http.operation import Call, JsonResponse, Operation
 from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY
 
@@ -30,37 +30,9 @@ _Stop = Annotated[
     ),
 ]
 _Zero = Annotated[float, Field(ge=0, le=0, description="Only 0 is supported.", strict=False)]
-COMPLETION_EXAMPLES = {
-    "greedy": Example(
-        "The likeliest continuation", {"model": "encoder", "prompt": "Return the number of", "temperature": 0}
-    ),
-    "drawn": Example(
-        "Two prompts, drawn with a seed",
-        {
-            "model": "encoder",
-            "prompt": ["Return the number of", "Raise an"],
-            "max_tokens": 8,
-            "temperature": 0.8,
-            "seed": 1,
-            "stop": ".",
-        },
-    ),
-}
 _EMBEDDINGS = "/v1/embeddings"
 _CODES = {"no_such_model": "model_not_found", "no_key": "invalid_api_key", "overloaded": "rate_limit_exceeded"}
 _TYPES = {429: "rate_limit_error"}
-EXAMPLES = {
-    "one text": Example("One text", {"model": "encoder", "input": "Sort a list in place."}),
-    "base64": Example(
-        "Several texts, 4 dimensions, as base64",
-        {
-            "model": "encoder",
-            "input": ["Sort a list in place.", "Open a file."],
-            "dimensions": 4,
-            "encoding_format": "base64",
-        },
-    ),
-}
 
 
 def _no_token_ids(given: Any) -> Any:
@@ -170,7 +142,6 @@ COMPLETIONS = Operation(
     result=Completions,
     ability=house_texts.COMPLETING,
     body=CompletionsRequest,
-    examples=COMPLETION_EXAMPLES,
     place="prompt[{}]".format,
 )
 
@@ -265,7 +236,6 @@ OPENAI = Dialect(
             result=EmbeddingList,
             ability=house_texts.EMBEDDING,
             body=EmbeddingsRequest,
-            examples=EXAMPLES,
             place="input[{}]".format,
         ),
         COMPLETIONS,

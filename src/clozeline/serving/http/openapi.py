@@ -3,21 +3,23 @@
 import re
 from collections.abc import Iterable, Mapping, Set
 from copy import deepcopy
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 from inspect import getdoc
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from ruamel.yaml import YAML
 
 from clozeline.serving.http.bodies import TimeoutMilliseconds
 from clozeline.serving.http.dialects import Dialects, Words
 from clozeline.serving.http.endpoint import TIMEOUT_HEADER
-from clozeline.serving.http.operation import Example, Operation
+from clozeline.serving.http.operation import Operation
 from clozeline.serving.loading import LoadedModel
-from clozeline.serving.models import ANY, Catalogue
+from clozeline.serving.models import ANY, Ability, Catalogue
 
 DESCRIPTION = """Your own encoder, served on an ordinary CPU.
 
@@ -150,10 +152,21 @@ def _operation(operation: Operation, words: Words, schemas: Mapping[_Part, Any])
     if description := getdoc(operation.answer):
         documented["description"] = description
     if operation.body:
-        examples = {name: {"summary": one.summary, "value": one.value} for name, one in operation.examples.items()}
-        content = {_JSON: {"schema": schemas[operation, "body"], "examples": examples}}
+        content = {_JSON: {"schema": schemas[operation, "body"], "examples": _examples_of(operation)}}
         documented["requestBody"] = {"required": True, "content": content}
     return documented
+
+
+def _examples_of(operation: Operation) -> dict[str, dict[str, Any]]:
+    """Return summary and body of each example. The server answers them: /docs shows them, and a test sends each."""
+    return _examples().get(operation.body.__name__, {}) if operation.body else {}
+
+
+@cache
+def _examples() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the examples by the class of the request."""
+    examples: dict[str, dict[str, dict[str, Any]]] = YAML(typ="safe").load(Path(__file__).with_name("examples.yaml"))
+    return examples
 
 
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
@@ -216,16 +229,15 @@ def _served(operation: Operation, whole: dict[str, Any], catalogue: Catalogue) -
 def answered_examples(operation: Operation, able: Iterable[LoadedModel]) -> dict[str, Any]:
     """Return the examples that a model of `able` answers, with its name where the body holds one."""
     examples = {}
-    takes_either = any(example.ability for example in operation.examples.values())
-    for name, example in operation.examples.items():
-        chosen = next((one for one in able if not takes_either or _asks(example, one)), None)
+    for name, example in _examples_of(operation).items():
+        chosen = next((one for one in able if not operation.needs or _answers(one, operation.needs.get(name))), None)
         if chosen:
-            named = {"model": chosen.identity.name} if "model" in example.value else {}
-            examples[name] = {"summary": example.summary, "value": example.value | named}
+            named = {"model": chosen.identity.name} if "model" in example["value"] else {}
+            examples[name] = example | {"value": example["value"] | named}
     return examples
 
 
-def _asks(example: Example, served: LoadedModel) -> bool:
-    if example.ability:
-        return example.ability.of(served) is not None
+def _answers(served: LoadedModel, needed: Ability[Any] | None) -> bool:
+    if needed:
+        return needed.of(served) is not None
     return served.model.pair_names(reads_pairs=served.model.manifest.reads_pairs) is None

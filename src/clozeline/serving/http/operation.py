@@ -141,16 +141,6 @@ class Call:
         return headers | {REQUEST_ID: request_id}
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """An example body that the server answers: /docs and the playground show it, and a test sends it."""
-
-    summary: str
-    value: dict[str, Any]
-    ability: Ability[Any] | None = None
-    """Ability that the answering model needs; None: any model of its path that reads single texts."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
     """GET of one path, or POST if it has a `body`."""
@@ -170,7 +160,9 @@ class Operation:
     ability: Ability[Any] | None = None
     """Ability that the answering model needs; None: no model is involved."""
     body: type[BaseModel] | None = None
-    examples: Mapping[str, Example] = field(default_factory=dict)
+    needs: Mapping[str, Ability[Any]] = field(default_factory=dict)
+    """Ability that the answering model needs for an example of this name in examples.yaml; for others any model of the
+    path that reads single texts will do."""
     read: Callable[[Headers, bytes], int] = read_json
     """Returns how many bytes of the body are its JSON. Raises ApiError: the body cannot be read."""
     place: Callable[[int], str] = "inputs[{}]".format

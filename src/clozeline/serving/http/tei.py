@@ -20,7 +20,7 @@ from clozeline.serving.errors import ErrorDetail, refused
 from clozeline.serving.http import bodies, house_texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.http.house_labels import CLASSIFYING, CLASSIFYING_PAIRS, classifier_of, labelled
-from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.http.operation import Call, JsonResponse, Operation
 from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY
 
@@ -30,29 +30,10 @@ RERANKING = replace(
     missing="scores the relevance of a text",
     expected="a classifier of pairs, with one score or a label such as `relevant`",
 )
-_RANKED = ["Open a file.", "Order the items."]
-_EXAMPLE = {"query": "How do I sort a list?", "texts": _RANKED, "return_text": True}
 _MAX_IDS = 65_536
 _Ids = Annotated[list[Annotated[int, Field(ge=0), fields.WHOLE]], Field(min_length=1, max_length=_MAX_IDS)]
-TOKENIZE_EXAMPLES = {
-    "one text": Example("One text", {"inputs": "Sort a list."}),
-    "several": Example(
-        "Several texts, without special tokens",
-        {"inputs": ["Sort a list.", "Open a file."], "add_special_tokens": False},
-    ),
-}
 _TYPES = {429: "Overloaded", 503: "Unhealthy"}
 _OneOrTwo = Annotated[list[fields.Text], Field(min_length=1, max_length=2)]
-PREDICT_EXAMPLES = {
-    "one text": Example("One text", {"inputs": "Parse a date."}),
-    "several": Example("Several texts", {"inputs": [["Parse a date."], ["Open a file."]]}),
-    "pair": Example(
-        "A pair of texts, for a model that reads pairs",
-        {"inputs": [["How do I sort a list?", "Sort a list in place."]]},
-        ability=CLASSIFYING_PAIRS,
-    ),
-}
-_COMPARED = {"source_sentence": "Sort a list.", "sentences": ["Order a list.", "Open a file."]}
 
 
 class RerankRequest(StrictModel):
@@ -93,7 +74,6 @@ RERANK = Operation(
     result=list[Rank],
     ability=RERANKING,
     body=RerankRequest,
-    examples={"two": Example("Two texts for a query", _EXAMPLE)},
     place="texts[{}]".format,
 )
 
@@ -159,7 +139,6 @@ TOKEN_OPERATIONS = (
         tells="model",
         result=list[list[Piece]],
         body=TokenizeRequest,
-        examples=TOKENIZE_EXAMPLES,
     ),
     Operation(
         path="/decode",
@@ -170,7 +149,6 @@ TOKEN_OPERATIONS = (
         tells="model",
         result=list[str],
         body=DecodeRequest,
-        examples={"one text": Example("One text", {"ids": [5, 6, 7]})},
     ),
 )
 
@@ -322,7 +300,6 @@ EMBED = Operation(
     result=house_texts.EmbedResponse,
     ability=house_texts.EMBEDDING,
     body=house_texts.EmbedRequest,
-    examples=house_texts.EMBED_EXAMPLES,
 )
 SIMILARITY = Operation(
     path="/similarity",
@@ -332,7 +309,6 @@ SIMILARITY = Operation(
     result=list[float],
     ability=house_texts.EMBEDDING,
     body=SimilarityRequest,
-    examples={"two": Example("One sentence and two others", {"inputs": _COMPARED})},
     place=lambda number: f"inputs.sentences[{number - 1}]" if number else "inputs.source_sentence",
 )
 EMBEDDINGS_INFERENCE = Dialect(
@@ -347,7 +323,7 @@ EMBEDDINGS_INFERENCE = Dialect(
             result=list[RawScore] | list[list[RawScore]],
             ability=CLASSIFYING,
             body=PredictRequest,
-            examples=PREDICT_EXAMPLES,
+            needs={"pair": CLASSIFYING_PAIRS},
         ),
         SIMILARITY,
         Operation(path="/info", answer=info, summary="The default model", result=Info),
