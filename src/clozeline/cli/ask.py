@@ -423,9 +423,8 @@ def _able_to_choose(place: str | None, precision: Literal["int8", "fp32"] | None
     model: OpenModel = opened(place, precision, OpenEncoder, Classifier)
     if not zero_shot.can_choose(model):
         raise ParamsError(
-            f"{place or 'the encoder'} cannot choose among labels that it was not trained on: it fills no masks, and "
-            f"has no label `entailment` of pairs (labels: {', '.join(model.manifest.labels) or 'none'})",
-            do="choose another --model, or use `clozeline classify` for the labels that a classifier was trained on",
+            f"{place or 'the encoder'} neither fills masks nor has a label `entailment`, so it takes no new labels",
+            do="choose another --model, or use `clozeline classify` for the labels of a classifier",
         )
     if multi_label and not zero_shot.tells_entailment(model):
         raise ParamsError(

@@ -141,8 +141,7 @@ def _in_fleet(sources: "list[ModelSource]", watch: float) -> "list[ModelSource]"
         given = "--watch 0" if watch == 0 else ", ".join(unfit or [source.place for source in sources])
         raise ParamsError(
             f"these models cannot change together with those of other servers: {given}",
-            do="name champions (models:/NAME@champion), beside folders and fixed versions, with a --watch above 0 and "
-            "no address of this server (--fleet takes none any more); or leave --fleet out",
+            do="name champions (models:/NAME@champion) with a --watch above 0, or leave --fleet out",
         )
     return [replace(source, is_in_fleet=source.is_champion) for source in sources]
 

@@ -119,10 +119,8 @@ def run_under_torchrun(stage: str, arguments: list[str], torchrun_arguments: str
         raise typer.Exit(_SIGNALLED + error.sigval) from error
     except RendezvousError as error:
         raise TransientError(
-            f'the machines that train together do not find each other: {TORCHRUN_VARIABLE}="{torchrun_arguments}": '
-            f"{error}",
-            do="start the same command on as many machines as --nnodes says, the one of --rdzv-endpoint first, and open"
-            " its port to the others",
+            f'the machines of {TORCHRUN_VARIABLE}="{torchrun_arguments}" do not find each other: {error}',
+            do="start this command on as many machines as --nnodes says, that of --rdzv-endpoint first",
         ) from error
 
 

@@ -127,8 +127,7 @@ def check_nodes(found: Sequence[NodeFacts], here: NodeFacts, shared: Path, store
         other = sorted(name for name in names if facts.versions.get(name) != here.versions.get(name))
         if other:
             raise ClusterError(
-                f"node {facts.node} has other versions than this machine: {_in_words(other, facts.versions)}, not"
-                f" {_in_words(other, here.versions)}",
+                f"node {facts.node} has {_in_words(other, facts.versions)}, here {_in_words(other, here.versions)}",
                 do="install the same Python, Clozeline and requirements.lock there, then start its raylet again",
             )
 
@@ -174,8 +173,7 @@ def unchecked_connection(address: str) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         raise ClusterError(
             f"the cluster at ray://{address} does not take this machine as a node: {str(error).strip()}",
-            do=f"run `ray start --address={address} --num-cpus=0` here (0: it sends tasks, and runs none), with the"
-            " same Ray, Python and token, then run again; docs/cluster.md has each step",
+            do=f"run `ray start --address={address} --num-cpus=0` here, with the same Ray and token (docs/cluster.md)",
         ) from error
     finally:
         signal.signal(signal.SIGTERM, on_term)  # Ray replaces it, and we end our children by it

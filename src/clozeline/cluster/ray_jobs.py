@@ -471,8 +471,7 @@ def placed_gang(address: str, shared: Path, size: GangSize) -> Iterator[Gang]:
         group = placement_group([bundle] * num_nodes, strategy="STRICT_SPREAD")
         if not group.wait(_PLACING_SECONDS):
             raise TransientError(
-                f"other work (`ray status`) had the nodes for {_PLACING_SECONDS:.0f} s; this training needs {needed}:"
-                f" {_in_words()}",
+                f"other work (`ray status`) keeps the nodes, and this training needs {needed}: {_in_words()}",
                 do="run the same command when that work is done, or lower --nnodes or --nproc-per-node",
             )
         yield Gang(group, size)

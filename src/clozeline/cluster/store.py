@@ -168,8 +168,7 @@ class SharedStore:
         folder = file.place.rpartition("/")[0]
         self.remove([f"{folder}/{RECORD}", file.place])
         raise ArtifactError(
-            f"{where}, which {file.task} wrote, is damaged or missing: node {socket.gethostname()} read {given}, not"
-            f" {file.size_bytes:,} bytes with sha256 {file.sha256[:16]}…",
+            f"{where} of {file.task} is damaged or missing: {given}, not {file.size_bytes:,} bytes",
             do=f"run the same command again: its record is removed, so {file.task} is done again",
         )
 
@@ -194,8 +193,7 @@ class SharedStore:
         except PermissionError as error:
             raise StorageError(
                 f"{self.url} refuses node {socket.gethostname()} to list, read, write or remove files: {error}",
-                do="give the user these rights; for s3://, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY here and "
-                "before `ray start` on each node",
+                do="grant these rights; set the keys of s3:// here, and on each node before `ray start`",
             ) from error
         except Exception as error:
             if isinstance(error, OSError) and error.errno in _OF_A_DISK:
@@ -254,6 +252,5 @@ def opened(url: str) -> tuple[Any, str]:
 def _no_url(url: str, fault: object) -> ParamsError:
     return ParamsError(
         f"{STORE} names no store: {url}: {fault}",
-        do=f"set {STORE} to s3://BUCKET/PREFIX or file:///FOLDER, or install the package of another protocol of fsspec;"
-        " unset it if every node has the project's folder",
+        do=f"set {STORE} to s3://BUCKET/PREFIX or file:///FOLDER; unset it if every node has the project's folder",
     )

@@ -114,8 +114,7 @@ def _check_parts(encoder: Any, params: ModelParams, ids: TokenIds) -> None:
     hidden_size = getattr(encoder, "hidden_size", None)
     if not (isinstance(encoder, nn.Module) and isinstance(hidden_size, int)):
         raise ParamsError(
-            f"`{params.family}` gives {type(encoder).__name__} with `hidden_size` {hidden_size}, not a torch.nn.Module"
-            " with an integer",
+            f"`{params.family}` is {type(encoder).__name__} with `hidden_size` {hidden_size}, no torch.nn.Module",
             do=_CONTRACT,
         )
     if not params.tie_word_embeddings:
@@ -151,8 +150,7 @@ def _check_answers(encoder: Any, params: ModelParams, ids: TokenIds) -> None:
     shape = tuple(getattr(batch, "shape", ()))
     if not isinstance(batch, Tensor) or shape != expected:
         raise ParamsError(
-            f"your own encoder returns {shape or type(batch).__name__} for 2 rows of {length} tokens,"
-            f" not hidden states of {expected}: rows, length, `hidden_size`",
+            f"your encoder gives {shape or type(batch).__name__} for 2 rows of {length} tokens, not {expected}",
             do=_CONTRACT,
         )
     if batch.is_meta:  # shapes without numbers, as in `clozeline plan`

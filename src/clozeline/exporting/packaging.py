@@ -238,8 +238,7 @@ def _proven_parity(trained: TrainedModel, graph: Path, inputs: tuple[str, ...], 
     difference = largest_difference(trained, graph, inputs)
     if not difference <= limit:
         raise GateError(
-            f"the ONNX graph of {trained.folder} does not compute what the model computes: outputs differ by"
-            f" {difference:.3g}, over {limit:g} (`max_parity_difference`)",
+            f"the ONNX graph of {trained.folder} differs by {difference:.3g} (`max_parity_difference` {limit:g})",
             do="try another `opset`; if that fails too, the export of this family is faulty: do not use it",
         )
     return difference

@@ -318,8 +318,7 @@ def _check_sizes(trained: TrainedModel) -> None:
     size_bytes = 4 * weight.numel()
     if size_bytes >= MAX_PROTOBUF_BYTES:
         raise ArtifactError(
-            f"{trained.folder}: {name} of {' x '.join(map(str, weight.shape))} has {size_bytes / 2**30:.2f} GiB in"
-            " fp32, and each tensor of an ONNX graph less than 2 GiB",
+            f"{trained.folder}: {name} ({' x '.join(map(str, weight.shape))}) exceeds a tensor of ONNX, 2 GiB",
             do="train with fewer tokens (`vocab_size`) or a smaller hidden size",
         )
 

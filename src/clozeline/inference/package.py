@@ -164,8 +164,7 @@ def load(
     graph = GRAPHS[precision or manifest.served]
     if graph not in manifest.files:
         raise ArtifactError(
-            f"{folder} has no {precision} graph, only {', '.join(manifest.precisions)}: none of {len(manifest.ladder)}"
-            f" INT8 schemes passed (`ladder` in {FILES.manifest})",
+            f"{folder} has no {precision} graph: no INT8 scheme of its `ladder` passed ({FILES.manifest})",
             do="leave the precision out to use fp32, or export again with other INT8 schemes",
         )
     weights = [data_file(graph)] if data_file(graph) in manifest.files else []

@@ -120,7 +120,6 @@ def _pairs_of(file: Path) -> Iterator[MinimalPair]:
                 yield MinimalPair.model_validate_json(line)
             except ValidationError as error:
                 raise DataError(
-                    f"{file}, line {number}: not a minimal pair, a JSON object with the strings"
-                    f" {', '.join(MinimalPair.model_fields)}: {line.strip()[:160]}",
+                    f"{file}, line {number} lacks {' or '.join(MinimalPair.model_fields)}: {line.strip()[:160]}",
                     do="correct or remove the line",
                 ) from error

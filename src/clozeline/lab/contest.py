@@ -79,15 +79,13 @@ def open_published(name: str, family: str | None = None, revision: str | None = 
         head = "mlm" if facts.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES else None
     if head is None:
         raise ArtifactError(
-            f"{name} holds a model that does not predict tokens: model_type {facts.get('model_type', 'none')},"
-            f" architecture {architecture}",
+            f"{name} ({facts.get('model_type', 'none')}, {architecture}) does not predict tokens",
             do="give a masked language model, or a causal one of a family that Clozeline trains",
         )
     model, missing = opened(checkpoint, checkpoint.config(), head)
     if missing:
         raise ArtifactError(
-            f"{name} was saved without the weights of a head that predicts tokens: {len(missing)} of them, such as"
-            f" {missing[0]}",
+            f"{name} lacks {len(missing)} weights of the head that predicts tokens, such as {missing[0]}",
             do="give a model that was pre-trained by masking, or pre-train this one further (`start`)",
         )
     return model.eval()

@@ -98,8 +98,7 @@ def refuse_champion(params: Params, what: str, do: str) -> None:
     """
     if params.pretrain.start == FROM_CHAMPION:
         raise ParamsError(
-            f"{what} does not continue from the live model (`pretrain.start`: {FROM_CHAMPION}): a release may replace"
-            " it meanwhile",
+            f"{what} cannot continue from the live model (`pretrain.start: {FROM_CHAMPION}`): a release may replace it",
             do=do,
         )
 
@@ -262,8 +261,7 @@ def _changes(typed: str, root: Path) -> Iterator[Change]:
 
 def _no_arm(typed: str, given: str) -> ParamsError:
     return ParamsError(
-        f"`{typed}` is no arm of an ablation ({given}): it takes KEY=VALUE, or files with params that differ, as in "
-        "configs/, as words in one argument; `params.yaml` is the arm without changes",
+        f"`{typed}` is no arm of an ablation ({given}): it takes files of params and KEY=VALUE in one argument",
         do="type for example `clozeline ablate params.yaml 'pretrain.masking.mask_rate=0.3 pretrain.steps=500'`",
     )
 
@@ -290,9 +288,8 @@ def _check_comparable(first: Arm, second: Arm) -> None:
     objectives = [one.pretrain.objective, other.pretrain.objective]
     if (objectives[0] == "clm") != (objectives[1] == "clm"):
         raise ParamsError(
-            f"the losses of these arms do not compare (`pretrain.objective`: {' and '.join(objectives)}): one predicts"
-            " a token from both sides, the other from one side",
-            do="ablate another key; fine-tuning figures compare such encoders (`clozeline run`, section `finetune`)",
+            f"losses do not compare between objectives ({' and '.join(objectives)}): they see other sides of a token",
+            do="ablate another key, or compare fine-tuning figures (`clozeline run`, section `finetune`)",
         )
 
 

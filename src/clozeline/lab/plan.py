@@ -154,15 +154,13 @@ def _fault(path: Path, fault: Any) -> ParamsError:
 def _check_keys(plan: SweepPlan, path: Path, params: Params) -> None:
     if wrong := [key for key in plan.space if key.partition(".")[0] != plan.stage]:
         raise ParamsError(
-            f"{path}: these keys do not change the figure `{plan.metric}` of stage `{plan.stage}`: {', '.join(wrong)}",
-            do=f"remove them, or choose another metric: {', '.join(get_args(Metric))}; `clozeline ablate` compares two"
-            " values of `tokenize`",
+            f"{path}: {', '.join(wrong)} cannot change the figure `{plan.metric}` of stage `{plan.stage}`",
+            do=f"remove them, choose another metric ({', '.join(get_args(Metric))}), or use `clozeline ablate`",
         )
     named = {key.split(".")[1] for key in plan.space if plan.task is not None}
     if len(named) > 1 or not named <= params.finetune.keys():
         raise ParamsError(
-            f"{path}: a sweep of fine-tuning tries keys of one task of params.yaml, not"
-            f" finetune.{', finetune.'.join(sorted(named))} (tasks: {', '.join(sorted(params.finetune)) or 'none'})",
+            f"{path}: a sweep tries one task of {', '.join(sorted(params.finetune))}, not {', '.join(sorted(named))}",
             do="write one sweep for each task",
         )
 

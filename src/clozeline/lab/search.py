@@ -211,8 +211,7 @@ class JudgedQueries:
                 gains.setdefault(query, {})[place_of[document]] = relevance
         if not gains:
             raise DataError(
-                f"{folder}: no query has a relevant document: {judgements.name} has no ids of the {len(texts):,}"
-                f" queries and {len(documents):,} documents with a score above 0",
+                f"{folder}: {judgements.name} has no score above 0 for these queries and documents",
                 do="check that the three files are of the same data set",
             )
         return cls([*documents], [*documents.values()], [*gains], [texts[query] for query in gains], [*gains.values()])

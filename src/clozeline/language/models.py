@@ -117,8 +117,7 @@ def load(folder: Path, family: str | None = None) -> LanguageModel:
     name = (facts.get("architectures") or ["no architecture"])[0]
     if name not in LANGUAGE_HEADS:
         raise ArtifactError(
-            f"{folder} holds a model of family {name}, not one of {', '.join(sorted(LANGUAGE_HEADS))}, nor an encoder"
-            " of your own",
+            f"{folder} holds a model of family {name}, not one of {', '.join(sorted(LANGUAGE_HEADS))} or of your own",
             do="pre-train one of them, or add a row for it to clozeline/encoder/families/",
         )
     head = LANGUAGE_HEADS[name]

@@ -149,11 +149,8 @@ def require_disk_space(root: Path, graph: Sequence[StageNode], params: Params) -
     needed, free = needed_bytes(root, graph, params), shutil.disk_usage(root).free
     if free < needed:
         raise StorageError(
-            f"the disk of {root} has too little room for this run: {free / _GB:.2f} GB are free, and the stages that"
-            f" have to run write about {needed / _GB:.2f} GB",
-            do="free space there (`clozeline gc` lists data that is no longer needed; delete nothing in .dvc/cache by"
-            " hand, which the lineage of released models needs), or move .dvc/cache to another disk, then `dvc cache"
-            " dir --local FOLDER`",
+            f"the disk of {root} has {free / _GB:.2f} GB free, and this run writes about {needed / _GB:.2f} GB",
+            do="run `clozeline gc` (released models need .dvc/cache), or `dvc cache dir --local FOLDER`",
         )
     if free < 2 * needed:
         get_run_logger().warning(

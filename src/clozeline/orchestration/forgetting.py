@@ -185,8 +185,7 @@ def forget(workspace: Workspace, text: str, max_characters: int, *, is_dry: bool
     """
     if (num_words := len(words_of(text))) < MIN_WORDS:
         raise DataError(
-            f"the text has {num_words} words, too few to be cut out of longer texts (at least {MIN_WORDS}):"
-            f" {text.strip()[:60]!r}",
+            f"{text.strip()[:60]!r} has {num_words} words, too few to cut out of texts (at least {MIN_WORDS})",
             do="give the whole document: `clozeline forget FILE`",
         )
     with ExitStack() as stack:

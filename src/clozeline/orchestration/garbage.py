@@ -55,10 +55,8 @@ def sweep_project(
             raise _nothing_known(address)
         if shared and nights.running_elsewhere:
             raise TransientError(
-                f"{', '.join(nights.running_elsewhere)} of another workspace is active, and may need what the shared"
-                " stores hold",
-                do="wait until it ends (if it was killed, the next run of its workspace closes it, or delete it in"
-                " MLflow: `clozeline ui`), or leave `--shared` out: then only this workspace's own stores are swept",
+                f"{', '.join(nights.running_elsewhere)} of another workspace is active, and may need shared data",
+                do="wait until it ends (or end it in `clozeline ui`), or leave `--shared` out",
             )
         locks = (*nights.locks, *(lock_of(version, publisher) for version in versions), own_lock(workspace.root))
         in_dvc = stack.enter_context(Stored.open(workspace.root, shared=shared)).without_old(locks, before)
@@ -82,8 +80,7 @@ def held_to_remove(workspace: Workspace) -> Iterator[None]:
         address = tracking_uri(workspace)
         if reason := deliver_waiting(workspace.outbox, address):
             raise TransientError(
-                f"MLflow at {address} did not take all records in {workspace.outbox}, which decide what is removed:"
-                f" {reason}",
+                f"MLflow at {address} lacks records of {workspace.outbox}, which decide what is removed: {reason}",
                 do="start it and the store of its files, or try again later; nothing was removed",
             )
         yield

@@ -117,8 +117,7 @@ def sentence_vectors(published: Published, hidden_size: int) -> SentenceVectors 
         raise ArtifactError(problem, do="import another model: its vectors leave the prompt's tokens out")
     if prompted.similarity_fn_name == "dot" and "Normalize" not in modules:
         raise ArtifactError(
-            f"{published.name} was trained for dot products of vectors (`similarity_fn_name: dot`) that the graph"
-            " normalizes to length 1",
+            f"{published.name} was trained for dot products (`similarity_fn_name`), the graph for cosines",
             do="import the model of the same family that was trained for cosines (often `…-cos-…`)",
         )
     default = prompted.default_prompt_name
@@ -138,8 +137,7 @@ def _pooling(published: Published, facts: Mapping[str, Any], hidden_size: int) -
     size = facts.get("word_embedding_dimension", facts.get("embedding_dimension", hidden_size))
     if len(on) != 1 or on[0] not in _MODES or size != hidden_size:
         raise ArtifactError(
-            f"{published.name} has {', '.join(on) or 'no pooling'} and vectors of {size} ({POOLING}), not one of"
-            f" {', '.join(_MODES)} and the hidden states' {hidden_size}",
+            f"{POOLING} of {published.name} says {on}, size {size}, not one of {', '.join(_MODES)} and {hidden_size}",
             do="correct the file if you know how the model was trained, or import another model",
         )
     return _MODES[on[0]]
@@ -248,8 +246,7 @@ def _check_weights(published: Published) -> None:
     needed, free = _BYTES_PER_WEIGHT_BYTE * size_bytes, available_bytes()
     if needed > free:
         raise ArtifactError(
-            f"{published.name} has {size_bytes / 1e9:.1f} GB of weights, to convert in {needed / 1e9:.1f} GB of memory;"
-            f" {free / 1e9:.1f} GB are available here",
+            f"{published.name} ({size_bytes / 1e9:.1f} GB) takes {needed / 1e9:.1f} GB of memory, not {free / 1e9:.1f}",
             do="import a smaller model, or import this one on a machine with more memory",
         )
 
@@ -310,8 +307,7 @@ def _check_case(published: Published, made: Tokenizer) -> None:
     capitals = [token for token in made.get_vocab() if _CAPITAL.fullmatch(token)]
     if is_lowered and not is_said and len(capitals) > made.get_vocab_size() / _MANY:
         raise ArtifactError(
-            f"{published.name} lowercases texts, so that it misses {len(capitals):,} words such as {min(capitals)}:"
-            f" {_SETTINGS} does not say `do_lower_case`",
+            f"{published.name} lowercases, so it misses {len(capitals):,} words ({min(capitals)})",
             do=f'write {{"do_lower_case": false}} into {_SETTINGS} of a copy, then import the copy',
         )
 

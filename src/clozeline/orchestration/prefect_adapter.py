@@ -228,8 +228,7 @@ def require_no_crash_loop() -> None:
     if crashes >= _MOST_CRASHES:
         raise ClozelineError(
             f"the last {crashes} runs crashed within {_WITHIN.total_seconds() / 3600:.0f} hours, so this one would too",
-            do="read work/logs and the worker's log, remove the cause (memory, disk, a machine that restarts), then"
-            " start a run by hand: `clozeline run`",
+            do="read work/logs and the worker's log, remove the cause, then start a run by hand: `clozeline run`",
         )
 
 

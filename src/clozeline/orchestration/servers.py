@@ -130,8 +130,7 @@ def _kept_password(workspace: Workspace, port: int) -> str:
         workspace.close_to_others()
     except PermissionError as error:
         raise ParamsError(
-            f"{workspace.work}, which holds the password of Prefect's server, belongs to another user and is open to"
-            " others",
+            f"others may write to {workspace.work}, which holds the password of Prefect's server and is not yours",
             do="start the server as its owner, or set PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD",
         ) from error
     file = workspace.prefect_password(port)
@@ -238,9 +237,7 @@ def answering_server() -> Iterator[SyncPrefectClient]:
             if error.response.status_code != 401:
                 raise
             raise ParamsError(
-                f"the Prefect server refuses the password: {client.api_url} (PREFECT_API_URL) is no server of this"
-                " project, or has another one",
-                do="`export PREFECT_API_AUTH_STRING=$(cat FILE)`; FILE is work/prefect-PORT.password of the project in"
-                " whose folder it was started",
+                f"the Prefect server at {client.api_url} (PREFECT_API_URL) refuses the password",
+                do="`export PREFECT_API_AUTH_STRING=$(cat FILE)`; FILE is work/prefect-PORT.password of its project",
             ) from error
         yield client

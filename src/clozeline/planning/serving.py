@@ -143,11 +143,8 @@ def _check_memory(name: str, config: Any) -> None:
         count = ParameterCount.of(_fresh(config))
     needed, free = _BYTES_PER_WEIGHT_BYTE * count.fp32_bytes, available_bytes()
     if needed > free:
-        weights = zip(("fp32", "fp16", "INT8"), (count.fp32_bytes, count.fp16_bytes, count.int8_bytes), strict=True)
-        sizes = ", ".join(f"{precision} {size / 1e9:.2f} GB" for precision, size in weights)
         raise ArtifactError(
-            f"{name} has {count.total:,} parameters ({sizes}); measuring it takes about {needed / 1e9:.0f} GB, and"
-            f" {free / 1e9:.1f} GB are available here",
+            f"{name} ({count.total:,} parameters) takes {needed / 1e9:.0f} GB to measure, not {free / 1e9:.1f}",
             do="measure it on a machine with more memory",
         )
 

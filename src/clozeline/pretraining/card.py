@@ -129,8 +129,7 @@ def check_export(model: OwnModel, work: Path) -> None:
     except Exception as error:  # torch's exporter has no narrower class for what it cannot trace
         raise ParamsError(
             f"your own encoder `{model.config.model_params.family}` cannot be exported to ONNX: {_reason(error)}",
-            do="torch.export must trace `forward` for any number of rows and any length: no Python branch that depends"
-            " on values, and only operations of ONNX; change it, or export nothing: `models: {}`",
+            do="let torch.export trace `forward`: no branch on values, only operations of ONNX; or set `models: {}`",
         ) from error
     finally:
         model.train(was_training)

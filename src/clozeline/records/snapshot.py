@@ -101,8 +101,7 @@ class Snapshot(Record):
             path = folder / file.object_name
             if not path.is_file() or path.stat().st_size != file.size_bytes:
                 raise ArtifactError(
-                    f"{folder} is not a complete snapshot: {file.name}: {path} is missing or not {file.size_bytes:,} "
-                    "bytes long",
+                    f"{folder} is not complete: {path} ({file.name}) is missing or not {file.size_bytes:,} bytes",
                     do=_TAKE_AGAIN,
                 )
         return snapshot
@@ -311,7 +310,6 @@ def _read_key(lock: Path) -> bytes:
     except (OSError, ValueError) as error:
         given = " ".join(str(error).split())
     raise ArtifactError(
-        f"{file} is not the key of {FORGOTTEN_LOCK}, {_KEY_BYTES} bytes in hex, so that its texts would come back:"
-        f" {given}",
-        do=f"copy {KEY_FILE} from the machine where `clozeline forget` ran, or from its backup; it is not in git",
+        f"{file} is not the key of {FORGOTTEN_LOCK}, {_KEY_BYTES} bytes in hex: {given}; its texts would come back",
+        do=f"copy {KEY_FILE} from the machine of `clozeline forget`, or from a backup; it is not in git",
     )

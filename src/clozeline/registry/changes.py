@@ -159,8 +159,7 @@ class ChangeList:
         if not any(entry.key == change.key for entry in changes.entries):
             last = changes.last
             raise ChampionChangedError(
-                f"the champion of {name} was changed by someone else: not version {change.before or 'none'} now, but"
-                f" {last or 'nothing that is recorded'}",
+                f"the champion of {name} is now {last or 'unrecorded'}, not {change.before or 'none'}",
                 do="look at it (`clozeline history`), then type the command again",
             )
 

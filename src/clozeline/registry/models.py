@@ -185,8 +185,7 @@ def check_registered(folder: Path, version: Registered) -> None:
     given = package_sha256(folder)
     if given != version.package_sha256:
         raise ArtifactError(
-            f"the files of {version} in {folder} are not those that were registered: package sha256 {given}, not"
-            f" {version.package_sha256 or 'known'} (tag {PACKAGE_SHA256})",
+            f"{folder} is not {version}: package sha256 {given}, not {version.package_sha256 or 'known'}",
             do="restore the files, or register them as a new version: `clozeline release`",
         )
     verify(folder, read_manifest(folder))

@@ -35,8 +35,7 @@ def signing_key() -> Path | None:
     if not Path(given).is_file():
         raise ParamsError(
             f"{SIGNING_KEY} names no file: {given}",
-            do=f"make a key (`ssh-keygen -t ed25519 -f {given}`), or unset {SIGNING_KEY} to release without a"
-            " signature",
+            do=f"make a key (`ssh-keygen -t ed25519 -f {given}`), or unset {SIGNING_KEY} to release unsigned",
         )
     return Path(given)
 

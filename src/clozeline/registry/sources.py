@@ -185,8 +185,7 @@ def _champions(task: Task) -> list[str]:
 def _no_model(verb: str, task: str) -> ArtifactError:
     return ArtifactError(
         f"there is no model to {verb}: no {DIST}/*/{FILES.manifest} ({task}), and no champion in the registry",
-        do="run `make run` (or `dvc repro`), which exports the models of `export.models` in params.yaml, or name a"
-        " model: a folder, or models:/NAME@ALIAS",
+        do="run `make run`, or name a model: a folder, or models:/NAME@ALIAS",
     )
 
 

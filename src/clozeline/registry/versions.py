@@ -33,8 +33,7 @@ _BY_HAND: Final = "the alias was moved in MLflow, without Clozeline"
 def nowhere_to_go(name: str, champion: Registered | None, asked: str) -> ArtifactError:
     return ArtifactError(
         f"{name} has no version to go back to (champion: {champion or 'none'}; asked for: {asked})",
-        do=f"name another version (`clozeline rollback {name} --to VERSION`); without one, release a second version"
-        " first (`clozeline run` after a change)",
+        do=f"name one (`clozeline rollback {name} --to VERSION`), or release a second version first",
     )
 
 

@@ -190,7 +190,6 @@ def check_same_task(before: LoadedModel, after: LoadedModel) -> None:
     given, expected = after.model.manifest.task, before.model.manifest.task
     if given != expected:
         raise ArtifactError(
-            f"version {after.identity.version} of {after.identity.name} has another task: {given}, not {expected} as"
-            f" version {before.identity.version}",
+            f"version {after.identity.version} of {after.identity.name} has another task: {given}, not {expected}",
             do="register it under another name, or restart the server to serve it under this name",
         )

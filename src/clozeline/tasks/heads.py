@@ -297,8 +297,7 @@ def build_entailer(folder: Path) -> TaskModel:
     is_classifier = any(name.endswith(_CLASSIFIER) for name in names)
     if not (is_classifier and sum(map(_is_entailment, labels)) == 1):
         raise ArtifactError(
-            f"`entailment.model` must classify pairs, with one label `entailment`, not {', '.join(labels) or 'none'}"
-            f" (architectures: {', '.join(names) or 'none'})",
+            f"`entailment.model` has no single label `entailment`: {', '.join(labels) or 'none'} ({', '.join(names)})",
             do="name another model, or fine-tune one (`kind: classification` with `second_field`, as in preset mnli)",
         )
     return build(folder, "text-classification", 0, {})

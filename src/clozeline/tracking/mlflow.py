@@ -184,10 +184,8 @@ def _require_sound(database: Path) -> None:
         verdict = str(error)
     if verdict != "ok":
         raise ArtifactError(
-            f"MLflow's database {database} of {database.stat().st_size:,} bytes is damaged (a full disk or a cut copy"
-            f" leaves a part of it); SQLite says: {verdict}",
-            do=f"restore it from a copy; or run `mv {database.name} {database.name}.damaged` in {database.parent}:"
-            " the next command creates a new database, without the runs and versions of this one",
+            f"MLflow's database {database} ({database.stat().st_size:,} bytes) is damaged, SQLite says: {verdict}",
+            do=f"restore it; or rename {database.name}: the next command makes a new one, without its runs",
         )
 
 

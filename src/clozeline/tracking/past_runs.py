@@ -195,8 +195,7 @@ def _locks(runs: Iterable[Run], tracking_uri: str) -> Iterator[Lock]:
         lock = lock_of(run, tracking_uri)
         if lock is None:
             raise ArtifactError(
-                f"the dvc.lock of a night that is kept is gone or damaged, so the data of that night are not known: it"
-                f" was stored with run {run.info.run_name} at {run.info.artifact_uri}",
+                f"the dvc.lock of a kept night is gone or damaged: run {run.info.run_name} at {run.info.artifact_uri}",
                 do="restore it; or delete that run in MLflow (`clozeline ui`), and its data can be removed, too",
             )
         yield lock

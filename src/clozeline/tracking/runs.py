@@ -132,8 +132,7 @@ def deliver_waiting(folder: Path, tracking_uri: str) -> str:
     delivery = Delivery(outbox, tracking_uri)
     if delivery.deliver() == "no answer":
         raise TransientError(
-            f"MLflow at {tracking_uri} does not answer, and the records of earlier runs in {folder} wait for it:"
-            f" {delivery.reason}",
+            f"MLflow at {tracking_uri} does not answer, and records in {folder} wait for it: {delivery.reason}",
             do="start it; the next run delivers the records",
         )
     return delivery.reason if delivery.is_waiting else ""

@@ -194,8 +194,7 @@ class Loop(Generic[Inputs]):
         first_step = int(processes.of_the_first(own_step))
         if processes.any(own_step != first_step):
             raise ArtifactError(
-                f"processes that train together would resume from different steps: {own_step:,} here, in"
-                f" {self.checkpoints.folder}, {first_step:,} in the first process",
+                f"processes resume from different steps: {own_step:,} here, {first_step:,} in the first",
                 do=f"share {self.checkpoints.folder.parent} at one path, or remove it from all machines",
             )
         return saved

@@ -144,8 +144,7 @@ def refuse_own_outputs(named: Mapping[str, str | None], outs: Iterable[str | Pat
         if any(place.is_relative_to(folder) for folder in folders):
             raise ParamsError(
                 f"`{key}: {name}` is an output of this project, which DVC deletes before the stage that writes it runs",
-                do=f"copy the model, for example `cp -r {name} my-start`, and set `{key}: my-start`; to train the "
-                "released encoder further, `start: champion` is enough",
+                do=f"set `{key}` to a copy (`cp -r {name} my-start`); the released encoder is `start: champion`",
             )
 
 

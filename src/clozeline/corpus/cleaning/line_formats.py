@@ -137,8 +137,7 @@ def _joined(lines: Iterable[str], opened: OpenFile) -> str:
             per = opened.reading.one_document_per
             raise DataError(
                 f"{opened.name}: a {per} is longer than {_MAX_DOCUMENT_CHARACTERS:,} characters",
-                do="set `source.one_document_per` to line (or paragraph): memory has to hold several copies of a"
-                " document",
+                do="set `source.one_document_per` to line (or paragraph): a document has to fit into memory",
             )
     return "".join(joined)
 

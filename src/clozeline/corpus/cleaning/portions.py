@@ -274,8 +274,7 @@ def open_snapshot(folder: Path, params: SourceParams, *, quarantines: bool = Fal
     snapshot = Snapshot.of_folder(folder)
     if (snapshot.kind, snapshot.place) != (params.kind, params.place):
         raise ArtifactError(
-            f"{folder} is a snapshot of another source: of {snapshot.place} (kind {snapshot.kind}), not of"
-            f" {params.place} ({params.kind})",
+            f"{folder} is a snapshot of {snapshot.place} ({snapshot.kind}), not of {params.place} ({params.kind})",
             do="run stage snapshot again (`dvc repro -f snapshot`), or correct `source.kind`",
         )
     label = {"hub": snapshot.place, "sql": "sql"}.get(snapshot.kind)

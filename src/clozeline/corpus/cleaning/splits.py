@@ -196,7 +196,6 @@ def check_sides(decision: SplitDecision, shares: SplitShares, origin: str) -> No
     for side, share in wanted.items():
         if share > 0 and not num_kept_by_side[side]:
             raise DataError(
-                f"{origin}: too little text to split: `{SPLITS[side]}`, {share:g} of {num_texts} texts in {num_groups}"
-                f" groups of similar ones, is empty; at least {int(np.ceil(3 / share))} dissimilar texts are needed",
-                do="add text, or raise its share; if one text file holds many texts, see `source.one_document_per`",
+                f"{origin}: `{SPLITS[side]}`, {share:g} of {num_texts} texts in {num_groups} groups, is empty",
+                do=f"add {int(np.ceil(3 / share))} dissimilar texts, raise its share, or see `source.one_document_per`",
             )

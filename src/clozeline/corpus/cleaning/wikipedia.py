@@ -262,8 +262,7 @@ def _pages_of(pieces: Iterator[bytes], file: RawFile, where: str) -> Iterator[Wi
             raise ElementTree.ParseError("XML without a <page>")
     except ElementTree.ParseError as error:
         raise DataError(
-            f"{file.path}: not a complete MediaWiki dump (pages-articles, compressed or not): {error}, after"
-            f" {num_pages} pages{where}",
+            f"{file.path} is no complete MediaWiki dump (pages-articles): {error}, after {num_pages} pages{where}",
             do="download the dump again, or choose another `source.kind`",
         ) from error
 

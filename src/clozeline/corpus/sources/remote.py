@@ -211,8 +211,7 @@ def _keep(system: Any, file: _RemoteFile, store: SnapshotStore, url: str) -> Sna
         is_cut = file.size_bytes is not None and beside.stat().st_size != file.size_bytes
         if is_cut or after != file:
             raise TransientError(
-                f"{url}: {file.name} changed while it was read: it had {file.size_bytes} bytes before,"
-                f" {after.size_bytes} afterwards, and {beside.stat().st_size} were read",
+                f"{url}: {file.name} of {file.size_bytes} bytes changed to {after.size_bytes} while it was read",
                 do="run again when the upload is complete; the last snapshot is unchanged",
             )
         return store.keep(file.name, beside).model_copy(update={"revision": file.revision})
@@ -250,8 +249,7 @@ def _named(url: str, error: Exception) -> Exception:
     if isinstance(error, PermissionError) or status in _REFUSED or type(error).__name__ == "NoCredentialsError":
         return DataError(
             f"{url}: the server refuses access: {reason}",
-            do=f"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3://) or {AUTHORIZATION} (https://) in the "
-            "environment; the last snapshot is unchanged",
+            do=f"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3://) or {AUTHORIZATION} (https://)",
         )
     if isinstance(error, FileNotFoundError) or status in _NOT_FOUND:
         return DataError(

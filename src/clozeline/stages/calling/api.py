@@ -287,8 +287,7 @@ def _own_folder(folder: Path) -> Path:
     is_empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     if not is_run and not is_empty:
         raise ParamsError(
-            f"{folder} is no folder of a run, but holds "
-            + ("a project with a dvc.yaml" if (folder / "dvc.yaml").exists() else "other files"),
+            f"{folder} holds a project or other files, and is no folder of a run",
             do='choose an empty or new one: `pretrain(texts, config, folder="my-run")`; in a project: `clozeline run`',
         )
     folder.mkdir(parents=True, exist_ok=True)

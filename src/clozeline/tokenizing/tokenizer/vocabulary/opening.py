@@ -147,7 +147,5 @@ def vocabulary_of(name: str, revision: str | None) -> Mapping[str, int]:
 def _not_a_tokenizer(name: str, given: str) -> DataError:
     return DataError(
         f"tokenizer `{name}` cannot be used: {given}",
-        do="set `existing` to a folder or hub name with a tokenizer.json or the files of a vocabulary, or train one"
-        " with `algorithm: wordpiece`; to convert a SentencePiece model, run where sentencepiece is installed: "
-        f'`AutoTokenizer.from_pretrained("{name}").save_pretrained("FOLDER")`',
+        do="set `existing` to a folder or hub name with a tokenizer.json, or train one (docs/pretraining.md)",
     )
