@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from clozeline.params.project import Params
 from clozeline.params.reading import with_defaults
 from clozeline.tasks.kinds import KINDS
-from tests.house.test_rooms import PROJECT, SOURCES, messages_in
+from tests.house.test_rooms import PACKAGE, PROJECT, SOURCES, messages_in
 
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (PROJECT / "docs").glob("*.md")))
@@ -148,7 +148,8 @@ def test_every_image_is_small_and_used(image: Path) -> None:
 
 
 def test_the_messages_quoted_in_troubleshooting_exist_in_the_code() -> None:
-    code = "\n".join(text for file in SOURCES for text in messages_in(file))
+    refusals = PACKAGE / "serving" / "refusals.yaml"
+    code = "\n".join([*(text for file in SOURCES for text in messages_in(file)), refusals.read_text(encoding="utf-8")])
     quoted = re.findall("“(.+?)”", page("docs/troubleshooting.md"))
     assert len(quoted) > 40
     fragments = {part.strip() for message in quoted for part in message.split("…")}

@@ -24,7 +24,7 @@ AT_MOST = {
     "files": 314,
     "code lines": 43_330,
     "code tokens": 411_680,
-    "lines in other languages": 1_633,
+    "lines in other languages": 1_931,
     "imports, % of the code lines": 10.4,
     "files below 60 code lines": 22,
     "tiny private functions used once": 90,

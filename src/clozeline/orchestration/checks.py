@@ -149,7 +149,7 @@ def require_disk_space(root: Path, graph: Sequence[StageNode], params: Params) -
     needed, free = needed_bytes(root, graph, params), shutil.disk_usage(root).free
     if free < needed:
         raise StorageError(
-            f"the disk of {root} has {free / _GB:.2f} GB free, and this run writes about {needed / _GB:.2f} GB",
+            f"{root} has too little room for this run: {free / _GB:.2f} GB free, some {needed / _GB:.2f} to write",
             do="run `clozeline gc` (released models need .dvc/cache), or `dvc cache dir --local FOLDER`",
         )
     if free < 2 * needed:

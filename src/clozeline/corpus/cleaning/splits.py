@@ -196,6 +196,6 @@ def check_sides(decision: SplitDecision, shares: SplitShares, origin: str) -> No
     for side, share in wanted.items():
         if share > 0 and not num_kept_by_side[side]:
             raise DataError(
-                f"{origin}: `{SPLITS[side]}`, {share:g} of {num_texts} texts in {num_groups} groups, is empty",
+                f"{origin}: too little text to split: `{SPLITS[side]}` of {num_texts} texts in {num_groups} groups",
                 do=f"add {int(np.ceil(3 / share))} dissimilar texts, raise its share, or see `source.one_document_per`",
             )
