@@ -154,8 +154,6 @@ HUGGING_FACE = Dialect(
             _pipeline("zero-shot-classification-lists", ZERO_SHOT),
             answer=zero_shot_lists,
             name="zero_shot_lists",
-            summary="Zero-shot classification, in the form that huggingface_hub before 1.0 reads",
-            result_description="The labels, best first, and their probabilities",
             result=ZeroShotLists,
         ),
     ),

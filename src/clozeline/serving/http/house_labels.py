@@ -82,6 +82,11 @@ ClassifyResponse = list[list[LabelScore]]
 
 
 async def classify(call: Call, body: ClassifyRequest) -> Response:
+    """Classify texts or pairs of texts.
+
+    Returns:
+        The likeliest labels of each text, best first.
+    """
     given = _given_in(body.inputs)
     served = classifier_of(call, given, body.model)
     asked = body.parameters or fields.ClassifyParameters()
@@ -140,8 +145,6 @@ def _given_in(inputs: str | Pair | Sequence[str | Pair]) -> list[Given]:
 CLASSIFY = Operation(
     path="/classify",
     answer=classify,
-    summary="Classify texts or pairs of texts",
-    result_description="The likeliest labels of each text, best first",
     result=ClassifyResponse,
     ability=CLASSIFYING,
     body=ClassifyRequest,
@@ -165,12 +168,23 @@ class ZeroShotLists(BaseModel):
 
 
 async def zero_shot(call: Call, body: ZeroShotRequest) -> Response:
-    """Chooses by entailment if a served model was trained on it, otherwise by filling the template with an encoder."""
+    """Classify a text by labels of your own, without training.
+
+    Chooses by entailment if a served model was trained on it, otherwise by filling the template with an encoder.
+
+    Returns:
+        The labels with their probabilities, best first.
+    """
     reply = await _scores(call, body)
     return JsonResponse(reply.answers, headers=reply.headers)
 
 
 async def zero_shot_lists(call: Call, body: ZeroShotRequest) -> Response:
+    """Zero-shot classification, in the form that huggingface_hub before 1.0 reads.
+
+    Returns:
+        The labels, best first, and their probabilities.
+    """
     reply = await _scores(call, body)
     labels, scores = [one.label for one in reply.answers], [one.score for one in reply.answers]
     answer = ZeroShotLists(sequence=body.inputs, labels=labels, scores=scores)
@@ -201,8 +215,6 @@ async def _scores(call: Call, body: ZeroShotRequest) -> Reply[list[LabelScore]]:
 ZERO_SHOT = Operation(
     path="/zero-shot",
     answer=zero_shot,
-    summary="Classify a text by labels of your own, without training",
-    result_description="The labels with their probabilities, best first",
     result=list[LabelScore],
     ability=CHOOSING,
     body=ZeroShotRequest,
@@ -229,7 +241,13 @@ TagResponse = Tagged | list[Tagged]
 
 
 async def tag(call: Call, body: TagRequest) -> Response:
-    """A text that is too long for the model is read in overlapping windows and is never cut."""
+    """Find the entities of a text.
+
+    A text that is too long for the model is read in overlapping windows and is never cut.
+
+    Returns:
+        The entities of the text, in order; a list for each of several texts.
+    """
     served = call.served(TAGGING, body.model)
     wanted = body.parameters or fields.TagParameters()
     reply = await tagged(call, served, bodies.texts_of(body.inputs), wanted, wanted.ignore_labels)
@@ -258,15 +276,7 @@ async def tagged(
     return reply
 
 
-TAG = Operation(
-    path="/tag",
-    answer=tag,
-    summary="Find the entities of a text",
-    result_description="The entities of the text, in order; a list for each of several texts",
-    result=TagResponse,
-    ability=TAGGING,
-    body=TagRequest,
-)
+TAG = Operation(path="/tag", answer=tag, result=TagResponse, ability=TAGGING, body=TagRequest)
 
 
 class QuestionInputs(StrictModel):
@@ -285,7 +295,13 @@ AnswerResponse = Answer | list[Answer]
 
 
 async def answer(call: Call, body: AnswerRequest) -> Response:
-    """A context that is too long for the model is read in overlapping windows and is never cut."""
+    """Answer a question from a context.
+
+    A context that is too long for the model is read in overlapping windows and is never cut.
+
+    Returns:
+        The best answer, a span of the context, or a list if `top_k` is above 1.
+    """
     served = call.served(ANSWERING, body.model)
     wanted = body.parameters or fields.AnswerParameters()
     top_k = wanted.top_k or 1
@@ -309,8 +325,6 @@ async def answered(
 ANSWER = Operation(
     path="/answer",
     answer=answer,
-    summary="Answer a question from a context",
-    result_description="The best answer, a span of the context, or a list if `top_k` is above 1",
     result=AnswerResponse,
     ability=ANSWERING,
     body=AnswerRequest,

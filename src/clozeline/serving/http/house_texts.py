@@ -57,6 +57,11 @@ several masks gets a list of candidates for each mask."""
 
 
 async def fill_mask(call: Call, body: FillMaskRequest) -> Response:
+    """Fill the masks of a text.
+
+    Returns:
+        Candidates for each mask, best first; one text or a list, as in the request.
+    """
     served = call.served(FILLING, body.model)
     texts = served.model.with_own_masks(bodies.texts_of(body.inputs))
     asked = body.parameters or fields.FillMaskParameters()
@@ -74,13 +79,7 @@ async def fill_mask(call: Call, body: FillMaskRequest) -> Response:
 
 
 FILL_MASK = Operation(
-    path="/fill-mask",
-    answer=fill_mask,
-    summary="Fill the masks of a text",
-    result_description="Candidates for each mask, best first; one text or a list, as in the request",
-    result=FillMaskResponse,
-    ability=FILLING,
-    body=FillMaskRequest,
+    path="/fill-mask", answer=fill_mask, result=FillMaskResponse, ability=FILLING, body=FillMaskRequest
 )
 
 
@@ -98,7 +97,13 @@ class EmbedRequest(StrictModel):
 
 
 async def embed(call: Call, body: EmbedRequest) -> Response:
-    """`?level=tokens` gives the last hidden states of each text, special tokens included and not normalized."""
+    """Embed texts as vectors of length 1.
+
+    `?level=tokens` gives the last hidden states of each text, special tokens included and not normalized.
+
+    Returns:
+        One vector for each text.
+    """
     served = call.served(EMBEDDING, body.model)
     if _level(call, body) == "tokens":
         return await _of_tokens(call, served, body)
@@ -235,6 +240,11 @@ CompleteResponse = Generated | list[Generated]
 
 
 async def complete(call: Call, body: CompleteRequest) -> Response:
+    """Continue a text.
+
+    Returns:
+        The continuation; one text or a list, as in the request.
+    """
     served = call.served(COMPLETING, body.model)
     texts, wanted = bodies.texts_of(body.inputs), body.parameters or fields.CompleteParameters()
     reply = await continued(call, served, texts, _decoding(wanted), truncate=body.truncate)
@@ -262,11 +272,5 @@ async def continued(
 
 
 COMPLETE = Operation(
-    path="/complete",
-    answer=complete,
-    summary="Continue a text",
-    result_description="The continuation; one text or a list, as in the request",
-    result=CompleteResponse,
-    ability=COMPLETING,
-    body=CompleteRequest,
+    path="/complete", answer=complete, result=CompleteResponse, ability=COMPLETING, body=CompleteRequest
 )

@@ -207,6 +207,11 @@ class MlflowError(ErrorBody):
 
 
 async def invocations(call: Call, body: InvocationsRequest) -> Response:
+    """Run a model, as on MLflow's scoring server.
+
+    Returns:
+        A record for each text.
+    """
     (shape,) = (shape for shape in _SHAPES if getattr(body, shape) is not None)
     sent = Sent(shape, getattr(body, shape))
     params = body.params or fields.InvocationParams()
@@ -221,6 +226,7 @@ async def invocations(call: Call, body: InvocationsRequest) -> Response:
 
 
 async def mlflow_version(call: Call) -> Response:
+    """Version of MLflow, whose protocol this is."""
     return PlainTextResponse(version("mlflow"))
 
 
@@ -234,20 +240,13 @@ MLFLOW = Dialect(
         Operation(
             path=_PATH,
             answer=invocations,
-            summary="Run a model, as on MLflow's scoring server",
-            result_description="A record for each text",
             result=InvocationsResponse,
             ability=ANY,
             body=InvocationsRequest,
             needs={"pairs": CLASSIFYING_PAIRS, "answers": ANSWERING},
             place="rows[{}]".format,  # every format has rows
         ),
-        Operation(
-            path="/version",
-            answer=mlflow_version,
-            summary="Version of MLflow, whose protocol this is",
-            result=PlainTextResponse.media_type,
-        ),
+        Operation(path="/version", answer=mlflow_version, result=PlainTextResponse.media_type),
     ),
     tag="MLflow",
 )

@@ -92,20 +92,36 @@ class ModelReady(BaseModel):
 
 
 async def server(call: Call) -> Response:
+    """Name, version and extensions of the server."""
     return JsonResponse({"name": "clozeline", "version": version_of("clozeline"), "extensions": EXTENSIONS})
 
 
 async def metadata(call: Call) -> Response:
+    """Inputs and outputs of a model.
+
+    Returns:
+        Name, version, inputs and outputs of the model.
+    """
     served = named(call)
     return JsonResponse(metadata_of(served).model_dump(), headers=served.identity.headers)
 
 
 async def model_ready(call: Call) -> Response:
+    """Is the model loaded?
+
+    Returns:
+        The model is loaded.
+    """
     served = named(call)
     return JsonResponse({"name": call.request.path_params["model"], "ready": True}, headers=served.identity.headers)
 
 
 async def infer(call: Call, body: InferRequest) -> Response:
+    """Run a model.
+
+    Returns:
+        The requested outputs.
+    """
     served = named(call)
     manifest = served.model.manifest
     kind = tensors.answers_of(manifest)
@@ -184,27 +200,11 @@ def metadata_of(served: LoadedModel) -> ModelMetadata:
     )
 
 
-_METADATA = Operation(
-    path="/v2/models/{model}",
-    answer=metadata,
-    summary="Inputs and outputs of a model",
-    result_description="Name, version, inputs and outputs of the model",
-    tells="model",
-    result=ModelMetadata,
-)
-_READY = replace(
-    _METADATA,
-    path="/v2/models/{model}/ready",
-    answer=model_ready,
-    summary="Is the model loaded?",
-    result_description="The model is loaded",
-    result=ModelReady,
-)
+_METADATA = Operation(path="/v2/models/{model}", answer=metadata, tells="model", result=ModelMetadata)
+_READY = replace(_METADATA, path="/v2/models/{model}/ready", answer=model_ready, result=ModelReady)
 _INFER = Operation(
     path="/v2/models/{model}/infer",
     answer=infer,
-    summary="Run a model",
-    result_description="The requested outputs",
     result=InferResponse,
     ability=ANY,
     body=InferRequest,
@@ -227,9 +227,7 @@ def of_version(asked: Operation, name: str) -> Operation:
 INFERENCE_PROTOCOL = Dialect(
     Words(InferenceProtocolError, lambda status, detail: InferenceProtocolError(error=sentence(detail)), unusable=400),
     (
-        Operation(
-            path="/v2", answer=server, summary="Name, version and extensions of the server", result=ServerMetadata
-        ),
+        Operation(path="/v2", answer=server, result=ServerMetadata),
         Operation(path="/v2/health/live", answer=live, summary="Same as /health/live", result=Health),
         Operation(path="/v2/health/ready", answer=ready, summary="Same as /health/ready", result=Health),
         _METADATA,
@@ -259,6 +257,11 @@ class ModelConfiguration(BaseModel):
 
 
 async def configuration(call: Call) -> Response:
+    """Configuration of a model, in Triton's form.
+
+    Returns:
+        Inputs and outputs of the model.
+    """
     served = named(call)
     metadata = metadata_of(served)
     inputs, outputs = (
@@ -273,12 +276,7 @@ async def configuration(call: Call) -> Response:
 
 
 _CONFIGURATION = Operation(
-    path="/v2/models/{model}/config",
-    answer=configuration,
-    summary="Configuration of a model, in Triton's form",
-    result_description="Inputs and outputs of the model",
-    tells="model",
-    result=ModelConfiguration,
+    path="/v2/models/{model}/config", answer=configuration, tells="model", result=ModelConfiguration
 )
 TRITON = replace(
     INFERENCE_PROTOCOL,

@@ -115,6 +115,11 @@ class Completions(BaseModel):
 
 
 async def completions(call: Call, body: CompletionsRequest) -> Response:
+    """Continue texts, in the form of OpenAI's API.
+
+    Returns:
+        One continuation for each text.
+    """
     served = call.served(house_texts.COMPLETING, body.model, listed=LIST)
     texts = texts_of(body.prompt)
     reply = await house_texts.continued(call, served, texts, body.decoding, truncate=body.truncate)
@@ -137,8 +142,6 @@ async def completions(call: Call, body: CompletionsRequest) -> Response:
 COMPLETIONS = Operation(
     path="/v1/completions",
     answer=completions,
-    summary="Continue texts, in the form of OpenAI's API",
-    result_description="One continuation for each text",
     result=Completions,
     ability=house_texts.COMPLETING,
     body=CompletionsRequest,
@@ -201,6 +204,11 @@ class OpenAIModelList(BaseModel):
 
 
 async def embeddings(call: Call, body: EmbeddingsRequest) -> Response:
+    """Embed texts, in the form of OpenAI's API.
+
+    Returns:
+        One vector of length 1 for each text.
+    """
     served = call.served(house_texts.EMBEDDING, body.model, listed=LIST)
     reply = await house_texts.embedded(
         call, served, texts_of(body.input), dimensions=body.dimensions, truncate=body.truncate
@@ -213,10 +221,16 @@ async def embeddings(call: Call, body: EmbeddingsRequest) -> Response:
 
 
 async def models(call: Call) -> Response:
+    """The served models."""
     return JsonResponse({"object": "list", "data": [_card(served) for served in call.models]})
 
 
 async def model(call: Call) -> Response:
+    """One model.
+
+    Returns:
+        The model.
+    """
     found = call.served(ANY, call.request.path_params["model"], listed=LIST)
     return JsonResponse(_card(found), headers=found.identity.headers)
 
@@ -231,23 +245,14 @@ OPENAI = Dialect(
         Operation(
             path=_EMBEDDINGS,
             answer=embeddings,
-            summary="Embed texts, in the form of OpenAI's API",
-            result_description="One vector of length 1 for each text",
             result=EmbeddingList,
             ability=house_texts.EMBEDDING,
             body=EmbeddingsRequest,
             place="input[{}]".format,
         ),
         COMPLETIONS,
-        Operation(path=LIST, answer=models, summary="The served models", result=OpenAIModelList),
-        Operation(
-            path="/v1/models/{model}",
-            answer=model,
-            summary="One model",
-            result_description="The model",
-            tells="model",
-            result=OpenAIModel,
-        ),
+        Operation(path=LIST, answer=models, result=OpenAIModelList),
+        Operation(path="/v1/models/{model}", answer=model, tells="model", result=OpenAIModel),
     ),
     tag="OpenAI",
 )

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from inspect import getdoc
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -140,17 +140,38 @@ def _without_nulls(schema: Any) -> Any:
     return [_without_nulls(one) for one in schema] if isinstance(schema, list) else schema
 
 
+class _Described(NamedTuple):
+    """A path in words: the docstring of its handler, whose first line is the summary and `Returns:` the result."""
+
+    summary: str
+    description: str
+    result: str
+
+
+def _described(operation: Operation) -> _Described:
+    told, _, returned = (getdoc(operation.answer) or "").partition("\n\nReturns:\n")
+    summary, _, description = told.partition("\n\n")
+    result = " ".join(returned.split()).removesuffix(".") or "Successful Response"
+    return _Described(
+        operation.summary or summary.removesuffix("."), description, operation.result_description or result
+    )
+
+
 def _operation(operation: Operation, words: Words, schemas: Mapping[_Part, Any]) -> dict[str, Any]:
+    described = _described(operation)
     documented: dict[str, Any] = {
-        "summary": operation.summary,
+        "summary": described.summary,
         "operationId": re.sub(r"\W", "_", f"{operation.operation_name}{operation.path}")
         + f"_{operation.method.lower()}",
-        "responses": {"200": _answer(operation, schemas), **_refusals(operation, words, schemas[words, "error"])},
+        "responses": {
+            "200": _answer(operation, described.result, schemas),
+            **_refusals(operation, words, schemas[words, "error"]),
+        },
     }
     if parameters := _parameters(operation):
         documented["parameters"] = parameters
-    if description := getdoc(operation.answer):
-        documented["description"] = description
+    if described.description:
+        documented["description"] = described.description
     if operation.body:
         content = {_JSON: {"schema": schemas[operation, "body"], "examples": _examples_of(operation)}}
         documented["requestBody"] = {"required": True, "content": content}
@@ -184,14 +205,14 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
     return parameters
 
 
-def _answer(operation: Operation, schemas: Mapping[_Part, Any]) -> dict[str, Any]:
+def _answer(operation: Operation, description: str, schemas: Mapping[_Part, Any]) -> dict[str, Any]:
     is_text = isinstance(operation.result, str)
     content = {operation.result: {"schema": {"type": "string"}}} if is_text else _json(schemas[operation, "answer"])
     headers = {
         name: {"description": meaning, "schema": {"type": "string"}}
         for name, meaning in _HEADERS[operation.says].items()
     }
-    return {"description": operation.result_description, "content": content} | ({"headers": headers} if headers else {})
+    return {"description": description, "content": content} | ({"headers": headers} if headers else {})
 
 
 def _refusals(operation: Operation, words: Words, schema: dict[str, Any]) -> dict[str, Any]:

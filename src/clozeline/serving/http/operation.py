@@ -147,12 +147,13 @@ class Operation:
 
     path: str
     answer: Callable[..., Awaitable[Response]]
-    """Takes the `Call`, and the body if there is one."""
-    summary: str
+    """Takes the `Call`, and the body if there is one. Its docstring describes the path in the document."""
     result: Any
     """Type of the JSON answer, or the media type of an answer that is not JSON."""
-    result_description: str = "Successful Response"
-    """Description of the answer."""
+    summary: str = ""
+    """Replaces the first line of the docstring of `answer`."""
+    result_description: str = ""
+    """Replaces what the docstring of `answer` says that it returns."""
     tells: Literal["nothing", "model", "time"] | None = None
     """Content of the headers: nothing, the model, or the model and the times. None: both if there is a body."""
     refusals: Refusals | None = None

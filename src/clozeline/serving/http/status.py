@@ -67,13 +67,19 @@ class ModelList(BaseModel):
 
 
 async def live(call: Call) -> Response:
-    """Answers 200 while the process and its worker threads run. Restart the process if this fails."""
+    """Is the process alive?
+
+    Answers 200 while the process and its worker threads run. Restart the process if this fails.
+    """
     _check_workers(call)
     return JsonResponse({"status": "live"})
 
 
 async def ready(call: Call) -> Response:
-    """Answers 200 from the end of loading until the signal to stop. Send requests only during this time."""
+    """Are the models loaded?
+
+    Answers 200 from the end of loading until the signal to stop. Send requests only during this time.
+    """
     if call.service.phase != "ready":
         raise call.service.not_ready()
     _check_workers(call)
@@ -81,12 +87,20 @@ async def ready(call: Call) -> Response:
 
 
 async def metrics(call: Call) -> Response:
-    """Counts of requests and refusals, times of each phase, padding, and versions and drift signals of the models."""
+    """Metrics for Prometheus.
+
+    Counts of requests and refusals, times of each phase, padding, and versions and drift signals of the models.
+
+    Returns:
+        Metrics in the Prometheus text format.
+    """
     return Response(call.service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 async def models(call: Call) -> Response:
-    """Name, version, files and origin of each model.
+    """The served models.
+
+    Name, version, files and origin of each model.
 
     The first model that answers a route is its default; /zero-shot prefers an entailment model, and /classify a
     model of single texts.
@@ -107,29 +121,14 @@ def _check_workers(call: Call) -> None:
         raise refused("worker_fault", given=fault, expected="running worker threads")
 
 
-_READY = Operation(
-    path="/health/ready", answer=ready, summary="Are the models loaded?", refusals=LOADING, result=Health
-)
+_READY = Operation(path="/health/ready", answer=ready, refusals=LOADING, result=Health)
 OPERATIONS = (
-    Operation(
-        path="/health/live",
-        answer=live,
-        summary="Is the process alive?",
-        refusals={503: "A worker thread ended or hangs"},
-        result=Health,
-    ),
+    Operation(path="/health/live", answer=live, refusals={503: "A worker thread ended or hangs"}, result=Health),
     _READY,
     replace(_READY, path="/health", name="health", summary="Same as /health/ready"),
     replace(_READY, path="/ping", name="ping", summary="Same as /health/ready"),  # of MLflow's clients
-    Operation(
-        path="/metrics",
-        answer=metrics,
-        summary="Metrics for Prometheus",
-        result_description="Metrics in the Prometheus text format",
-        refusals=KEYED,
-        result=CONTENT_TYPE_LATEST,
-    ),
-    Operation(path="/models", answer=models, summary="The served models", result=ModelList),
+    Operation(path="/metrics", answer=metrics, refusals=KEYED, result=CONTENT_TYPE_LATEST),
+    Operation(path="/models", answer=models, result=ModelList),
 )
 
 
@@ -154,7 +153,13 @@ class FeedbackResponse(BaseModel):
 
 
 async def feedback(call: Call, body: FeedbackRequest) -> Response:
-    """Counts whether the best answer to each text was right. Feedback on a request counts once; no text is stored."""
+    """Tell the right answer to an earlier request.
+
+    Counts whether the best answer to each text was right. Feedback on a request counts once; no text is stored.
+
+    Returns:
+        How many of its answers were right.
+    """
     given = call.service.given.get(body.request_id)
     if given is None:
         raise refused(
@@ -187,8 +192,6 @@ def _check(right: Sequence[str | list[TaggedSpan]], given: GivenAnswer) -> None:
 FEEDBACK = Operation(
     path="/feedback",
     answer=feedback,
-    summary="Tell the right answer to an earlier request",
-    result_description="How many of its answers were right",
     tells="nothing",
     refusals=_REFUSALS,
     result=FeedbackResponse,

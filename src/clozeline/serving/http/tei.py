@@ -52,6 +52,11 @@ class Rank(BaseModel):
 
 
 async def rerank(call: Call, body: RerankRequest) -> Response:
+    """Order texts by how well they answer a query.
+
+    Returns:
+        Index and score of each text, best first.
+    """
     served = call.served(RERANKING)
     pairs = [(body.query, text) for text in body.texts]
     function = "none" if body.raw_scores else served.model.relevance_function
@@ -67,14 +72,7 @@ async def rerank(call: Call, body: RerankRequest) -> Response:
 
 
 RERANK = Operation(
-    path="/rerank",
-    answer=rerank,
-    summary="Order texts by how well they answer a query",
-    result_description="Index and score of each text, best first",
-    result=list[Rank],
-    ability=RERANKING,
-    body=RerankRequest,
-    place="texts[{}]".format,
+    path="/rerank", answer=rerank, result=list[Rank], ability=RERANKING, body=RerankRequest, place="texts[{}]".format
 )
 
 
@@ -101,6 +99,11 @@ class DecodeRequest(StrictModel):
 
 
 async def tokenize(call: Call, body: TokenizeRequest) -> Response:
+    """Split texts into tokens.
+
+    Returns:
+        A list of tokens for each text, even for a single text.
+    """
     served = call.served(ANY, body.model)
     texts = bodies.texts_of(body.inputs)
     pieces = await call.service.asking.tokenizing(
@@ -112,6 +115,11 @@ async def tokenize(call: Call, body: TokenizeRequest) -> Response:
 
 
 async def decode(call: Call, body: DecodeRequest) -> Response:
+    """Join token ids into texts.
+
+    Returns:
+        The text of each list of ids.
+    """
     served = call.served(ANY, body.model)
     lists = [ids for ids in body.ids if isinstance(ids, list)] or [[one for one in body.ids if isinstance(one, int)]]
     _check_known(lists, served.model.manifest)
@@ -131,25 +139,9 @@ def _check_known(lists: list[list[int]], manifest: Manifest) -> None:
 
 TOKEN_OPERATIONS = (
     Operation(
-        path="/tokenize",
-        answer=tokenize,
-        summary="Split texts into tokens",
-        result_description="A list of tokens for each text, even for a single text",
-        ability=ANY,
-        tells="model",
-        result=list[list[Piece]],
-        body=TokenizeRequest,
+        path="/tokenize", answer=tokenize, ability=ANY, tells="model", result=list[list[Piece]], body=TokenizeRequest
     ),
-    Operation(
-        path="/decode",
-        answer=decode,
-        summary="Join token ids into texts",
-        result_description="The text of each list of ids",
-        ability=ANY,
-        tells="model",
-        result=list[str],
-        body=DecodeRequest,
-    ),
+    Operation(path="/decode", answer=decode, ability=ANY, tells="model", result=list[str], body=DecodeRequest),
 )
 
 
@@ -239,6 +231,11 @@ class Info(BaseModel):
 
 
 async def predict(call: Call, body: PredictRequest) -> Response:
+    """Classify texts; the labels of a text are a flat list.
+
+    Returns:
+        All labels of the text, best first; a list for each of several texts.
+    """
     given, is_one = _given(body.inputs)
     served = classifier_of(call, given)
     function: Literal["none"] | None = "none" if body.raw_scores else None
@@ -247,6 +244,11 @@ async def predict(call: Call, body: PredictRequest) -> Response:
 
 
 async def similarity(call: Call, body: SimilarityRequest) -> Response:
+    """Compare one sentence with others.
+
+    Returns:
+        The cosine with each sentence, in the order of the request.
+    """
     served = call.served(house_texts.EMBEDDING)
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
     asked = body.parameters or SimilarityParameters()
@@ -255,6 +257,7 @@ async def similarity(call: Call, body: SimilarityRequest) -> Response:
 
 
 async def info(call: Call) -> Response:
+    """The default model."""
     served = call.served(ANY)
     manifest = served.model.manifest
     answer = Info(
@@ -295,8 +298,6 @@ def _model_type(served: LoadedModel) -> dict[str, dict[str, Any]]:
 EMBED = Operation(
     path="/embed",
     answer=house_texts.embed,
-    summary="Embed texts as vectors of length 1",
-    result_description="One vector for each text",
     result=house_texts.EmbedResponse,
     ability=house_texts.EMBEDDING,
     body=house_texts.EmbedRequest,
@@ -304,8 +305,6 @@ EMBED = Operation(
 SIMILARITY = Operation(
     path="/similarity",
     answer=similarity,
-    summary="Compare one sentence with others",
-    result_description="The cosine with each sentence, in the order of the request",
     result=list[float],
     ability=house_texts.EMBEDDING,
     body=SimilarityRequest,
@@ -318,15 +317,13 @@ EMBEDDINGS_INFERENCE = Dialect(
         Operation(
             path="/predict",
             answer=predict,
-            summary="Classify texts; the labels of a text are a flat list",
-            result_description="All labels of the text, best first; a list for each of several texts",
             result=list[RawScore] | list[list[RawScore]],
             ability=CLASSIFYING,
             body=PredictRequest,
             needs={"pair": CLASSIFYING_PAIRS},
         ),
         SIMILARITY,
-        Operation(path="/info", answer=info, summary="The default model", result=Info),
+        Operation(path="/info", answer=info, result=Info),
         RERANK,
         *TOKEN_OPERATIONS,
     ),
