@@ -75,7 +75,10 @@ class Murmur(BaseModel):
 
 
 async def shout(call: Call, body: Shout) -> Response:
-    """It is heard far away."""
+    """Say it loudly.
+
+    It is heard far away.
+    """
     served = call.served(EMBEDDING)
     reply = await embedded(call, served, [body.say], truncate=False)
     return JsonResponse({"loud": body.say.upper(), "numbers": len(reply.answers[0])}, headers=reply.headers)
@@ -87,7 +90,6 @@ TOY = Dialect(
         Operation(
             path="/v2/shout",
             answer=shout,
-            summary="Say it loudly",
             result=dict[str, Any],
             ability=EMBEDDING,
             body=Shout,
