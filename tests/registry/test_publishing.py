@@ -348,7 +348,7 @@ def test_mlflow_does_not_load_weights_that_were_not_registered(
     package = models.fetch(URI).folder
     mlflow.pyfunc.load_model(URI)
     change_weights(package)
-    with pytest.raises(ArtifactError, match=f"{NAME} version 1 in .* are not those that were registered"):
+    with pytest.raises(ArtifactError, match=f"{NAME} version 1"):
         mlflow.pyfunc.load_model(URI)
 
 
@@ -410,3 +410,13 @@ def test_the_same_files_give_the_same_wheel_without_compiled_ones(tmp_path: Path
     for part in (*parts, "licenses/LICENSE"):
         assert any(name.endswith(part) for name in names), f"{part} is part of the package"
     assert not [name for name in names if "__pycache__" in name]
+
+
+def test_code_planted_in_a_registered_model_is_found_by_the_check_and_not_run(
+    publisher: Publisher, encoder_package: Path, evidence: Evidence, tmp_path: Path
+) -> None:
+    version = publisher.publish(encoder_package, NAME, evidence)
+    plant(models.fetch(f"models:/{NAME}/1").folder, tmp_path / "marker")
+    with pytest.raises(ArtifactError, match=str(version)):
+        publisher.check(version, example_texts(read_manifest(encoder_package)))
+    assert not (tmp_path / "marker").exists()

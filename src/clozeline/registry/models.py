@@ -26,6 +26,8 @@ CHAMPION: Final = "champion"
 PREVIOUS: Final = "previous"
 PACKAGE_SHA256: Final = "clozeline.package_sha256"
 """Tag of a version: sha256 of the package's manifest, which holds the hash of each file."""
+MODEL_SHA256: Final = "clozeline.model_sha256"
+"""Tag of a version: sha256 over all files of its MLflow model, with the code that MLflow runs to load it."""
 SIGNATURE: Final = "clozeline.signature"
 """Tag of a version: signature of the package's manifest by OpenSSH."""
 SERVED: Final = "clozeline.served"
@@ -114,6 +116,8 @@ class Registered:
     """Address of its files, as MLflow recorded it at registration."""
     signature: str = ""
     """Signature of its package by OpenSSH."""
+    model_sha256: str = ""
+    """sha256 over all files of its MLflow model; empty for versions of earlier releases."""
     trained_sha256: str = ""
     """sha256 of the list of its trained files; empty if none were stored with it."""
     announcement: Announcement | None = field(default=None, compare=False)  # each promotion gives it a new one
@@ -133,6 +137,7 @@ class Registered:
             int8_speedup=float(tags[INT8_SPEEDUP]) if INT8_SPEEDUP in tags else None,
             address=address,
             signature=tags.get(SIGNATURE, ""),
+            model_sha256=tags.get(MODEL_SHA256, ""),
             trained_sha256=tags.get(TRAINED_SHA256, ""),
             announcement=Announcement.parse(tags.get(SERVE_FROM, "")),
         )

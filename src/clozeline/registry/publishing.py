@@ -13,13 +13,20 @@ import mlflow
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
-from clozeline.inference.package import kind_of
+from clozeline.inference.package import kind_of, load
 from clozeline.records.package import CARD, Manifest, package_sha256, read_manifest
 from clozeline.registry.decisions import Decision
-from clozeline.registry.models import PACKAGE, TRAINED_SHA256, Registered
+from clozeline.registry.models import (
+    PACKAGE,
+    TRAINED_SHA256,
+    Registered,
+    check_registered,
+    package_in,
+)
 from clozeline.registry.trained import TrainedEncoder, store_trained
 from clozeline.registry.versions import Registry
 from clozeline.registry.wheel import write_wheel
+from clozeline.system.content import sha256_of_files
 from clozeline.system.errors import ArtifactError
 from clozeline.tracking.addresses import present
 from clozeline.tracking.delivery import close_killed
@@ -72,6 +79,7 @@ class Publisher:
             with tempfile.TemporaryDirectory() as temporary:
                 folder = Path(temporary)
                 _save(package, folder / _MODEL)
+                model_sha256 = sha256_of_files(folder / _MODEL)
                 for stored, file in evidence.files.items():
                     (folder / _EVIDENCE / stored).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(file, folder / _EVIDENCE / stored)
@@ -85,6 +93,7 @@ class Publisher:
                 source=source,
                 run_id=run_id,
                 package_sha256=sha256,
+                model_sha256=model_sha256,
                 description=f"{_description(manifest)}\n\n{evidence.card}".strip(),
                 was_rolled_back=known is not None and known.was_rolled_back,
             )
@@ -113,16 +122,29 @@ class Publisher:
             yield Path(folder) / _EVIDENCE
 
     def check(self, version: Registered, texts: Sequence[str]) -> None:
-        """Load `version` through MLflow and let it predict: MLflow registers a broken model with only a warning.
+        """Compare the stored files of `version` with its tags, and let its package answer.
+
+        Its code, which `mlflow.pyfunc.load_model` runs for others, is compared and never run here: who may write to
+        the store of files must not run code on the machine that releases.
 
         Raises:
-            ArtifactError: it does not load, or does not answer every text.
+            ArtifactError: a file is missing or was changed, or the package does not answer every text.
         """
-        mlflow.set_tracking_uri(self._tracking_uri)
-        with answering(self._tracking_uri, files=f"files of {version}"):
-            model = mlflow.pyfunc.load_model(f"models:/{version.name}/{version.version}")
-        with answering(self._tracking_uri, str(version)):
-            answers = model.predict(list(texts))
+        with tempfile.TemporaryDirectory() as copy:
+            source = present(version.address, self._tracking_uri)
+            with answering(self._tracking_uri, files=f"files of {version}"):
+                download_artifacts(artifact_uri=source, dst_path=copy, tracking_uri=self._tracking_uri)
+            model = Path(copy) / _MODEL
+            package = package_in(model)
+            if package is None:
+                raise ArtifactError(f"{version} has no package at {source}", do="release it again as a new version")
+            check_registered(package, version)
+            if version.model_sha256 and sha256_of_files(model) != version.model_sha256:
+                raise ArtifactError(
+                    f"the files of {version} at {source} are not those that were registered",
+                    do="find out who changed them, then restore them or release the model again as a new version",
+                )
+            answers = list(load(package).records(texts, top_k=5, truncate=False))
         if len(answers) != len(texts):
             problem = f"{version} gives {len(answers)} answers to {len(texts)} texts"
             raise ArtifactError(problem, do="export the model again (`dvc repro`)")

@@ -119,10 +119,12 @@ class Registry:
         run_id: str,
         package_sha256: str,
         description: str,
+        model_sha256: str = "",
         was_rolled_back: bool = False,
     ) -> Registered:
         """Create a version of `name` whose MLflow model is at `source`."""
-        tags = {models.PACKAGE_SHA256: package_sha256} | ({ROLLED_BACK: "true"} if was_rolled_back else {})
+        tags = {models.PACKAGE_SHA256: package_sha256, models.MODEL_SHA256: model_sha256}
+        tags |= {ROLLED_BACK: "true"} if was_rolled_back else {}
         with answering(self._tracking_uri, f"model {name}"):
             create_model(self._client, name)
             return _registered(

@@ -32,6 +32,13 @@ def md5_of(content: Path | bytes) -> str:
     return _digest_of(content, partial(hashlib.md5, usedforsecurity=False))
 
 
+def sha256_of_files(folder: Path) -> str:
+    """Return one sha256 over the paths and contents of all files in a folder."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    listed = "".join(f"{sha256_of(file)}  {file.relative_to(folder).as_posix()}\n" for file in files)
+    return sha256_of(listed.encode())
+
+
 def expect(file: Path, sha256: str, *, do: str) -> None:
     """Check the content of a file.
 
