@@ -36,7 +36,8 @@ def drift(
 
     `url` may be several URLs, separated by commas, such as those of the replicas of a fleet: their
     traffic is added. Without it the server is the one at CLOZELINE_SERVER, else at port 8000 of this machine. The API
-    key is the first one in CLOZELINE_API_KEYS. The state between two runs is kept in `work/drift`.
+    key is the first one in CLOZELINE_API_KEYS; only the servers of this worker's own environment get it, not those that
+    a run names. The state between two runs is kept in `work/drift`.
     `limits` has the fields of orchestration/drift.py's `DriftLimits` that differ from the default there.
 
     Raises:
@@ -50,11 +51,13 @@ def drift(
     tell_errors_plainly()
     reach_this_machine_directly()
     chosen = DriftLimits.of(limits or {})
-    url = url or os.environ.get("CLOZELINE_SERVER") or "http://127.0.0.1:8000"
+    own = os.environ.get("CLOZELINE_SERVER") or "http://127.0.0.1:8000"
+    url = url or own
     workspace = Workspace(project.resolve())
     file = workspace.work / "drift" / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
     key = next(iter(keys_in_environment() or ()), None)
-    servers = {server: ask(server, key) for server in map(str.strip, url.split(",")) if server}
+    trusted = _servers_in(own)
+    servers = {server: ask(server, key if server in trusted else None) for server in _servers_in(url)}
     anew = "remove it: the traffic from now on then becomes the reference"
     state, verdicts = DriftState.read(file, absent=DriftState(), do=anew).look(servers, chosen)
     state.write(file)
@@ -74,6 +77,10 @@ def drift(
             )
         )
     return verdicts
+
+
+def _servers_in(urls: str) -> list[str]:
+    return [server for server in map(str.strip, urls.split(",")) if server]
 
 
 def _failed(error: DriftError) -> State[object]:

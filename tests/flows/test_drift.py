@@ -36,6 +36,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return count
 
 
+def test_a_server_that_only_a_run_names_does_not_get_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CLOZELINE_SERVER", "http://serving:8000")
+    monkeypatch.setenv(KEYS_VARIABLE, "the-key")
+    sent: dict[str, str | None] = {}
+
+    def ask(url: str, key: str | None) -> dict[str, Served]:
+        sent[url] = key
+        return {"encoder": Served(version="7", sha256="f" * 64, traffic=Traffic())}
+
+    monkeypatch.setattr(room, "ask", ask)
+    drift(tmp_path, url="http://serving:8000,http://elsewhere:8000")
+    assert sent == {"http://serving:8000": "the-key", "http://elsewhere:8000": None}
+
+
 def events_about(resource: str) -> list[dict[str, Any]]:
     """Return the server's events about the resource, newest first."""
     body = {"filter": {"resource": {"id": [resource]}}, "limit": 10}

@@ -7,11 +7,10 @@ lets later traffic be compared with the first traffic of a version.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from http.client import HTTPException
 from itertools import pairwise
 from typing import Any, Final, Self
-from urllib.request import Request, urlopen
 
+import httpx
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from pydantic import ConfigDict, NonNegativeFloat, ValidationError
@@ -105,12 +104,11 @@ def ask(url: str, api_key: str | None = None) -> dict[str, Served]:
             do="name each server: CLOZELINE_SERVER=http://10.0.0.5:8000,http://10.0.0.6:8000",
         )
     try:
-        with urlopen(Request(f"{url.rstrip('/')}/metrics", headers=headers), timeout=_TIMEOUT_SECONDS) as answer:
-            text = answer.read().decode("utf-8", "replace")
-    except (OSError, HTTPException) as error:
+        answer = httpx.get(f"{url.rstrip('/')}/metrics", headers=headers, timeout=_TIMEOUT_SECONDS).raise_for_status()
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         problem = f"{url}/metrics does not return the counters of a `clozeline serve`: {error}"
         raise TransientError(problem, do="start it, correct the URL, or set CLOZELINE_API_KEYS") from error
-    return read(text, url)
+    return read(answer.text, url)
 
 
 def read(text: str, source: str) -> dict[str, Served]:
