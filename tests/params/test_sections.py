@@ -43,6 +43,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "kind: sql, query: SELECT 1": "kind url",
         "kind: sql, query: SELECT 1, url: 'postgresql://reader:geheim@db/tickets'": "url",
         "kind: files, url: 'https://me:geheim@example.org/x'": "url",
+        "kind: files, url: 'https://example.org/x?X-Amz-Signature=geheim'": "url",
         "kind: files, url: my-texts": "url",
     },
     "tokenize": {

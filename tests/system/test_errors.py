@@ -7,11 +7,12 @@ import inspect
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from clozeline.system import errors
-from clozeline.system.errors import ClozelineError
+from clozeline.system.errors import ArtifactError, ClozelineError
 
 SOURCE = Path(errors.__file__).parents[1]
 LEAVES = [kind for kind in vars(errors).values() if isinstance(kind, type) and ClozelineError in kind.__bases__]
@@ -86,3 +87,20 @@ def test_an_error_survives_copying_and_pickling(kind: type[Exception], again: Ca
 
 def test_error_classes_with_extra_fields_are_tested_too() -> None:
     assert {"TextError", "ReleaseRefusedError", "UnknownKeyError"} <= {kind.__name__ for kind in error_classes()}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://ann:s3cret@mlflow.example/api",
+        "postgresql://:s3cret@db/tickets",
+        "https://host/file.csv?a=1&sig=s3cret",
+        "https://host/file.csv?X-Amz-Signature=s3cret&b=2",
+        "postgresql://db/tickets?user=ann&password=s3cret",
+    ],
+)
+def test_no_part_of_an_error_shows_a_secret_of_a_url(url: str) -> None:
+    error = ArtifactError(f"{url} does not answer", given=url, do=f"correct {url}")
+    assert "s3cret" not in str(error)
+    assert "s3cret" not in repr(error)
+    assert urlsplit(url).hostname in str(error)

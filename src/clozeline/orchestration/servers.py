@@ -30,7 +30,7 @@ from clozeline.orchestration import prefect_adapter
 from clozeline.orchestration.prefect_adapter import HEALTH, SERVER_PASSWORD, api_url, has_server_password
 from clozeline.orchestration.stage_process import stage_environment
 from clozeline.system import processes
-from clozeline.system.errors import ParamsError, TransientError
+from clozeline.system.errors import ParamsError, TransientError, without_secrets
 from clozeline.system.files import held_beside
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.mlflow import prepare
@@ -160,7 +160,7 @@ def serve_until_interrupted(
     environment = {**prefect_adapter.page_settings(api), **protection(workspace, prefect_port)}
     servers = [Server("Prefect", command, prefect_port, HEALTH, environment)]
     if address.startswith("http"):
-        say(f"MLflow   {address} (from MLFLOW_TRACKING_URI)")
+        say(f"MLflow   {without_secrets(address)} (from MLFLOW_TRACKING_URI)")
     else:
         prepare(address)
         command = [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--backend-store-uri", address]

@@ -2,24 +2,17 @@
 
 import re
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field
 
 from clozeline.params.schema import Count, Fraction, Section, Share, at_most, set_for, sum_below_one
+from clozeline.system.errors import without_secrets
 
 _WITH_URL = ("files", "wikipedia-xml", "sql")
 
 
-def _is_a_url_without_password(url: str | None) -> bool:
-    return url is None or ("://" in url and "\n" not in url and not _password_of(url))
-
-
-def _password_of(url: str) -> str | None:
-    try:
-        return urlsplit(url).password
-    except ValueError:
-        return None
+def _is_a_url_without_secrets(url: str | None) -> bool:
+    return url is None or ("://" in url and "\n" not in url and without_secrets(url) == url)
 
 
 class SourceParams(Section):
@@ -47,8 +40,8 @@ class SourceParams(Section):
         ),
         (
             "url",
-            _is_a_url_without_password,
-            "protocol://…, without a password: that belongs into the environment (docs/own-text.md)",
+            _is_a_url_without_secrets,
+            "protocol://…, without password, token or signature: these belong into the environment (docs/own-text.md)",
         ),
     )
 

@@ -16,8 +16,20 @@ Each class has its own exit code, the only thing that the orchestrator sees of a
 """
 
 import copyreg
+import re
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
+
+_SECRETS: Final = re.compile(
+    r"(://[^/\s:@]*:)[^/\s@]+(?=@)|([?&](?:[\w-]*(?:password|passwd|secret|token|signature|credential)|sig|key)=)[^&\s#]+",
+    re.IGNORECASE,
+)
+"""Passwords and signatures within URLs: of user:password@host, and of signed addresses of stores."""
+
+
+def without_secrets(text: str) -> str:
+    """Return the text with `…` in place of each password, token and signature of a URL."""
+    return _SECRETS.sub(lambda found: f"{found[1] or found[2]}…", text)
 
 
 class PortableError(Exception):
@@ -31,7 +43,7 @@ class PortableError(Exception):
 
 
 class ClozelineError(PortableError):
-    """A problem with its values, and what to do.
+    """A problem with its values, and what to do. Secrets in URLs are left out of it.
 
     Args:
         problem: what is wrong: what was given, and what was expected, in one sentence.
@@ -42,6 +54,8 @@ class ClozelineError(PortableError):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, problem: str, *, do: str, given: object = None, expected: str = "") -> None:
+        problem, do = without_secrets(problem), without_secrets(do)
+        given = without_secrets(given) if isinstance(given, str) else given
         super().__init__(problem, given, expected, do)
         self.problem = problem
         self.given = given

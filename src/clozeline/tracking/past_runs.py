@@ -413,7 +413,8 @@ def _search(client: MlflowClient, condition: str = "") -> Iterator[Run]:
 
 def comparison_address(tracking_uri: str, run_ids: Sequence[str], experiment_ids: Sequence[str]) -> str:
     """Return the address of MLflow's own page that compares these runs; of a local database, in `clozeline ui`."""
-    pages = tracking_uri.rstrip("/") if tracking_uri.startswith("http") else _OWN_PAGES
+    without_user = re.sub(r"(?<=://)[^/@]*@", "", tracking_uri.rstrip("/"))
+    pages = without_user if tracking_uri.startswith("http") else _OWN_PAGES
     runs, known = (quote(json.dumps(list(dict.fromkeys(ids)))) for ids in (run_ids, experiment_ids))
     return f"{pages}/#/compare-runs?runs={runs}&experiments={known}"
 

@@ -11,7 +11,7 @@ from typing import Final
 from uuid import uuid4
 
 from clozeline.records.record import LockedStage, numbers_of
-from clozeline.system.errors import TransientError
+from clozeline.system.errors import TransientError, without_secrets
 from clozeline.tracking.delivery import Delivery, DeliveryThread
 from clozeline.tracking.mlflow import require_answer
 from clozeline.tracking.outbox import OUTBOX, RUN, Outbox, Status, TrackedRun, now_ms
@@ -102,9 +102,9 @@ class FlowRun:
         if not self._thread.close():
             _LOG.warning(
                 "MLflow at %s does not have everything yet: the rest is kept in %s, and the next run delivers it (%s)",
-                self.tracking_uri,
+                without_secrets(self.tracking_uri),
                 self._outbox.folder,
-                self._delivery.reason,
+                without_secrets(self._delivery.reason),
             )
         if num_lost := self._delivery.num_lost + self._outbox.num_lost:
             reason = self._delivery.refusal or self._outbox.reason
