@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from clozeline.records.reading import streams
 from clozeline.records.reading.streams import content_key, identity_of, lines_of, parsed, read_blocks, read_lines
 from clozeline.system.errors import DataError
 
@@ -150,3 +151,14 @@ def test_valid_json_with_surrogate_pairs_parses_as_in_the_standard_library() -> 
 def test_invalid_json_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="nested too deeply" if len(text) > 1 else "."):
         parsed(text)
+
+
+def test_a_small_file_that_unpacks_to_an_endless_line_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_MAX_LINE_BYTES", 1_000_000)
+    path = tmp_path / "bomb.jsonl.gz"
+    path.write_bytes(gzip.compress(b"a" * 50_000_000))
+    for read in (streams.read_lines, streams.read_blocks):
+        with pytest.raises(DataError, match="line of more than 1,000,000 bytes"):
+            list(read(path, "`source.pattern`"))

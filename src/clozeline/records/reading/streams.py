@@ -28,6 +28,8 @@ OnBad = Callable[[DataError], None]
 """Called with the error of a bad record. If it returns, the record is left out."""
 
 _BLOCK_BYTES = 1 << 18
+_MAX_LINE_BYTES = 128_000_000
+"""Four bytes for each character of the longest document; a small compressed file can hold any number of them."""
 _WIDE_BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 _MAGIC_BYTES = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -109,7 +111,8 @@ def read_lines(path: Path, left_out_by: str | None = None, on_bad: OnBad = stop)
         DataError: the file is not UTF-8 (with the location), or its compressed data are damaged.
     """
     with decompressed(path) as stream:
-        yield from _decoded_lines(stream, _Start(path, left_out_by), on_bad)
+        start = _Start(path, left_out_by)
+        yield from _decoded_lines(iter(lambda: _line(stream, start), b""), start, on_bad)
 
 
 def lines_of(path: Path) -> Generator[str, None, None]:
@@ -202,13 +205,24 @@ def read_blocks(
         line, offset = 1, 0
         if start:
             stream.seek(start - 1)
-            line, offset = 2, start - 1 + len(stream.readline())
+            line, offset = 2, start - 1 + len(_line(stream, _Start(path, left_out_by)))
         while content := stream.read(_BLOCK_BYTES if end is None else min(_BLOCK_BYTES, max(end - offset, 0))):
             if not content.endswith(b"\n"):
-                content += stream.readline()
+                content += _line(stream, _Start(path, left_out_by))
             yield LineBlock(content, _Start(path, left_out_by, line, offset), is_stored)
             line += content.count(b"\n")
             offset += len(content)
+
+
+def _line(stream: BinaryIO, start: _Start) -> bytes:
+    """Return the next line, or its rest; empty at the end. Raises DataError: it is longer than memory should hold."""
+    line = stream.readline(_MAX_LINE_BYTES + 1)
+    if len(line) > _MAX_LINE_BYTES:
+        raise DataError(
+            f"{start.path} has a line of more than {_MAX_LINE_BYTES:,} bytes",
+            do=f"split it into several lines, or exclude the file with {start.left_out_by or '`source.pattern`'}",
+        )
+    return line
 
 
 def _decoded_lines(raw_lines: Iterable[bytes], start: _Start, on_bad: OnBad) -> Iterator[str]:
