@@ -222,7 +222,7 @@ def finetune(
         run: what `pretrain` returned, or its folder.
         data: records with the fields of the kind of task (`text` and `label` of a classification), or the path of a
             file or folder with them.
-        kind: kind of task: classification, tagging, question_answering, similarity or zero_shot.
+        kind: kind of task, as in docs/tasks.md: `classification`, …
         name: name of the task; None: its kind.
         config: its section `finetune_defaults` is used; None: the params of the run.
         knobs: knobs of the task, as under `finetune` in params.yaml: `epochs=5`, `label_field="topic"`.
