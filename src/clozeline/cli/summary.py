@@ -20,6 +20,7 @@ from clozeline.records.finetune.task_metrics import TaskMetrics
 from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.versions import Registry
+from clozeline.reporting.formats import is_share
 from clozeline.system.workspace import Workspace, tracking_uri
 
 _NEXT_VERBS = {
@@ -125,7 +126,7 @@ def task_table(figures: dict[str, PackageMetrics]) -> Table:
     tasks = {name: found.quality for name, found in figures.items() if isinstance(found.quality, TaskMetrics)}
     for package, quality in tasks.items():
         top = quality.headline
-        shown = ("{:.1%}" if top.is_share else "{:.3f}").format
+        shown = ("{:.1%}" if is_share(top.metric) else "{:.3f}").format
         value, low, high, *beside = map(shown, (top.value, top.low, top.high, top.baseline_value, top.trivial_value))
         table.add_row(package, top.metric, f"✗ {value}" if quality.faults else value, f"{low}-{high}", *beside)
     faults = [f"✗ {package}: {fault}" for package, quality in tasks.items() for fault in quality.faults]

@@ -7,7 +7,7 @@ of its kind, by its preset, and by its own values.
 from collections.abc import Mapping
 from operator import lt
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -31,7 +31,9 @@ from clozeline.params.schema import (
     sum_below_one,
 )
 
-_METRICS = {False: ("accuracy", "macro_f1", "matthews", "f1"), True: ("micro_f1", "macro_f1")}
+OfOneLabel = Literal["accuracy", "macro_f1", "matthews", "f1"]
+OfSeveralLabels = Literal["micro_f1", "macro_f1"]
+_METRICS = {False: get_args(OfOneLabel), True: get_args(OfSeveralLabels)}
 """Metrics by `multi_label`; null stands for the first."""
 
 BLANK = "[MASK]"
@@ -154,7 +156,7 @@ class LabelledParams(FinetuneParams):
     """Multi-label only: separator of the labels in records that hold them as one string instead of a list."""
     too_long: Literal["truncate", "drop", "error"]
     """Treatment of a text or pair of more than `max_length` tokens; it is counted in any case."""
-    metric: Literal["accuracy", "macro_f1", "matthews", "f1", "micro_f1"] | None
+    metric: Literal[OfOneLabel, OfSeveralLabels] | None
     """Headline metric, which also selects the weights that are kept; null: accuracy, or micro-F1 of a multi-label task.
     """
     positive_label: str | None
