@@ -24,7 +24,7 @@ from clozeline.training.loop import Loop
 from clozeline.training.state import Batch, Callback
 from tests.make.models import small_bert
 from tests.make.tasks import CASES, EACH, Case, inputs_of_case, keep_last_weights, prepare, record, write_rows
-from tests.training.prepared import plain_hardware
+from tests.training.prepared import OPTIMIZER, plain_hardware
 
 
 @pytest.mark.parametrize(("kind", "case"), EACH)
@@ -133,7 +133,7 @@ def training(
         loss_sum=lambda inputs_B2: loss(model(inputs_B2)).sum(),
         fraction_at=lambda step: 1 / (step + 1),
         total_steps=NUM_EPOCHS * STEPS_PER_EPOCH,
-        clip_norm=1.0,
+        params=OPTIMIZER,
         log_every_steps=2,
         checkpoint_every_steps=1000,
         checkpoints=Checkpoints.of(work, "run", keep=1),

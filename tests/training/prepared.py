@@ -6,12 +6,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clozeline.params.model import OptimizerParams
 from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.job import Pretrained, Pretraining
 from clozeline.training.distribution import Processes
 from clozeline.training.micro_batches import Hardware, MicroBatches, Precision
 from clozeline.training.state import Callback
+
+OPTIMIZER = OptimizerParams(
+    kind="adamw",
+    learning_rate=0.1,
+    matrix_learning_rate=None,
+    beta1=0.9,
+    beta2=0.98,
+    epsilon=1e-6,
+    weight_decay=0.0,
+    clip_norm=1.0,
+)
 
 
 def changed(params: PretrainParams, **changes: Any) -> PretrainParams:

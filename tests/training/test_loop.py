@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clozeline.params.model import OptimizerParams
 from clozeline.system.errors import ArtifactError, TrainingError
 from clozeline.training.checkpoints import Checkpoints
 from clozeline.training.curves import CurvePoint, Quality, ValidationPass
@@ -14,18 +13,8 @@ from clozeline.training.loop import Loop, Validation
 from clozeline.training.optimizers import build_optimizer
 from clozeline.training.state import Batch, Callback, Scored
 from clozeline.training.steps import Steps
-from tests.training.prepared import plain_hardware
+from tests.training.prepared import OPTIMIZER, plain_hardware
 
-OPTIMIZER = OptimizerParams(
-    kind="adamw",
-    learning_rate=0.1,
-    matrix_learning_rate=None,
-    beta1=0.9,
-    beta2=0.98,
-    epsilon=1e-6,
-    weight_decay=0.0,
-    clip_norm=1.0,
-)
 BATCHES_PER_EPOCH = 7
 
 
@@ -54,7 +43,7 @@ def loop(work: Path, total_steps: int = 20) -> Loop[Tensor]:
         loss_sum=loss_sum,
         fraction_at=lambda step: 1 / (1 + step),
         total_steps=total_steps,
-        clip_norm=1.0,
+        params=OPTIMIZER,
         log_every_steps=5,
         checkpoint_every_steps=3,
         checkpoints=Checkpoints.of(work, "run", keep=2),

@@ -15,7 +15,7 @@ from clozeline.training.distribution import Processes, Sharding
 from clozeline.training.micro_batches import Hardware, MicroBatches, Precision
 from clozeline.training.state import Batch
 from clozeline.training.steps import Steps, begin_step
-from tests.training.prepared import plain_hardware
+from tests.training.prepared import OPTIMIZER, plain_hardware
 
 CPU = torch.device("cpu")
 
@@ -23,7 +23,9 @@ CPU = torch.device("cpu")
 def ahead(model: nn.Module) -> Steps[Tensor]:
     """Steps as on a GPU, where reading a loss would wait for all earlier operations."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
-    steps: Steps[Tensor] = Steps(model, optimizer, lambda x_B1: (model(x_B1) ** 2).sum(), 1.0, plain_hardware(), 0)
+    steps: Steps[Tensor] = Steps(
+        model, optimizer, lambda x_B1: (model(x_B1) ** 2).sum(), OPTIMIZER, plain_hardware(), 0
+    )
     steps.must_read = False
     return steps
 
@@ -46,7 +48,7 @@ def test_the_error_names_the_micro_batch_param_if_processes_cannot_halve_togethe
     hardware = Hardware(processes, Precision.of("fp32", CPU), MicroBatches(None, CPU))
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    steps: Steps[TargetBatch] = Steps(model, optimizer, lambda batch: model.weight.sum(), 1.0, hardware, 0)
+    steps: Steps[TargetBatch] = Steps(model, optimizer, lambda batch: model.weight.sum(), OPTIMIZER, hardware, 0)
     monkeypatch.setattr(Processes, "any", lambda processes, is_so: is_so)
     monkeypatch.setattr(Processes, "one_sum", lambda *_, is_last: contextlib.nullcontext())
     for step in range(num_steps_before):
@@ -75,7 +77,7 @@ def test_training_stops_if_fp16_overflows_at_every_scale() -> None:
         loss.register_hook(lambda gradient: gradient * next(factors))
         return loss
 
-    steps: Steps[Tensor] = Steps(model, optimizer, loss_sum, 1.0, hardware, 0)
+    steps: Steps[Tensor] = Steps(model, optimizer, loss_sum, OPTIMIZER, hardware, 0)
 
     def train(num_steps: int) -> None:
         for step in range(num_steps):
@@ -171,7 +173,7 @@ def losses(
     if monkeypatch is not None:
         monkeypatch.setattr(hardware.micro_batches, "halve", lambda inputs, rows_short: True)
     optimizer = torch.optim.SGD(model.parameters(), learning_rate)
-    steps: Steps[Tensor] = Steps(model, optimizer, model, 1.0, hardware, seed=5)
+    steps: Steps[Tensor] = Steps(model, optimizer, model, OPTIMIZER, hardware, seed=5)
     found = []
     for step in range(3):
         steps.take(Batch(0, step, torch.ones(4, 64), num_tokens=4, num_targets=4), step)

@@ -68,8 +68,7 @@ def serve(
     """Serve models over HTTP; without --host, to this machine only.
 
     Routes: /fill-mask, /embed, /zero-shot (encoders), /complete (causal models), /classify, /tag, /answer, /models,
-    /metrics, /health/live, /health/ready; and those of OpenAI (/v1), text-embeddings-inference, Hugging Face
-    (/pipeline), the Open Inference Protocol (/v2) and MLflow (/invocations). /docs documents all of them.
+    /metrics, /health/live, /health/ready; and those of other servers, such as OpenAI's (/v1). /docs documents all.
 
     Examples:
 

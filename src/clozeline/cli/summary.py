@@ -15,12 +15,12 @@ from clozeline.orchestration.pipeline import StageResult
 from clozeline.orchestration.release import Release
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params
-from clozeline.params.tasks import ClassificationParams, FinetuneParams, SimilarityParams
 from clozeline.records.evaluation import EncoderMetrics
 from clozeline.records.finetune.task_metrics import TaskMetrics
 from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.versions import Registry
+from clozeline.reporting.formats import is_share
 from clozeline.system.workspace import Workspace, tracking_uri
 
 _NEXT_VERBS = {
@@ -28,13 +28,6 @@ _NEXT_VERBS = {
     "serve": "serve the champions over HTTP; before there is one, all of dist/",
     "ui": "see the runs and the registry in MLflow, the flow runs in Prefect",
 }
-_TASKS = {
-    "classification": "text-classification",
-    "tagging": "token-classification",
-    "question_answering": "question-answering",
-    "similarity": "feature-extraction",
-}
-"""Kind of fine-tuning → kind of model, of those that a text can be asked of."""
 _OF_ENCODER = (
     ("perplexity", "perplexity", "{:,.1f}".format),
     ("top-1", "top1", "{:.1%}".format),
@@ -63,17 +56,11 @@ def _question(params: Params) -> str:
     is_built_in = params.preprocess.source.kind == "python-docs"
     if params.encoder_package is None:
         tasks = ((name, params.finetune[Path(folder).name]) for name, folder in params.export.models.items())
-        asked = ((name, "pairs" if _reads_pairs(task) else _TASKS.get(task.kind)) for name, task in tasks)
+        asked = ((name, "pairs" if task.reads_pairs else task.model_kind) for name, task in tasks)
         return next((f"{EXAMPLES[kind]} --model dist/{name}" for name, kind in asked if kind), "")
     if params.pretrain.objective == "clm":
         return 'complete "Return the number of"' if is_built_in else EXAMPLES["text-generation"]
     return 'fill "Compute the [MASK] deviation along the given axis."' if is_built_in else EXAMPLES["fill-mask"]
-
-
-def _reads_pairs(task: FinetuneParams) -> bool:
-    if isinstance(task, SimilarityParams):
-        return task.read_together
-    return isinstance(task, ClassificationParams) and task.second_field is not None
 
 
 def _clozeline_as_typed() -> str:
@@ -139,7 +126,7 @@ def task_table(figures: dict[str, PackageMetrics]) -> Table:
     tasks = {name: found.quality for name, found in figures.items() if isinstance(found.quality, TaskMetrics)}
     for package, quality in tasks.items():
         top = quality.headline
-        shown = ("{:.1%}" if top.is_share else "{:.3f}").format
+        shown = ("{:.1%}" if is_share(top.metric) else "{:.3f}").format
         value, low, high, *beside = map(shown, (top.value, top.low, top.high, top.baseline_value, top.trivial_value))
         table.add_row(package, top.metric, f"✗ {value}" if quality.faults else value, f"{low}-{high}", *beside)
     faults = [f"✗ {package}: {fault}" for package, quality in tasks.items() for fault in quality.faults]

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from optimum.utils import DummyInputGenerator, DummyTextInputGenerator, Normaliz
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
+from clozeline.encoder import families
 from clozeline.encoder.own import OWN_MODEL_TYPE
 from clozeline.exporting.forms import Exported, add_likeliest, form_of
 from clozeline.exporting.graph import (
@@ -44,6 +45,7 @@ from clozeline.exporting.graph import (
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.open_model import MASKS_ONLY
 from clozeline.inference.package import MODEL_KINDS, ModelKind, kind_of
+from clozeline.params.model import NOT_EXPORTED
 from clozeline.records.package import Task, TensorSpec
 
 BACKEND = "clozeline"
@@ -75,31 +77,24 @@ class _Switch(DummyInputGenerator):  # type: ignore[misc]  # optimum has no type
         return switch
 
 
-class Takes(NamedTuple):
-    """Optional inputs of the graphs of a family."""
-
-    types: bool
-    """Token types, which tell the texts of a pair apart."""
-    positions: bool
-    """`MASKS_ONLY`: families on our own encoder can compute the last layer at some positions only."""
-
-
 class Configuration(ExporterConfig):  # type: ignore[misc]  # optimum has no types
     """Inputs and outputs of the graph of one kind of model."""
 
     kind: ModelKind
     computed: Sequence[TensorSpec]
     """Outputs, as `forms` describes them."""
-    takes = Takes(types=False, positions=False)
+    takes_types = False
+    chooses_positions = False
+    """Whether it can compute the last layer at some positions only, as families on our own encoder can."""
     NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
     DUMMY_INPUT_GENERATOR_CLASSES = (DummyTextInputGenerator, _Switch)
 
     @property
     def inputs(self) -> Axes:
         names = ["input_ids", "attention_mask"]
-        if self.takes.types and self._config.type_vocab_size:
+        if self.takes_types and self._config.type_vocab_size:
             names.append("token_type_ids")
-        switch = {MASKS_ONLY: _NONE} if self.takes.positions and self.kind.fills_masks else {}
+        switch = {MASKS_ONLY: _NONE} if self.chooses_positions and self.kind.fills_masks else {}
         return dict.fromkeys(names, _TOKENS) | switch
 
     @property
@@ -110,21 +105,14 @@ class Configuration(ExporterConfig):  # type: ignore[misc]  # optimum has no typ
         }
 
 
-FAMILIES: Mapping[str, Takes] = {
-    "albert": Takes(types=True, positions=True),
-    "bert": Takes(types=True, positions=True),
-    "big_bird": Takes(types=False, positions=False),
-    OWN_MODEL_TYPE: Takes(types=False, positions=False),
-    "deberta-v2": Takes(types=True, positions=False),
-    "distilbert": Takes(types=False, positions=True),
-    "electra": Takes(types=True, positions=True),
-    "modernbert": Takes(types=False, positions=True),
-    "modernbert-decoder": Takes(types=False, positions=True),
-    "mpnet": Takes(types=False, positions=False),
-    "roberta": Takes(types=False, positions=True),
-    "xlm-roberta": Takes(types=False, positions=True),
+_TRAINED = {
+    form.config_class.model_type: family.takes_types
+    for name, family in families.FAMILIES.items()
+    for form in family.forms.values()
+    if name not in NOT_EXPORTED
 }
-"""Families that can be exported, by `model_type`: on our own encoder, on transformers' classes, or on your code."""
+FAMILIES: Mapping[str, bool] = dict(sorted((_TRAINED | {OWN_MODEL_TYPE: False, "mpnet": False}).items()))
+"""`model_type` of each family that can be exported → whether its graphs take token types."""
 
 
 def configuration_of(family: str, task: Task, config: PretrainedConfig, computed: Sequence[TensorSpec] = ()) -> Any:
@@ -143,7 +131,7 @@ def configuration_of(family: str, task: Task, config: PretrainedConfig, computed
     )
     configuration = constructor(config)
     configuration.kind, configuration.computed = kind_of(task), computed
-    configuration.takes = FAMILIES.get(family, configuration.takes)
+    configuration.takes_types, configuration.chooses_positions = FAMILIES.get(family, False), family in families.LAYOUTS
     return configuration
 
 

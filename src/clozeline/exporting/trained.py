@@ -21,15 +21,11 @@ from clozeline.encoder.families.layout import HeadKind
 from clozeline.exporting.graph import MAX_PROTOBUF_BYTES
 from clozeline.inference.package import MODEL_KINDS, ModelKind, kind_of
 from clozeline.params.delivery import ImportParams
+from clozeline.params.model import NOT_EXPORTED
 from clozeline.records.finetune.scored_items import ConfigFacts
 from clozeline.records.package import ScoreFunction, Task
 from clozeline.records.published import TOKENIZER, inspect_model, published_folder
 from clozeline.system.errors import ArtifactError
-
-NOT_EXPORTED: Mapping[str, str] = {
-    "longformer": "torch.export cannot trace its windows, which Python code chooses by the length of the text",
-}
-"""Families (`model_type` in config.json) that train here but cannot be exported, and why."""
 
 _PAIR_MARKS = ("sentence_transformers", "sbert_ce_default_activation_function")
 """Keys of config.json that mark a pair model: a cross-encoder of sentence-transformers."""

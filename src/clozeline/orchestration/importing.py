@@ -14,11 +14,14 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, Validation
 from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
+from clozeline.encoder import families
 from clozeline.encoder.architecture import longest_row_of
 from clozeline.encoder.checkpoints import Checkpoint
+from clozeline.encoder.families.layout import class_name_of
 from clozeline.exporting.to_onnx import FAMILIES
-from clozeline.exporting.trained import NOT_EXPORTED, architectures_in, damaged, facts_in, tokenizer_of_vocabulary
+from clozeline.exporting.trained import architectures_in, damaged, facts_in, tokenizer_of_vocabulary
 from clozeline.inference.package import MODEL_KINDS
+from clozeline.params.model import NOT_EXPORTED
 from clozeline.records.package import Task
 from clozeline.records.published import INDEX, POOLING, TOKENIZER, WEIGHTS, Published
 from clozeline.system.errors import ArtifactError
@@ -58,7 +61,9 @@ _ENTAILMENT: Final = "entailment"
 _PAIR_MARKS: Final = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
 _EMBEDDING: Final = "feature-extraction"
 _MASKS: Final = "fill-mask"
-_WITH_TWO_HEADS: Final = ("AlbertForPreTraining", "BertForPreTraining", "BigBirdForPreTraining")
+_WITH_TWO_HEADS: Final = {
+    class_name_of(row.forms["mlm"].config_class, "rtd") for row in families.FAMILIES.values() if "rtd" not in row.forms
+}
 """Architectures with the head of masks and one for pairs of sentences, which is left out."""
 
 

@@ -1,6 +1,7 @@
 """Subsection `pretrain.model` (family, size and head of the encoder); optimizer and learning rate of any training."""
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, Literal, Self, get_args
 
@@ -23,6 +24,10 @@ FAMILY_NAMES = (  # rows of clozeline/encoder/families/, which takes seconds to 
 )
 CAUSAL_FAMILIES = ("modernbert", "bert", "roberta", "xlm-roberta", "electra", "big_bird")
 """Those with a form for the objective `clm`."""
+NOT_EXPORTED: Mapping[str, str] = {
+    "longformer": "torch.export cannot trace its windows, which Python code chooses by the length of the text",
+}
+"""Families that train here but cannot be exported, and why."""
 Size = Literal["mini", "tiny", "small", "base", "large"]
 """The rows of SIZES in clozeline/encoder/architecture.py."""
 SIZE_NAMES: tuple[str, ...] = get_args(Size)
@@ -40,11 +45,6 @@ def may_be_causal(family: str) -> bool:
 def is_own(family: str) -> bool:
     """Whether `family` names an encoder of the user's own."""
     return OWN_ENCODER.fullmatch(family) is not None
-
-
-def is_exportable(family: str) -> bool:
-    """Return False for the families that no ONNX graph can hold."""
-    return family != "longformer"
 
 
 class ModelParams(Section):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from clozeline.params.delivery import ExportParams, ImportParams, ReleaseParams
-from clozeline.params.model import is_exportable
+from clozeline.params.model import NOT_EXPORTED
 from clozeline.params.pretraining import FROM_CHAMPION, EvaluateParams, PretrainParams, laid_over
 from clozeline.params.schema import FaultsError, IdleKeyError, Section, UnknownKeyError, mapping_at, section_in
 from clozeline.params.tasks import DATA, PRESET, SECTIONS, SHARED, AnyTask, FinetuneParams, preset_of, whole_task
@@ -73,7 +73,7 @@ class Params(Section):
         if self.pretrain.start is not None:
             return
         family = self.pretrain.model.family
-        if self.export.models and not is_exportable(family):
+        if self.export.models and family in NOT_EXPORTED:
             expected = "`export.models: {}` with a family that cannot be exported to ONNX"
             given = {"pretrain.model.family": family, "export.models": ", ".join(self.export.models)}
             yield ValueError(expected, given)

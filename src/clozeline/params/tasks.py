@@ -7,7 +7,7 @@ of its kind, by its preset, and by its own values.
 from collections.abc import Mapping
 from operator import lt
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -31,7 +31,9 @@ from clozeline.params.schema import (
     sum_below_one,
 )
 
-_METRICS = {False: ("accuracy", "macro_f1", "matthews", "f1"), True: ("micro_f1", "macro_f1")}
+OfOneLabel = Literal["accuracy", "macro_f1", "matthews", "f1"]
+OfSeveralLabels = Literal["micro_f1", "macro_f1"]
+_METRICS = {False: get_args(OfOneLabel), True: get_args(OfSeveralLabels)}
 """Metrics by `multi_label`; null stands for the first."""
 
 BLANK = "[MASK]"
@@ -123,11 +125,18 @@ class FinetuneParams(Section):
     )
     idle: ClassVar[tuple[str, ...]] = ()
     """Shared knobs that have no effect in this kind."""
+    model_kind: ClassVar[str | None] = None
+    """Kind of model that answers, if a text can be asked of it alone; None: it cannot."""
 
     instead_of_causal: ClassVar[str] = ""
     """What to set, and why, if the encoder is causal and cannot learn this task; empty if it can."""
     instead_of_first_token: ClassVar[str] = ""
     """What to set, and why, if the encoder is causal and this task reads its first token; empty if it does not."""
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether the model classifies two texts at once."""
+        return False
 
 
 class LabelledParams(FinetuneParams):
@@ -147,7 +156,7 @@ class LabelledParams(FinetuneParams):
     """Multi-label only: separator of the labels in records that hold them as one string instead of a list."""
     too_long: Literal["truncate", "drop", "error"]
     """Treatment of a text or pair of more than `max_length` tokens; it is counted in any case."""
-    metric: Literal["accuracy", "macro_f1", "matthews", "f1", "micro_f1"] | None
+    metric: Literal[OfOneLabel, OfSeveralLabels] | None
     """Headline metric, which also selects the weights that are kept; null: accuracy, or micro-F1 of a multi-label task.
     """
     positive_label: str | None
@@ -184,6 +193,10 @@ class LabelledParams(FinetuneParams):
     )
 
     @property
+    def reads_pairs(self) -> bool:
+        return self.second_field is not None
+
+    @property
     def named_labels(self) -> frozenset[str]:
         """Labels that can be predicted even if no training text has them."""
         return frozenset()
@@ -192,7 +205,7 @@ class LabelledParams(FinetuneParams):
 class ClassificationParams(LabelledParams):
     """Tasks with one label, or any number of them, for each text or pair of texts."""
 
-    kind: Literal["classification"]
+    model_kind = "text-classification"
     instead_of_first_token: ClassVar[str] = (
         "family `modernbert`, which classifies at the last token if it is causal, or objective `mlm`; other families"
         " classify at the first token, which sees no other in a causal model"
@@ -202,7 +215,7 @@ class ClassificationParams(LabelledParams):
 class QuestionAnsweringParams(FinetuneParams):
     """Tasks that find the span of a context that answers a question, or say that no span does."""
 
-    kind: Literal["question_answering"]
+    model_kind = "question-answering"
     question_field: str
     context_field: str
     answers_field: str
@@ -225,7 +238,7 @@ class QuestionAnsweringParams(FinetuneParams):
 class SimilarityParams(FinetuneParams):
     """Tasks that measure how similar two texts are, by the cosine of their embeddings or by reading both at once."""
 
-    kind: Literal["similarity"]
+    model_kind = "feature-extraction"
     first_field: str
     second_field: str
     score_field: str | None
@@ -260,11 +273,15 @@ class SimilarityParams(FinetuneParams):
         ("title_field docstring_field", only_with, "`title_field: null`, or a `docstring_field` beside it"),
     )
 
+    @property
+    def reads_pairs(self) -> bool:
+        return self.read_together
+
 
 class TaggingParams(FinetuneParams):
     """Tasks with a tag for each word: entities by type and extent."""
 
-    kind: Literal["tagging"]
+    model_kind = "token-classification"
     tokens_field: str
     """JSON Lines, Parquet and hub datasets: field of the list of words."""
     tags_field: str
@@ -289,7 +306,6 @@ class EntailmentParams(Section):
 class ZeroShotParams(LabelledParams):
     """Tasks with one label for each text, by a model's answer to a prompt after it: nothing is trained."""
 
-    kind: Literal["zero_shot"]
     # These four have one valid value. The other knobs of texts and labels begin as those of `classification`.
     multi_label: bool = False
     second_field: str | None = None

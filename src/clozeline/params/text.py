@@ -8,7 +8,9 @@ from pydantic import Field
 from clozeline.params.schema import Count, Fraction, Section, Share, at_most, set_for, sum_below_one
 from clozeline.system.errors import without_secrets
 
-_WITH_URL = ("files", "wikipedia-xml", "sql")
+PATH_OR_URL = ("files", "wikipedia-xml")
+"""Kinds of source whose text is at `path`, or at `url` in its place."""
+_WITH_URL = (*PATH_OR_URL, "sql")
 
 
 def _is_a_url_without_secrets(url: str | None) -> bool:

@@ -23,11 +23,11 @@ from clozeline.exporting.graph import absorb_graph, remove_graph, write_graph
 from clozeline.exporting.ladder import scheme_of
 from clozeline.exporting.quantization import quantize
 from clozeline.exporting.to_onnx import export_onnx, head_products
-from clozeline.exporting.trained import NOT_EXPORTED, open_trained
+from clozeline.exporting.trained import open_trained
 from clozeline.language import models
 from clozeline.language.models import LanguageModel
 from clozeline.params.delivery import ExportParams
-from clozeline.params.model import ModelParams, is_own
+from clozeline.params.model import NOT_EXPORTED, ModelParams, is_own
 from clozeline.planning.costs import ParameterCount
 from clozeline.planning.timing import Footprint, GraphFeed, footprint
 from clozeline.system.errors import ArtifactError, ParamsError
@@ -65,7 +65,7 @@ def with_half_weights(model: ModelProto) -> ModelProto:
 
 def served_families() -> list[str]:
     """Return the families that can be exported to a graph."""
-    return [name for name, family in FAMILIES.items() if family.exports and "mlm" in family.forms]
+    return [name for name, family in FAMILIES.items() if name not in NOT_EXPORTED and "mlm" in family.forms]
 
 
 def check_served(family: str) -> None:

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from clozeline.encoder.families.layout import TokenIds
 from clozeline.encoder.own import sources_of
 from clozeline.language import models
-from clozeline.language.detection import ReplacedTokenPair
 from clozeline.language.draws import check_seed
 from clozeline.language.masking import Masker
 from clozeline.language.models import LanguageModel
@@ -31,7 +30,7 @@ from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining.feeding import Feed, Replay, WordDropout, steps_of, steps_of_epochs
 from clozeline.pretraining.losses import VALIDATION_TOKENS, Judge, loss_of
 from clozeline.pretraining.starting import sources_of_start, start_from
-from clozeline.pretraining.watching import NUM_EXAMPLES, Advancing, ShownExamples, ShownParts
+from clozeline.pretraining.watching import NUM_EXAMPLES, Advancing, ShownExamples, plateau_warning
 from clozeline.records.published import pinned
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo, documents_path
 from clozeline.system.content import code_of, fingerprint
@@ -157,13 +156,10 @@ class Pretraining:
         """Return the callbacks of the first process: a plateau warning, and examples at each validation pass."""
         entropy = unigram_entropy(self.train.shards, self.train.vocabulary)
         first_step = 2 * Schedule(self.params.schedule, self.loop.total_steps).warmup_steps
-        asking: list[Callback] = []
-        if not self.loop.hardware.processes.divides_weights:  # else the first process alone cannot run the model
-            asking = [ShownExamples.of(self.model, self.validation, tokenizer, NUM_EXAMPLES)]
-        if not isinstance(self.model, ReplacedTokenPair):
-            return [PlateauWarning(entropy, first_step), *asking]
-        weight = self.params.discriminator_weight
-        return [ShownParts.of(self.model, self.judge, weight, entropy, first_step), *asking] if asking else []
+        warning = plateau_warning(self.model, self.judge, self.params.discriminator_weight, entropy, first_step)
+        if self.loop.hardware.processes.divides_weights:  # the first process alone cannot run the model
+            return [warning] if isinstance(warning, PlateauWarning) else []
+        return [warning, ShownExamples.of(self.model, self.validation, tokenizer, NUM_EXAMPLES)]
 
     def trained(self, tokenizer: Path, state: State) -> "Pretrained":
         """Return the result. Every process must call it, because weights that are divided among them are gathered."""
@@ -296,7 +292,7 @@ def prepare(
         loss_sum=loss,
         fraction_at=Schedule(params.schedule, total_steps).fraction,
         total_steps=total_steps,
-        clip_norm=params.optimizer.clip_norm,
+        params=params.optimizer,
         log_every_steps=params.log_every_steps,
         checkpoint_every_steps=params.checkpoint_every_steps,
         checkpoints=Checkpoints.of(work, name, params.num_checkpoints),

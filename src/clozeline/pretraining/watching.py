@@ -223,6 +223,15 @@ class ShownParts(Callback):
         self.plateau.hear(validation.step, generator)
 
 
+def plateau_warning(
+    model: LanguageModel, judge: Judge, discriminator_weight: float, unigram_loss: float, first_step: int
+) -> PlateauWarning | ShownParts:
+    """Return what warns if the loss stays on the unigram plateau; of a pair, the generator's."""
+    if isinstance(model, ReplacedTokenPair):
+        return ShownParts.of(model, judge, discriminator_weight, unigram_loss, first_step)
+    return PlateauWarning(unigram_loss, first_step)
+
+
 class Advancing(Callback):
     """Moves a progress bar, and measures the speed."""
 

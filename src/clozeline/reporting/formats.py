@@ -33,6 +33,7 @@ NAMES: Final[Mapping[str, str]] = {
     "perplexity_ratio": "perplexity / that of the champion",
 }
 """Names of figures in words, where they are not just the key with spaces."""
+_CORRELATIONS: Final = frozenset({"matthews", "spearman", "Spearman correlation"})
 
 
 def share(value: float) -> str:
@@ -105,6 +106,15 @@ def format_of(key: str) -> Format:
 
 def in_words(key: str) -> str:
     return NAMES.get(key, key.removeprefix("num_").replace("_", " "))
+
+
+def is_share(metric: str) -> bool:
+    """Return whether the metric of a task, or of the exam of its package, is a share; a correlation is not."""
+    return metric not in _CORRELATIONS
+
+
+def of_metric(metric: str) -> Format:
+    return share if is_share(metric) else amount
 
 
 def pair(key: str, value: float) -> tuple[str, str]:

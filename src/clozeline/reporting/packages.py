@@ -150,8 +150,8 @@ def _agreement(rung: Rung) -> str:
 
 
 def _metric(rung: Rung) -> str:
-    """Return both values of the metric in words; a correlation is not a share, so it gets no percentage."""
-    shown = formats.amount if rung.metric == "Spearman correlation" else formats.share
+    """Return both values of the metric in words."""
+    shown = formats.of_metric(rung.metric)
     return f"{rung.metric}: {shown(rung.fp32_metric)} → {shown(rung.int8_metric)}"
 
 

@@ -92,7 +92,7 @@ def metrics(run: ReportedRun, task: str) -> TaskMetrics:
 
 def form(given: Headline) -> formats.Format:
     """Return the format of the values of a headline figure."""
-    return formats.share if given.is_share else formats.amount
+    return formats.of_metric(given.metric)
 
 
 def _heading(run: ReportedRun, task: str) -> Markup:

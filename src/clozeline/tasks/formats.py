@@ -1,4 +1,4 @@
-"""Record formats of the kinds of task: one function for each class of params, and the readers of their file formats.
+"""Record formats of the kinds of task: one row for each class of params, and the readers of their file formats.
 
 Texts may be labelled by their location: for each label there is a file with one text per line, as Pang & Lee's
 sentences are published (`rt-polarity.pos`), or a folder with one text per file, as IMDB's reviews are (`pos/0_9.txt`).
@@ -9,18 +9,20 @@ each line, and an empty line after each sentence.
 This module loads no torch, because a run checks the data of every task before its first stage.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from clozeline.params import tasks
 from clozeline.records.reading.files import Fields, check_fields, format_of, nearest
-from clozeline.records.reading.streams import lines_of, parsed
+from clozeline.records.reading.streams import identity_of, lines_of, parsed
 from clozeline.system.errors import DataError
 from clozeline.tasks.files import FOLDER, TABLES, LabelledRecord, Part, Reader, files_named, read_records, records_of
-from clozeline.tasks.tagging.data import is_tag
+from clozeline.tasks.selection import part_of
+from clozeline.tasks.tagging.data import OUTSIDE, is_tag, type_of, words_and_tags
 
 LabelFiles = Mapping[str, str]
 _PLAIN = ".txt"
@@ -281,9 +283,62 @@ def _record(path: Path, line: int, fields: Fields, words: list[str], tags: list[
     return LabelledRecord({fields["tokens_field"]: words, fields["tags_field"]: tags}, f"{path}, line {line}")
 
 
+@dataclass(frozen=True, slots=True)
+class LabelledItem:
+    """A labelled text, sentence or question."""
+
+    identity: str
+    """The same for copies, which have to have the same labels."""
+    labels: tuple[str, ...]
+    classes: tuple[str, ...]
+    """Distinct classes that it is counted in."""
+    part: Part
+
+
+def _with_labels(record: LabelledRecord, given: Part, params: tasks.LabelledParams) -> LabelledItem | None:
+    texts, found = texts_in(record, params), labels_in(record, params)
+    if found is None or not all(texts):
+        return None
+    identity = identity_of(*(text.strip() for text in texts))
+    labels = tuple(sorted(set(found)))
+    return LabelledItem(identity, labels, labels, part_of(identity, given, params))
+
+
+def _with_tags(record: LabelledRecord, given: Part, params: tasks.TaggingParams) -> LabelledItem | None:
+    words, tags = words_and_tags(record, params)
+    if not words:
+        return None
+    identity = identity_of(" ".join(words))
+    types = {type_of(tag) for tag in tags} - {OUTSIDE}
+    return LabelledItem(identity, tags, tuple(sorted(types or {OUTSIDE})), part_of(identity, given, params))
+
+
+def _with_answers(record: LabelledRecord, given: Part, params: tasks.QuestionAnsweringParams) -> LabelledItem | None:
+    from clozeline.tasks.question_answering.data import answer_counts, question_of  # loads torch
+
+    question = question_of(record, given, params, answer_counts())
+    if isinstance(question, tuple):
+        return None
+    answers = tuple(sorted(set(question.texts)))
+    kind = "answerable" if question.is_answerable else "unanswerable"
+    return LabelledItem(identity_of(question.question, question.context), answers, (kind,), question.part)
+
+
+class RecordFormat(NamedTuple):
+    """What a kind of task reads."""
+
+    fields: Fields
+    """Fields that every record must have, by the knob of the task that names them."""
+    readers: Mapping[str, Reader]
+    """Readers of other formats than tables, by file suffix."""
+    labelled: Callable[[LabelledRecord, Part], LabelledItem | None] | None
+    """Returns the item of a record in the given split, for the contract of the data; None without text or label. The
+    function is None for pairs of texts: copies of a scored pair may differ, and a matching pair has no label."""
+
+
 def task_records(params: tasks.FinetuneParams, data: Path) -> Iterator[tuple[Part, LabelledRecord]]:
     """Yield each record with its split; raises as `records_of`."""
-    return records_of(params, data, *record_format(params))
+    return records_of(params, data, *record_format(params)[:2])
 
 
 def require_readable(params: tasks.FinetuneParams, data: Path) -> None:
@@ -294,26 +349,26 @@ def require_readable(params: tasks.FinetuneParams, data: Path) -> None:
     """
     if params.hub is None:
         for path in files_named(params, data):
-            next(read_records(path, *record_format(params)), None)
+            next(read_records(path, *record_format(params)[:2]), None)
 
 
-def record_format(params: tasks.FinetuneParams) -> tuple[Fields, Mapping[str, Reader]]:
-    """Return the fields and the file formats that a kind of task reads.
-
-    The fields, by the knob of the task that names them, are those that every record must have; the readers, by file
-    suffix, those of other formats than tables.
-    """
+def record_format(params: tasks.FinetuneParams) -> RecordFormat:
+    """Return what the kind of task reads."""
     knobs: tuple[str, ...] = ()
     readers: Mapping[str, Reader] = {}
+    labelled: Callable[..., LabelledItem | None] | None = None
     match params:
         case tasks.LabelledParams():
-            knobs = ("text_field", "label_field", "second_field")
+            knobs, labelled = ("text_field", "label_field", "second_field"), _with_labels
             readers = label_readers(params.label_files)
         case tasks.QuestionAnsweringParams():
-            knobs, readers = ("question_field", "context_field", "answers_field"), {".json": read_squad}
+            knobs, labelled = ("question_field", "context_field", "answers_field"), _with_answers
+            readers = {".json": read_squad}
         case tasks.TaggingParams():
-            knobs, readers = ("tokens_field", "tags_field"), tag_readers(params.token_column, params.tag_column)
+            knobs, labelled = ("tokens_field", "tags_field"), _with_tags
+            readers = tag_readers(params.token_column, params.tag_column)
         case tasks.SimilarityParams():
             of_texts = ("docstring_field", "title_field") if params.docstring_field else ("first_field", "second_field")
             knobs, readers = (*of_texts, "score_field"), pair_readers(params.columns)
-    return {knob: name for knob in knobs if (name := getattr(params, knob)) is not None}, readers
+    fields = {knob: name for knob in knobs if (name := getattr(params, knob)) is not None}
+    return RecordFormat(fields, readers, labelled and partial(labelled, params=params))

@@ -330,7 +330,7 @@ def prepare_training(task: Task[Any], inputs: TaskInputs, work: Path) -> BestRat
             loss_sum=loss_sum,
             fraction_at=schedule.fraction,
             total_steps=plan.total_steps,
-            clip_norm=optimizer.clip_norm,
+            params=optimizer,
             log_every_steps=_LOG_EVERY_STEPS,
             # `BestValidation` saves checkpoints, because they include the best weights; the loop saves none.
             checkpoint_every_steps=plan.total_steps + 1,

@@ -11,6 +11,7 @@ from typing import Any, Generic
 import torch
 from torch import Tensor, nn
 
+from clozeline.params.model import OptimizerParams
 from clozeline.system.errors import ArtifactError, TrainingError
 from clozeline.training.checkpoints import SHARDS, Checkpoints
 from clozeline.training.curves import Quality, ValidationPass
@@ -77,7 +78,7 @@ class Loop(Generic[Inputs]):
     fraction_at: Callable[[int], float]
     """Maps a step, counted from 0, to the learning rate as a fraction of each group's peak."""
     total_steps: int
-    clip_norm: float
+    params: OptimizerParams
     log_every_steps: int
     checkpoint_every_steps: int
     checkpoints: Checkpoints
@@ -95,7 +96,7 @@ class Loop(Generic[Inputs]):
         self.model.train()
         state.note_world_size(self.hardware.processes.world_size)
         callback.on_start(state)
-        steps = Steps(self.model, self.optimizer, self.loss_sum, self.clip_norm, self.hardware, self.seed)
+        steps = Steps(self.model, self.optimizer, self.loss_sum, self.params, self.hardware, self.seed)
         batches = self.batches_from(state.epoch, state.index)
         num_empty = 0
         while state.step < self.total_steps and not self._is_done(state):

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from clozeline.params.model import OptimizerParams
 from clozeline.system.errors import TrainingError
 from clozeline.training.micro_batches import Hardware, noting_shortage
 from clozeline.training.state import Batch, Inputs, Scored
@@ -48,7 +49,7 @@ class Steps(Generic[Inputs]):
     model: nn.Module
     optimizer: torch.optim.Optimizer
     loss_sum: Callable[[Inputs], Tensor | Scored]
-    clip_norm: float
+    params: OptimizerParams
     hardware: Hardware[Inputs]
     seed: int
     last_norm: float = 0.0
@@ -69,7 +70,7 @@ class Steps(Generic[Inputs]):
         sums = self._sum_gradients(batch, step)
         scaler = self.hardware.precision.scaler
         scaler.unscale_(self.optimizer)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.params.clip_norm)
         self._unread.append((step, batch, sums, norm))
         if self.must_read and self.hardware.processes.world_size == 1:
             self._stop_if_not_finite(step, batch, sums[0].item(), norm.item())

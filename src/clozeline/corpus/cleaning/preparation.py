@@ -199,7 +199,8 @@ def _parts(column: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class PreparationSettings:
-    """Settings of a worker. The params themselves would make each worker import pydantic."""
+    """Settings of a worker: the knobs of these names, and what else decides a text. The params themselves would make
+    each worker import pydantic."""
 
     min_characters: int
     max_characters: int
@@ -211,15 +212,9 @@ class PreparationSettings:
 
     @classmethod
     def of(cls, params: PreprocessParams, forgotten: Forgotten, *, decode_entities: bool) -> Self:
-        return cls(
-            min_characters=params.min_characters,
-            max_characters=params.max_characters,
-            decode_entities=decode_entities,
-            banding=Banding.finding(params.same_side_similarity),
-            min_words=params.min_words,
-            max_words=params.max_words,
-            forgotten=forgotten,
-        )
+        knobs = {name: value for name, value in params if name in cls.__dataclass_fields__}
+        banding = Banding.finding(params.same_side_similarity)
+        return cls(**knobs, decode_entities=decode_entities, banding=banding, forgotten=forgotten)
 
 
 @dataclass

@@ -238,7 +238,7 @@ ROBERTA_LAYOUT = Layout(RobertaConfig, "roberta", _roberta_architecture, BERT_NA
 XLM_ROBERTA_LAYOUT = Layout(XLMRobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _ROBERTA_HEADS)
 
 
-BERT = Family(encoder_and_decoder(BertConfig, bert_values), bert_dropouts)
+BERT = Family(encoder_and_decoder(BertConfig, bert_values), bert_dropouts, takes_types=True)
 """Devlin et al. 2018."""
 
 ROBERTA = Family(encoder_and_decoder(RobertaConfig, roberta_values), bert_dropouts, fixed=GELU_IN_HEAD)
@@ -296,6 +296,7 @@ ELECTRA = Family(
     {**encoder_and_decoder(ElectraConfig, _electra_values), "rtd": FamilyForm(ElectraConfig, _electra_values)},
     bert_dropouts,
     fixed=GELU_IN_HEAD,
+    takes_types=True,
 )
 """Clark et al. 2020. `rtd` trains generator and discriminator, as in the paper; the other objectives train the
 generator alone, a model with narrow embeddings.
@@ -333,10 +334,10 @@ def _deberta_v2(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
     return _deberta(params, ids) | {"conv_kernel_size": _V2_CONVOLUTION, "conv_act": params.activation}
 
 
-DEBERTA_V2 = Family({"mlm": FamilyForm(DebertaV2Config, _deberta_v2)}, bert_dropouts)
+DEBERTA_V2 = Family({"mlm": FamilyForm(DebertaV2Config, _deberta_v2)}, bert_dropouts, takes_types=True)
 """He et al. 2020, with the convolution over the first layer that v2 added."""
 
-DEBERTA_V3 = Family({"mlm": FamilyForm(DebertaV2Config, _deberta)}, bert_dropouts)
+DEBERTA_V3 = Family({"mlm": FamilyForm(DebertaV2Config, _deberta)}, bert_dropouts, takes_types=True)
 """He et al. 2021: the architecture, without the paper's objective (replaced-token detection)."""
 
 
@@ -349,16 +350,8 @@ def _big_bird(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
     return bert_values(params, ids) | special | {"attention_type": "original_full"}
 
 
-LONGFORMER = Family(
-    {"mlm": FamilyForm(LongformerConfig, _longformer)},
-    bert_dropouts,
-    fixed=GELU_IN_HEAD,
-    exports=False,
-)
-"""Beltagy et al. 2020: each token sees a window; pre-training uses no global tokens.
-
-No ONNX export: Python code pads rows to whole windows by the length of the text, which torch.export cannot follow.
-"""
+LONGFORMER = Family({"mlm": FamilyForm(LongformerConfig, _longformer)}, bert_dropouts, fixed=GELU_IN_HEAD)
+"""Beltagy et al. 2020: each token sees a window; pre-training uses no global tokens."""
 
 BIG_BIRD = Family(encoder_and_decoder(BigBirdConfig, _big_bird), bert_dropouts)
 """Zaheer et al. 2020, trained with full attention.

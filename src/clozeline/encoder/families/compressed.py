@@ -187,5 +187,5 @@ DISTILBERT = Family(
 )
 """Sanh et al. 2019: BERT's layers without token types, trained here as a masked language model, not distilled."""
 
-ALBERT = Family({"mlm": FamilyForm(AlbertConfig, _albert_values)}, bert_dropouts)
+ALBERT = Family({"mlm": FamilyForm(AlbertConfig, _albert_values)}, bert_dropouts, takes_types=True)
 """Lan et al. 2019: all layers share their weights."""

@@ -177,8 +177,8 @@ class Family:
     is_pre_norm: bool = False
     """Whether layers add to their input, so that one can be skipped; otherwise they normalize their output."""
     fixed: tuple[Fixed, ...] = ()
-    exports: bool = True
-    """Whether an exported graph gives the same logits for any batch size and length."""
+    takes_types: bool = False
+    """Whether exported graphs take token types, which tell the texts of a pair apart."""
 
 
 def encoder_and_decoder(

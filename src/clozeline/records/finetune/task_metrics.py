@@ -15,8 +15,6 @@ from pydantic import TypeAdapter
 
 from clozeline.records.record import MetricFile, Record
 
-_CORRELATIONS = frozenset({"matthews", "spearman"})
-
 CLASS = "class"
 """Column of <task>_classes.csv: a label, an entity type or a group of items."""
 
@@ -61,11 +59,6 @@ class Headline(Record):
     def judged(self) -> "Headline":
         """The figure that decides: that without near-duplicates of training items, if there is one."""
         return self.without_near_duplicates or self
-
-    @property
-    def is_share(self) -> bool:
-        """Whether the figure is a share, shown in per cent; a correlation is not."""
-        return self.metric not in _CORRELATIONS
 
     @property
     def compared(self) -> tuple[tuple[str, float], ...]:

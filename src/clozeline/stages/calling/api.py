@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from clozeline.params.editing import Config
 from clozeline.params.pretraining import FROM_CHAMPION
 from clozeline.params.reading import in_params
+from clozeline.params.text import PATH_OR_URL
 from clozeline.records.evaluation import EncoderMetrics
 from clozeline.records.finetune.task_metrics import TaskMetrics
 from clozeline.records.record import MetricFile
@@ -38,8 +39,6 @@ PARAMS: Final = "params.yaml"
 LOCK: Final = "requirements.lock"
 _PLACEHOLDER = re.compile(r"\$\{([\w.]+)\}")
 _TO_AN_ENCODER: Final = ("snapshot", "preprocess", "tokenize", "pretrain")
-_LOCAL: Final = ("files", "wikipedia-xml")
-"""Kinds of source whose `path` is the text."""
 _USUAL_FOLDER: Final = "clozeline-run"
 Texts = Iterable[str] | str | PathLike[str]
 Labelled = Iterable[Mapping[str, Any]] | str | PathLike[str]
@@ -173,7 +172,7 @@ def pretrain(
     params = Config() if config is None else config.copy()
     if texts is not None:
         params["preprocess"]["source"] = texts_in(texts, run.folder)
-    elif params.preprocess.source.kind in _LOCAL and params.preprocess.source.url is None:
+    elif params.preprocess.source.kind in PATH_OR_URL and params.preprocess.source.url is None:
         params.preprocess.source.path = os.path.relpath(params.preprocess.source.path, run.folder)
     params.finetune = {}
     if params.export.models:
@@ -222,7 +221,7 @@ def finetune(
         run: what `pretrain` returned, or its folder.
         data: records with the fields of the kind of task (`text` and `label` of a classification), or the path of a
             file or folder with them.
-        kind: kind of task: classification, tagging, question_answering, similarity or zero_shot.
+        kind: kind of task, as in docs/tasks.md: `classification`, …
         name: name of the task; None: its kind.
         config: its section `finetune_defaults` is used; None: the params of the run.
         knobs: knobs of the task, as under `finetune` in params.yaml: `epochs=5`, `label_field="topic"`.

@@ -16,7 +16,7 @@ from clozeline.records.clean_text import file_of
 from clozeline.records.finetune.statistics import stability_index
 from clozeline.records.limits import Limit
 from clozeline.records.record import Lock, Record
-from clozeline.stages.calling.profiles import LABELLED, LabelProfile, TextProfile
+from clozeline.stages.calling.profiles import LabelProfile, TextProfile
 from clozeline.system.errors import ContractError
 from clozeline.system.files import alone
 
@@ -133,10 +133,12 @@ def under_contract(stage: str, task: str | None, data: Path | None, params: Para
             Accepted.add(root, text=text)
         return
     section = params.finetune.get(task or "") if stage == "finetune" else None
-    if task is None or data is None or not isinstance(section, LABELLED) or section.hub is not None:
+    labels = None
+    if data is not None and section is not None and section.hub is None:
+        labels = LabelProfile.of_data(section, root / data)
+    if task is None or labels is None:
         yield
         return
-    labels = LabelProfile.of_data(section, root / data)
     known = Accepted.in_project(root).labels.get(task)
     _require(f"the labels of task `{task}`", label_limits(params.contract, labels, known))
     yield

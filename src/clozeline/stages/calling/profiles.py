@@ -13,8 +13,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cache, singledispatch
+from functools import cache
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
@@ -22,16 +21,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from clozeline.language.shards import TokenShards
-from clozeline.params.tasks import FinetuneParams, LabelledParams, QuestionAnsweringParams, TaggingParams
+from clozeline.params.tasks import FinetuneParams
 from clozeline.records.clean_text import TEXT, CorpusMetrics, files_in
-from clozeline.records.reading.streams import identity_of
 from clozeline.records.record import Record
 from clozeline.records.token_metrics import TokenMetrics
-from clozeline.tasks.files import LabelledRecord, Part
-from clozeline.tasks.formats import labels_in, task_records, texts_in
-from clozeline.tasks.question_answering.data import answer_counts, question_of
-from clozeline.tasks.selection import part_of
-from clozeline.tasks.tagging.data import OUTSIDE, type_of, words_and_tags
+from clozeline.tasks.formats import record_format, task_records
 
 Thing = TypeVar("Thing")
 _MOST_TEXTS = 2_000
@@ -147,62 +141,8 @@ def _shares(counts: Counter[str], most: int) -> dict[str, float]:
     return {name: round(count / total, _SHARE_DECIMALS) for name, count in ordered}
 
 
-LABELLED: Final = (LabelledParams, TaggingParams, QuestionAnsweringParams)
-"""Params of the tasks whose records have labels."""
 _MOST_TEST_ROWS = 2_000
 _DIGEST_CHARACTERS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class LabelledItem:
-    """A labelled text, sentence or question."""
-
-    identity: str
-    """The same for copies, which have to have the same labels."""
-    labels: tuple[str, ...]
-    classes: tuple[str, ...]
-    """Distinct classes that it is counted in."""
-    part: Part
-
-
-@singledispatch
-def labelled_item(params: FinetuneParams, record: LabelledRecord, given: Part) -> LabelledItem | None:
-    """Return the labelled item of a record given in the split `given`; None if it has no text or no label.
-
-    Raises:
-        DataError: the record has the wrong shape.
-    """
-    raise TypeError(type(params).__name__)
-
-
-@labelled_item.register
-def _of_labels(params: LabelledParams, record: LabelledRecord, given: Part) -> LabelledItem | None:
-    texts, found = texts_in(record, params), labels_in(record, params)
-    if found is None or not all(texts):
-        return None
-    identity = identity_of(*(text.strip() for text in texts))
-    labels = tuple(sorted(set(found)))
-    return LabelledItem(identity, labels, labels, part_of(identity, given, params))
-
-
-@labelled_item.register
-def _of_tags(params: TaggingParams, record: LabelledRecord, given: Part) -> LabelledItem | None:
-    words, tags = words_and_tags(record, params)
-    if not words:
-        return None
-    identity = identity_of(" ".join(words))
-    types = {type_of(tag) for tag in tags} - {OUTSIDE}
-    return LabelledItem(identity, tags, tuple(sorted(types or {OUTSIDE})), part_of(identity, given, params))
-
-
-@labelled_item.register
-def _of_answers(params: QuestionAnsweringParams, record: LabelledRecord, given: Part) -> LabelledItem | None:
-    question = question_of(record, given, params, answer_counts())
-    if isinstance(question, tuple):
-        return None
-    answers = tuple(sorted(set(question.texts)))
-    kind = "answerable" if question.is_answerable else "unanswerable"
-    return LabelledItem(identity_of(question.question, question.context), answers, (kind,), question.part)
 
 
 class LabelProfile(Record, extra="ignore"):
@@ -217,8 +157,8 @@ class LabelProfile(Record, extra="ignore"):
     """Digest of a text of the test split → digest of its labels; the 2,000 lowest digests if there are more."""
 
     @classmethod
-    def of_data(cls, params: FinetuneParams, data: Path) -> Self:
-        """Return the profile of a task's data.
+    def of_data(cls, params: FinetuneParams, data: Path) -> Self | None:
+        """Return the profile of a task's data; None if its kind of task has no labels.
 
         Raises:
             DataError: a file cannot be read.
@@ -226,9 +166,11 @@ class LabelProfile(Record, extra="ignore"):
         labels: dict[str, set[tuple[str, ...]]] = {}
         classes: dict[str, tuple[str, ...]] = {}
         is_test: dict[str, bool] = {}
+        labelled = record_format(params).labelled
+        if labelled is None:
+            return None
         for given, record in task_records(params, data):
-            item = labelled_item(params, record, given)
-            if item is not None:
+            if item := labelled(record, given):
                 labels.setdefault(item.identity, set()).add(item.labels)
                 classes[item.identity] = item.classes
                 is_test[item.identity] = is_test.get(item.identity, False) or item.part == "test"

@@ -52,7 +52,7 @@ class ClassifierOnTexts(Task[LabelledText]):
         opened = OpenTokenizer.open(inputs.encoder)
         splits = read_selection(inputs, params, partial(self.lengths, opened=opened))
         self.labels = splits.labels
-        super().__init__(inputs, splits, self.built(inputs), opened, reads_pairs=params.second_field is not None)
+        super().__init__(inputs, splits, self.built(inputs), opened, reads_pairs=params.reads_pairs)
         self.train, self.validation, self.test_part = (
             ClassifiedRows.encode(part, self.labels, opened, params) for part in splits.parts.values()
         )
@@ -77,7 +77,7 @@ class ClassifierOnTexts(Task[LabelledText]):
         return cut.encoded(np.arange(len(rows_B)), targets_B=targets_B)
 
     def facts(self) -> ConfigFacts:
-        return ConfigFacts(reads_pairs=self.params.second_field is not None)
+        return ConfigFacts(reads_pairs=self.params.reads_pairs)
 
     def held_out(self, items: Sequence[LabelledText], most: int) -> list[HeldOut]:
         return [HeldOut(text=it.text, second=it.second or None, right=it.labels) for it in items]

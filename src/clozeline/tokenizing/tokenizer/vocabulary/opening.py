@@ -6,7 +6,6 @@ get the few attributes that they need of a slow tokenizer.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,25 +17,15 @@ from clozeline.system.errors import DataError
 TOKENIZER_FILE: Final = "tokenizer.json"
 
 
-@dataclass(frozen=True)
-class _SentencePieceKind:
-    file: str
-    tokenizer: str
-    """Class of transformers."""
-    defaults: Mapping[str, bool]
-    """Attributes that the converter reads, with their values where tokenizer_config.json is silent."""
-
-
-_SENTENCEPIECE_KINDS: Mapping[str, _SentencePieceKind] = MappingProxyType(
+_SENTENCEPIECE_KINDS: Mapping[str, tuple[str, Mapping[str, bool]]] = MappingProxyType(
     {
-        "albert": _SentencePieceKind("spiece.model", "AlbertTokenizer", {"do_lower_case": True, "keep_accents": False}),
-        "deberta-v2": _SentencePieceKind(
-            "spm.model", "DebertaV2Tokenizer", {"do_lower_case": False, "split_by_punct": False}
-        ),
-        "xlm-roberta": _SentencePieceKind("sentencepiece.bpe.model", "XLMRobertaTokenizer", {}),
+        "albert": ("AlbertTokenizer", {"do_lower_case": True, "keep_accents": False}),
+        "deberta-v2": ("DebertaV2Tokenizer", {"do_lower_case": False, "split_by_punct": False}),
+        "xlm-roberta": ("XLMRobertaTokenizer", {}),
     }
 )
-"""Kinds by `model_type` in config.json."""
+"""`model_type` in config.json → class of transformers, and the attributes that its converter reads, with their values
+where tokenizer_config.json is silent."""
 
 
 def open_published(name: str, revision: str | None = None) -> Any:
@@ -105,17 +94,18 @@ def _opened_sentencepiece(name: str, revision: str | None) -> tuple[Any, Tokeniz
     if published_file(name, TOKENIZER_FILE, revision) or not published_file(name, "config.json", revision):
         return None
     facts, _ = transformers.PretrainedConfig.get_config_dict(name, revision=revision)
-    kind = _SENTENCEPIECE_KINDS.get(facts.get("model_type", ""))
-    path = published_file(name, kind.file, revision) if kind else None
-    if not (kind and path):
+    named, defaults = _SENTENCEPIECE_KINDS.get(facts.get("model_type", ""), ("", {}))
+    tokenizer = getattr(transformers, named) if named else None
+    path = published_file(name, tokenizer.vocab_files_names["vocab_file"], revision) if tokenizer else None
+    if not (tokenizer and path):
         return None
     given = get_tokenizer_config(name, revision=revision)
-    described = _Described(str(path), {key: given.get(key, value) for key, value in kind.defaults.items()})
-    converter = SLOW_TO_FAST_CONVERTERS[kind.tokenizer](described)
+    described = _Described(str(path), {key: given.get(key, value) for key, value in defaults.items()})
+    converter = SLOW_TO_FAST_CONVERTERS[named](described)
     described.ids = {piece: id_ for id_, (piece, _) in enumerate(converter.vocab(converter.proto))}
-    named = (*transformers.PreTrainedTokenizerFast.SPECIAL_TOKENS_ATTRIBUTES, "model_max_length")
-    settings = {key: given[key] for key in given if key in named}
-    return getattr(transformers, kind.tokenizer)(**settings), converter.converted()
+    known = (*transformers.PreTrainedTokenizerFast.SPECIAL_TOKENS_ATTRIBUTES, "model_max_length")
+    settings = {key: given[key] for key in given if key in known}
+    return tokenizer(**settings), converter.converted()
 
 
 def _with_rules(stock: Any, rules: Tokenizer) -> Any:
