@@ -77,3 +77,10 @@ def test_each_requirement_names_existing_tests_or_a_reason(number: str) -> None:
     requirement = requirements("reliability.md")[number]
     assert requirement.tests or requirement.reason
     assert missing(requirement.tests) == []
+
+
+def test_the_tests_named_for_a_threat_exist() -> None:
+    page = (PROJECT / "docs" / "security.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[^`]+::[^`]+)`", page)
+    assert len(named) > 15
+    assert missing(tuple(named)) == []
