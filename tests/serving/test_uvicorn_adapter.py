@@ -1,10 +1,12 @@
 """Invalid input on a connection gets an error in JSON, is bounded, and closes the connection."""
 
 import asyncio
+import contextlib
 import gc
 import inspect
 import json
 import socket
+import time
 from types import SimpleNamespace
 
 import httpx
@@ -152,3 +154,28 @@ def test_a_body_may_take_longer_than_a_request_head(hosted: Hosted, monkeypatch:
         opened.settimeout(20)
         opened.sendall(b'{"inputs": "a"}')
         assert rest(opened).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(("name", "value"), [("READING_SECONDS", 0.2), ("MAX_UNREAD_BYTES", 0)])
+def test_a_client_that_does_not_read_its_answer_is_cut_off(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch, name: str, value: float
+) -> None:
+    monkeypatch.setattr(uvicorn_adapter, name, value)
+    body = json.dumps({"inputs": 3 * ["a " * 49_000]}).encode()
+    with hosted() as (client, _), connection(client) as slow:
+        slow.sendall(b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n")
+        slow.sendall(b"content-length: %d\r\n\r\n%b" % (len(body), body))
+        slow.recv(1, socket.MSG_PEEK)  # the answer has begun
+        time.sleep(1)
+        received = bytearray()
+        with contextlib.suppress(ConnectionResetError):
+            while some := slow.recv(65_536):
+                received += some
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert not received.endswith(b"]]")
+
+
+def test_tokens_whose_answer_would_be_too_large_are_refused(client: httpx.Client) -> None:
+    answer = client.post("/tokenize", json={"inputs": 4 * ["a " * 49_000]})
+    assert answer.status_code == 422
+    assert "350,000 together" in answer.json()["error"]

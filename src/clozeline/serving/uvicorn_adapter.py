@@ -33,6 +33,10 @@ MAX_HEAD_BYTES = 64 * 2**10
 """Limit for request line and headers after their first chunk of bytes. The parser itself has no limit."""
 HEAD_SECONDS = 20.0
 """Longest time from the connection, or from the first byte of a later head, to the end of the head."""
+READING_SECONDS = 60.0
+"""Time for a client to read what the server has written to it."""
+MAX_UNREAD_BYTES = 512 * 2**20
+"""Answers of all connections that clients have not read; the connection that exceeds it is cut."""
 WRITING_SECONDS = 10.0
 """Time after the last deadline for clients to read their answers."""
 _MOST_IN_WAIT = 1024
@@ -45,13 +49,15 @@ _TELLING_SECONDS = 0.5
 class JsonHttpProtocol(HttpToolsProtocol):
     """A connection that closes if a head is not HTTP, is too large, or does not end in time.
 
-    If the client leaves, every unanswered request is notified. uvicorn notifies only the last one, which is not the
-    running one if the client pipelines requests.
+    A client that does not read its answer in time is cut off, and so is one whose answer is too much beside the unread
+    answers of others: they lie in memory. If the client leaves, every unanswered request is notified. uvicorn notifies
+    only the last one, which is not the running one if the client pipelines requests.
     """
 
     _reads_head = False
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
+    _unread_timer: asyncio.TimerHandle | None = None
     _open_requests: OpenRequests
     """Open requests of this connection."""
     _unanswered: deque[RequestResponseCycle]
@@ -65,6 +71,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch_head()
+        self._unwatch_reading()
         for cycle in self._unanswered:
             if not cycle.response_complete:
                 cycle.disconnected = True
@@ -115,6 +122,16 @@ class JsonHttpProtocol(HttpToolsProtocol):
             visit.enter()
         super().on_message_complete()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        unread_bytes = sum(other.transport.get_write_buffer_size() for other in self.connections)
+        wait_seconds = READING_SECONDS if unread_bytes <= MAX_UNREAD_BYTES else 0
+        self._unread_timer = self.loop.call_later(wait_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._unwatch_reading()
+        super().resume_writing()
+
     def send_400_response(self, msg: str) -> None:
         self._refuse(refused("not_http", given="bytes that are not HTTP", expected="HTTP/1.1, without TLS"))
 
@@ -125,6 +142,11 @@ class JsonHttpProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _unwatch_reading(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
     def _refuse(self, error: ApiError) -> None:
         answer = HOUSE_WORDS.refusal(error)
