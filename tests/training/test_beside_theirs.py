@@ -192,9 +192,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one_but_theirs_does_not(prep
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_repeated_validation_of_one_model_agrees_but_theirs_does_not(
-    prepare: Prepare, tmp_path: Path, seed: int | None
-) -> None:
+def test_repeated_validation_of_one_model_agrees_but_theirs_does_not(prepare, tmp_path, seed: int | None) -> None:
     """P32: transformers hides other tokens in each evaluation, even if its collator has a seed."""
     job = prepare(validation__every_steps=10)
     job.model.eval()

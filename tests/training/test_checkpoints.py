@@ -5,8 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -16,8 +14,9 @@ import pytest
 import torch
 
 from clozeline.pretraining.job import Pretraining, pretrain
-from clozeline.system.errors import ArtifactError
+from clozeline.system.errors import ArtifactError, StorageError
 from clozeline.training.checkpoints import SHARDS, Checkpoints
+from tests.make.processes import little_disk
 from tests.training.prepared import DETECTING, Killed, KillsAt, Prepare, largest_difference, weights_of
 
 NEWEST = "one/step-000000010"
@@ -114,32 +113,7 @@ def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path) -> None:
         checkpoints(tmp_path).load_newest()
 
 
-def test_a_failed_save_leaves_earlier_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(checkpoints(tmp_path), 9)
-
-    def half_written(state: object, file: BinaryIO) -> None:
-        file.write(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(torch, "save", half_written)
-    with pytest.raises(KeyboardInterrupt):
-        save(checkpoints(tmp_path), 10)
-    assert newest_step(tmp_path) == 9
-    assert names_in(tmp_path / "one") == ["step-000000009"]
-
-
-def test_the_next_save_removes_debris_of_a_killed_one(tmp_path: Path) -> None:
-    half = tmp_path / "one" / ".step-000000009.123.0123abcd.partial"
-    (half / "step-000000009").mkdir(parents=True)
-    (half / "step-000000009" / "state.pt").write_bytes(b"half")
-    (half / ".held").touch()
-    save(checkpoints(tmp_path), 10)
-    assert names_in(tmp_path / "one") == ["step-000000010"]
-
-
-def test_checkpoints_of_abandoned_trainings_are_reported_and_kept(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_checkpoints_of_abandoned_trainings_are_reported_and_kept(tmp_path, caplog) -> None:
     save(checkpoints(tmp_path), 1)
     checkpoints(tmp_path).warn_of_other_states()
     assert caplog.text == ""
@@ -151,21 +125,10 @@ def test_checkpoints_of_abandoned_trainings_are_reported_and_kept(
     assert names_in(tmp_path) == ["three", "two"]
 
 
-FILL_DISK = """
-import resource, sys
-from pathlib import Path
-import torch
-from clozeline.training.checkpoints import Checkpoints
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # as much as this disk will take of one file
-Checkpoints.of(Path(sys.argv[1]), "one", keep=2).save(10, {"weights": torch.zeros(1_000_000)})
-"""
-
-
 def test_a_full_disk_during_a_save_is_reported_and_loses_no_checkpoint(tmp_path: Path) -> None:
     save(checkpoints(tmp_path), 9)
-    result = subprocess.run([sys.executable, "-c", FILL_DISK, str(tmp_path)], capture_output=True, text=True)
-    assert "StorageError: no space left while writing" in result.stderr
-    assert "step-000000010" in result.stderr
+    with little_disk(), pytest.raises(StorageError, match=r"(?s)no space left while writing.*step-000000010"):
+        checkpoints(tmp_path).save(10, {"weights": torch.zeros(1_000_000)})
     assert newest_step(tmp_path) == 9
     assert names_in(tmp_path / "one") == ["step-000000009"]
 
@@ -244,9 +207,7 @@ def test_a_training_killed_during_a_save_gives_the_bytes_of_an_uninterrupted_one
     assert not list((tmp_path / "killed").glob("*/.step-*"))
 
 
-def test_the_first_batch_after_a_resume_does_not_take_longer_late_in_a_training(
-    prepare: Prepare, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_batch_after_a_resume_does_not_take_longer_late_in_a_training(prepare: Prepare, monkeypatch) -> None:
     """P30: counted in batches built, which does not depend on a clock."""
     made: list[object] = []
     job = prepare()

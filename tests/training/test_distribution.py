@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from clozeline.encoder.families import FAMILIES, LAYOUTS
+from clozeline.encoder.families import FAMILIES
 from clozeline.params.pretraining import PretrainParams
 from clozeline.system.errors import ParamsError
 from clozeline.training.distribution import Processes
@@ -106,9 +106,7 @@ class Together:
 
 
 @pytest.fixture(scope="module")
-def two(
-    tmp_path_factory: pytest.TempPathFactory, made_tiny_tokenizer: Path, tiny_pretraining: PretrainParams
-) -> Together:
+def two(tmp_path_factory, made_tiny_tokenizer, tiny_pretraining) -> Together:
     folder = tmp_path_factory.mktemp("two")
     documents = counting_documents(300, seed=0), counting_documents(40, seed=1)
     tokens = write_tokens(folder / "tokens", made_tiny_tokenizer, *documents)
@@ -147,15 +145,6 @@ def test_a_sharded_model_returns_its_best_weights(two: Together, name: str) -> N
     assert largest_difference(weights_in(two.folder / name), whole) == 0.0
 
 
-def test_a_checkpoint_of_a_sharded_model_in_one_file_has_its_whole_weights(two: Together) -> None:
-    whole = load_file(two.folder / "best kept, divided" / "encoder" / "model.safetensors")
-    (state,) = two.folder.glob("best kept, divided, with checkpoints/work/*/step-000000010/state.pt")
-    kept = torch.load(state, weights_only=True)["best_weights"]
-    published = LAYOUTS["modernbert"].published(kept, None, "mlm")
-    named = {published[name]: weight for name, weight in kept.items()}
-    assert largest_difference({name: named[name] for name in whole}, whole) == 0.0
-
-
 def test_running_out_of_memory_in_one_process_halves_the_micro_batches_of_all(two: Together, tmp_path: Path) -> None:
     """The second process runs out in a backward pass; the first learns of it before waiting for the sum."""
     folder = two.folder / "little memory"
@@ -171,11 +160,6 @@ def test_all_processes_stop_early_at_the_same_step_with_the_best_weights(two: To
     assert first["judged"] == pytest.approx(first["best"]["loss"], abs=1e-6)
     for what in ("steps", "best", "weights"):
         assert second[what] == first[what], what
-
-
-def test_a_single_process_has_rank_0_of_1() -> None:
-    processes = Processes.join({})
-    assert (processes.rank, processes.world_size, processes.is_first) == (0, 1, True)
 
 
 def test_an_unknown_sharding_is_refused_with_the_known_ones() -> None:

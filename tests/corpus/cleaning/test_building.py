@@ -211,9 +211,7 @@ def test_much_text_has_a_file_for_each_range_of_keys(build: Build, usual: Built,
     assert all("40" <= doc_id < "80" for doc_id in second), "the second of four ranges"
 
 
-def test_the_output_does_not_depend_on_batches_kept_by_earlier_runs(
-    build: Build, usual: Built, texts, tmp_path, monkeypatch
-) -> None:
+def test_the_output_does_not_depend_on_batches_kept_by_earlier_runs(build, usual, texts, tmp_path, monkeypatch) -> None:
     set_sizes(monkeypatch, _BLOCK_BYTES=2_000, _BATCH_BYTES=10_000)
     build(texts[:300], "before", work=tmp_path / "kept")
     grown = build(texts, "grown", work=tmp_path / "kept")

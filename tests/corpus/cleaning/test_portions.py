@@ -137,9 +137,7 @@ def test_a_dump_that_is_cut_off_is_named_by_its_last_range(tmp_path: Path, strea
         documents_in_portions([dump_file(tmp_path / "d.xml", stream_bytes, lost_bytes=60)], DUMPS)
 
 
-def test_a_plain_file_of_json_lines_is_not_copied_and_not_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plain_file_of_json_lines_is_not_copied_and_not_read_again(tmp_path, monkeypatch) -> None:
     zipped = gzip.compress(ALL_LINES)
     files = (raw_file(tmp_path / "a.jsonl", ALL_LINES), raw_file(tmp_path / "b.jsonl.gz", zipped))
     settings = PreparationSettings(1, 500, decode_entities=True, banding=Banding.finding(0.5))

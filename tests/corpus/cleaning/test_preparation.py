@@ -228,9 +228,7 @@ def test_only_the_batches_of_the_last_run_are_kept(documents, run: Run, tmp_path
     assert len(list(tmp_path.glob("kept/*/*"))) == 1
 
 
-def test_other_settings_code_or_package_versions_recompute_all_batches(
-    documents, run: Run, computed, monkeypatch
-) -> None:
+def test_other_settings_code_or_package_versions_recompute_all_batches(documents, run, computed, monkeypatch) -> None:
     run(documents)
     run(documents, settings=replace(SETTINGS, min_characters=30))
     monkeypatch.setattr(preparation, "_CODE", ("text",))

@@ -122,9 +122,7 @@ def test_a_database_that_cannot_be_read_is_named(
     assert not (tmp_path / "none.db").exists(), "SQLite would create it"
 
 
-def test_postgresql_shows_one_state_while_others_write(
-    tmp_path: Path, postgres: Postgres, asked, take, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_postgresql_shows_one_state_while_others_write(tmp_path, postgres: Postgres, asked, take, monkeypatch) -> None:
     monkeypatch.setenv(remote.PASSWORD, PASSWORD)
     line_of, written = remote.line_of, []
 
@@ -230,9 +228,7 @@ def test_a_pattern_selects_objects_of_a_bucket_including_later_ones(tmp_path: Pa
 
 
 @pytest.mark.parametrize("pattern", ["**/*", "*", "*.txt", "sub/*", "**/*.txt", "sub/**/*"])
-def test_a_pattern_means_the_same_in_a_bucket_and_in_a_folder(
-    tmp_path: Path, put: Put, params_of, take, pattern: str
-) -> None:
+def test_a_pattern_means_the_same_in_a_bucket_and_in_a_folder(tmp_path, put, params_of, take, pattern: str) -> None:
     keys = ("a.txt", "b.csv", "sub/c.txt", "sub/deep/d.txt")
     for key in keys:
         (tmp_path / "texts" / key).parent.mkdir(parents=True, exist_ok=True)
@@ -242,9 +238,7 @@ def test_a_pattern_means_the_same_in_a_bucket_and_in_a_folder(
     assert [file.name for file in remote.files] == [file.name for file in local.files]
 
 
-def test_a_bucket_that_is_missing_empty_or_locked_is_named(
-    put: Put, site: str, params_of, take, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bucket_that_is_missing_empty_or_locked_is_named(put: Put, site: str, params_of, take, monkeypatch) -> None:
     for number, (url, message) in enumerate([(f"{put()}/in", "no (such )?file"), ("s3://no-such", "or bucket")]):
         with pytest.raises(DataError, match=message) as caught:
             take(params_of(url=url).source, str(number))
@@ -267,9 +261,7 @@ def test_a_web_file_is_downloaded_again_only_if_its_etag_changes(site: str, para
     assert [(file.revision, file.snapshot) for file in take(params, "new", before="raw").files] == [("v2", 2)]
 
 
-def test_the_key_for_a_web_server_comes_from_the_environment(
-    tmp_path: Path, site: str, params_of, take, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_for_a_web_server_comes_from_the_environment(tmp_path, site: str, params_of, take, monkeypatch) -> None:
     Site.pages = {"/private.txt": (200, b"one", "")}
     params = params_of(url=f"{site}/private.txt").source
     with pytest.raises(DataError, match="refuses access") as caught:
