@@ -45,9 +45,7 @@ def logits_of(model: Any, ids: list[int], last: int) -> Tensor:
     return logits
 
 
-def test_documents_do_not_attend_to_each_other_but_theirs_do(
-    bert: Any, make_tokens: Callable[..., Path], tiny_tokenizer: Path, tmp_path: Path
-) -> None:
+def test_documents_do_not_attend_to_each_other_but_theirs_do(bert, make_tokens, tiny_tokenizer, tmp_path) -> None:
     """P14: run_mlm joins texts into rows in which each token attends to all."""
     tokenizer = AutoTokenizer.from_pretrained(tiny_tokenizer, local_files_only=True)
     document, others = np.arange(20, 28), (np.arange(5, 13), np.arange(40, 48))
@@ -68,9 +66,7 @@ def test_documents_do_not_attend_to_each_other_but_theirs_do(
     assert torch.equal(one, other)
 
 
-def test_no_token_is_dropped_but_theirs_drops_the_rest_of_each_batch(
-    make_tokens: Callable[..., Path], tiny_tokenizer: Path
-) -> None:
+def test_no_token_is_dropped_but_theirs_drops_the_rest_of_each_batch(make_tokens, tiny_tokenizer) -> None:
     """P15."""
     tokenizer = AutoTokenizer.from_pretrained(tiny_tokenizer, local_files_only=True)
     documents = [np.arange(5, 5 + length) for length in (7, 12, 9, 11)]

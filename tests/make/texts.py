@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from clozeline.cluster.ledger import passing_ledger
+from clozeline.corpus.cleaning.documents import Document
+from clozeline.corpus.cleaning.portions import open_snapshot, opened
 from clozeline.corpus.sources.snapshots import take
 from clozeline.params.text import SourceParams, TokenizeParams
 from clozeline.records.clean_text import SCHEMA, CorpusMetrics, SimilarityMetrics, SplitMetrics
@@ -63,6 +65,12 @@ def take_snapshot(params: SourceParams, source: Path, folder: Path, before: Path
     assert before is None or MANIFEST in files
     with worker_processes(1) as workers:
         return take(params, source, Earlier.among(files), folder, workers)
+
+
+def documents_in(raw: Path, params: SourceParams) -> list[Document]:
+    """Return the documents of a snapshot."""
+    text = open_snapshot(raw, params)
+    return [document for unit in opened(text.files, text.reading) for document in unit.documents()]
 
 
 ODD = "=\u0338?{`aéb 東É\u0301\n\t\r\x0b\x0c\x1c\x1f\x85\xa0\u200b\u2028\u3000▁'sĠ½¨ﷺ,.(MASK]0१\ufffd\x00\U0001f600İΣς"

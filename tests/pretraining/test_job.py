@@ -1,77 +1,53 @@
 """A pre-training learns its language, from params to a model that loads anywhere."""
 
 import json
-import logging
 import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 import clozeline
-from clozeline.language.masking import Masker
-from clozeline.language.objectives import OBJECTIVES, Split
-from clozeline.language.shards import TokenShards
-from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining.job import CODE, compiled, name_of_training
-from clozeline.pretraining.losses import TargetLoss
+from clozeline.pretraining.losses import loss_of
 from clozeline.pretraining.watching import NUM_EXAMPLES
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.progress import ProgressBar
-from clozeline.training.curves import ValidationPass
 from clozeline.training.micro_batches import Precision
-from clozeline.training.state import Callback
 from tests.make.models import NAME, OLD, MovingHub
-from tests.training.prepared import Prepare, graphs_of, largest_difference, weights_of
+from tests.training.prepared import CPU, DETECTING, Prepare, graphs_of, largest_difference, weights_of
 
 
-def test_masked_training_learns_to_predict_hidden_words(prepare: Prepare) -> None:
-    curve = prepare.trained(steps=250).state.curve
+@pytest.mark.parametrize(("objective", "highest"), [("mlm", 2.7), ("clm", 1.5)])
+def test_training_learns_to_predict_hidden_words_or_the_next_word(prepare, objective: str, highest: float) -> None:
+    """ln 59 = 4.08 is the loss of guessing. The next word is certain, except for the first word and the end of a
+    text.
+    """
+    curve = prepare.trained(objective=objective, steps=250).state.curve
     assert curve[0].loss > 3.5
-    assert curve[-1].loss < 2.7  # ln 59 = 4.08 is the loss of guessing
-
-
-def test_causal_training_learns_to_predict_the_next_word(prepare: Prepare) -> None:
-    """In this language the next word is certain, except for the first word of a text and the end of a text."""
-    curve = prepare.trained(objective="clm", steps=250).state.curve
-    assert curve[0].loss > 3.5
-    assert curve[-1].loss < 1.5
-
-
-def test_the_same_params_and_seed_give_the_same_curve(prepare: Prepare) -> None:
-    assert prepare.trained().state.curve == prepare.trained().state.curve
+    assert curve[-1].loss < highest
 
 
 def test_a_token_budget_trains_on_about_that_number_of_tokens(prepare: Prepare) -> None:
     assert prepare.trained(steps=None, tokens=8000).state.num_tokens == pytest.approx(8000, rel=0.05)
 
 
-def test_a_training_batch_hides_targets_and_names_them(tiny_tokens: Path, tiny_pretraining: PretrainParams) -> None:
-    split = Split.open(TokenShards.open(tiny_tokens, "train"), max_length=32)
-    masker = Masker.create(tiny_pretraining.masking, split.vocabulary, seed=1)
-    tokens = split.read(np.arange(20))
-    batch = OBJECTIVES["mlm"].training_batch(split, masker, tokens, 0, 0.0)
-    original = tokens.padded(tokens.input_ids_N, split.boundary).reshape(-1)
-    assert (batch.labels_T.numpy() == original[batch.slot_T.numpy()]).all()
-    unchanged = np.ones(len(original), dtype=bool)
-    unchanged[batch.slot_T.numpy()] = False
-    assert (batch.input_ids_BL.numpy().reshape(-1)[unchanged] == original[unchanged]).all()
-    assert (batch.input_ids_BL.numpy().reshape(-1)[~unchanged] == split.vocabulary.mask_id).any()
-
-
-@pytest.mark.parametrize("micro_batch_tokens", [32, 100, 255])
-def test_micro_batches_give_the_parameters_of_the_whole_batch(prepare: Prepare, micro_batch_tokens: int) -> None:
-    """P21: parts with uneven numbers of targets; loss, gradient norm and parameters within 1e-5."""
-    whole = prepare.trained(steps=10, optimizer__learning_rate=1e-3)
-    parts = prepare.trained(steps=10, optimizer__learning_rate=1e-3, micro_batch_tokens=micro_batch_tokens)
+@pytest.mark.parametrize(
+    ("micro_batch_tokens", "objective"), [(32, {}), (100, {}), (255, {}), (32, DETECTING), (100, DETECTING)]
+)
+def test_micro_batches_give_the_parameters_of_the_whole_batch(
+    prepare: Prepare, micro_batch_tokens: int, objective: dict[str, object]
+) -> None:
+    """P21: parts with uneven numbers of targets and of tokens; loss, gradient norm and parameters within 1e-5."""
+    changes = {"steps": 10, "optimizer__learning_rate": 1e-3, **objective}
+    whole, parts = prepare.trained(**changes), prepare.trained(**changes, micro_batch_tokens=micro_batch_tokens)
     assert largest_difference(weights_of(whole.model), weights_of(parts.model)) < 1e-5
     for one, other in zip(whole.state.curve, parts.state.curve, strict=True):
-        assert other.loss == pytest.approx(one.loss, abs=1e-5)
+        assert other.loss == pytest.approx(one.loss, abs=1e-4 if objective else 1e-5)
         assert other.gradient_norm == pytest.approx(one.gradient_norm, rel=1e-4)
 
 
@@ -82,60 +58,25 @@ def test_batch_workers_do_not_change_the_result(prepare: Prepare) -> None:
     assert largest_difference(weights_of(alone.model), weights_of(helped.model)) == 0.0
 
 
-class Looked(Callback):
-    def __init__(self) -> None:
-        self.validations: list[ValidationPass] = []
-
-    def on_validation(self, validation: ValidationPass) -> None:
-        self.validations.append(validation)
-
-
 def test_validation_passes_do_not_affect_the_training(prepare: Prepare) -> None:
-    looked = Looked()
     blind = prepare.trained(model__dropout=0.1)
-    seeing = prepare.trained(looked, model__dropout=0.1, validation__every_steps=7)
-    assert [validation.step for validation in looked.validations] == [7, 14, 21, 28, 35, 40]
+    seeing = prepare.trained(model__dropout=0.1, validation__every_steps=7)
+    assert [validation.step for validation in seeing.state.validations] == [7, 14, 21, 28, 35, 40]
     assert blind.state.curve == seeing.state.curve
     assert largest_difference(weights_of(blind.model), weights_of(seeing.model)) == 0.0
 
 
 def test_a_training_without_improvement_stops_and_keeps_its_best_weights(prepare: Prepare) -> None:
-    changes = {"validation__every_steps": 5, "validation__patience": 3, "optimizer__learning_rate": 1.0, "steps": 200}
-    stopped = prepare.trained(**changes)
-    losses = [validation.loss for validation in stopped.state.validations]
-    best = stopped.state.best_validation
+    changes = {"validation__every_steps": 5, "optimizer__learning_rate": 1.0, "steps": 200}
+    job = prepare(validation__patience=3, **changes)
+    state = job.run()
+    losses, best = [validation.loss for validation in state.validations], state.best_validation
     assert best is not None
     assert losses.index(min(losses)) == len(losses) - 4
-    assert stopped.state.step == best.step + 15 < 200
-    assert prepare.trained(**changes | {"validation__patience": None}).state.step == 200
-
-
-def test_the_weights_of_the_best_validation_pass_are_kept(prepare: Prepare) -> None:
-    job = prepare(validation__every_steps=5, validation__patience=2, optimizer__learning_rate=1.0, steps=200)
-    state = job.run()
-    assert job.loop.validation is not None
-    best = state.best_validation
-    assert best is not None
+    assert state.step == best.step + 15 < 200
     job.model.eval()
-    assert job.loop.validation.measure() == pytest.approx((best.loss, best.accuracy), abs=1e-6)
-
-
-def test_running_out_of_memory_halves_the_micro_batches_and_not_the_batch(
-    prepare: Prepare, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = prepare.trained(steps=10, optimizer__learning_rate=1e-3)
-    forward = TargetLoss.forward
-
-    def small_memory(self: TargetLoss, batch: object) -> Tensor:
-        if batch.num_slots > 100:
-            raise torch.OutOfMemoryError("no memory")
-        return forward(self, batch)
-
-    monkeypatch.setattr(TargetLoss, "forward", small_memory)
-    parts = prepare.trained(steps=10, optimizer__learning_rate=1e-3)
-    assert largest_difference(weights_of(whole.model), weights_of(parts.model)) < 1e-5
-    assert "out of memory" in caplog.text
-    assert "micro_batch_tokens" in caplog.text
+    assert job.judge.measure() == pytest.approx((best.loss, best.accuracy), abs=1e-6)
+    assert prepare.trained(validation__patience=None, **changes).state.step == 200
 
 
 def test_gradient_checkpointing_gives_the_same_parameters(prepare: Prepare) -> None:
@@ -149,14 +90,6 @@ def test_a_falling_mask_rate_gives_fewer_targets_over_time(prepare: Prepare) -> 
     falling = prepare.trained(masking__mask_rate=0.5, masking__final_mask_rate=0.1).state
     assert constant.num_tokens == falling.num_tokens
     assert falling.num_targets == pytest.approx(constant.num_targets * 0.6, rel=0.05)
-
-
-def test_a_trained_model_loads_in_stock_transformers(prepare: Prepare, tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
-
-    for objective, auto in (("mlm", AutoModelForMaskedLM), ("clm", AutoModelForCausalLM)):
-        prepare.trained(steps=5, objective=objective).save(tmp_path / objective)
-        assert auto.from_pretrained(tmp_path / objective, local_files_only=True).config.vocab_size == 64
 
 
 def test_tokens_are_counted_without_padding(prepare: Prepare) -> None:
@@ -192,27 +125,27 @@ def test_the_encoder_is_saved_without_its_head(prepare: Prepare, tmp_path: Path,
     alone, told = AutoModel.from_pretrained(tmp_path / "encoder", local_files_only=True, output_loading_info=True)
     assert not told["missing_keys"]
     assert not told["unexpected_keys"]
-    written = load_file(tmp_path / "encoder" / "model.safetensors")
     own = [name for name in whole if name.startswith("encoder.")]
     published = trained.model.layout.published(own, trained.model.config, "feature-extraction")
-    assert written.keys() == set(published.values())
+    assert load_file(tmp_path / "encoder" / "model.safetensors").keys() == set(published.values())
     for name, weight in alone.state_dict().items():
         assert torch.equal(weight, whole[next(ours for ours in own if published[ours] == name)] + (added or 0.0))
 
 
 def test_only_the_first_process_saves(prepare: Prepare, tmp_path: Path) -> None:
+    """What it saves loads in stock transformers."""
+    from transformers import AutoModelForMaskedLM
+
     trained = prepare.trained(steps=5)
-    replace(trained, writes=False).save(tmp_path / "encoder")
-    assert not (tmp_path / "encoder").exists()
-    replace(trained, writes=False).save_encoder(tmp_path / "encoder")
+    other = replace(trained, writes=False)
+    other.save(tmp_path / "encoder")
+    other.save_encoder(tmp_path / "encoder")
     assert not (tmp_path / "encoder").exists()
     trained.save(tmp_path / "encoder")
-    assert (tmp_path / "encoder" / "config.json").is_file()
+    assert AutoModelForMaskedLM.from_pretrained(tmp_path / "encoder", local_files_only=True).config.vocab_size == 64
 
 
-def test_training_from_python_shows_progress_and_examples(
-    prepare: Prepare, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_from_python_shows_progress_and_examples(prepare: Prepare, caplog, monkeypatch) -> None:
     shown: list[tuple[int, str]] = []
     monkeypatch.setattr(ProgressBar, "advance", lambda bar, units, note: shown.append((units, note)))
     with caplog.at_level("INFO"):
@@ -228,33 +161,34 @@ def test_training_from_python_warns_of_a_plateau(prepare: Prepare, caplog: pytes
     assert "token frequencies alone" in caplog.text
 
 
-MOST_GRAPHS = 4
-"""With and without an attention mask, and extra graphs for a first single row or target."""
-
-
-def test_batches_of_all_shapes_share_a_few_compiled_graphs(prepare: Prepare) -> None:
-    """P39: with a backend that needs no compiler; how graphs are cut and shared does not depend on it."""
-    job = prepare()
-    plain, fast = TargetLoss(job.model), TargetLoss(job.model)
+# dynamo reads `.grad` at graph breaks, and fails to suppress this warning itself.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize(("objective", "most_graphs"), [({}, 4), (DETECTING, 8)])
+def test_batches_of_all_shapes_share_a_few_compiled_graphs(
+    prepare: Prepare, objective: dict[str, object], most_graphs: int
+) -> None:
+    """P39: with and without an attention mask, and extra ones for a first single row or target. Drawing tokens is not
+    part of a graph: one is before it, one after. With a backend that needs no compiler; how graphs are cut and shared
+    does not depend on it.
+    """
+    job = prepare(**objective)
+    plain, fast = (loss_of(job.model, job.train.vocabulary.is_special_V, 50.0) for _ in range(2))
     graphs = graphs_of(fast)
     batches = job.loop.batches_from(0, 0)
     shapes = set()
     for _ in range(40):
         batch = next(batches).inputs
         shapes.add((*batch.input_ids_BL.shape, len(batch.labels_T)))
-        assert fast(batch).loss_sum.item() == pytest.approx(plain(batch).loss_sum.item(), rel=1e-5)
+        assert fast(batch).loss_sum.item() == pytest.approx(plain(batch).loss_sum.item(), rel=1e-4)
         assert fast(batch).num_right == plain(batch).num_right
     assert len(shapes) > 20
-    assert len(graphs) <= MOST_GRAPHS
+    assert len(graphs) <= most_graphs
 
 
 def test_compilation_without_a_compiler_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(ParamsError, match=r"(?s)g\+\+.*`compile` to false"):
         compiled(nn.Linear(1, 1), wanted=True)
-
-
-FP32 = Precision.of("fp32", torch.device("cpu"))
 
 
 def test_checkpoints_of_other_params_are_not_resumed(prepare: Prepare) -> None:
@@ -267,31 +201,25 @@ def test_checkpoints_of_other_params_are_not_resumed(prepare: Prepare) -> None:
         assert (prepare(**changes).loop.resume().step == 0) == is_fresh, changes
 
 
-def test_another_start_revision_is_another_run(prepare: Prepare, tmp_path: Path) -> None:
-    prepare.trained(steps=5).save(tmp_path / "first")
-    name = str(tmp_path / "first")
-    checkpoints = [prepare(start=name, start_revision=revision).loop.checkpoints for revision in ("one", "two")]
-    assert checkpoints[0].fingerprint != checkpoints[1].fingerprint
-
-
 def test_a_changed_start_point_is_another_run(prepare: Prepare, tmp_path: Path) -> None:
     """The name stays the same, but the weights, the configuration or the commit change."""
-    prepare.trained(steps=5).save(tmp_path / "first")
+    start = tmp_path / "first"
+    prepare.trained(steps=5).save(start)
 
-    def name_of_run() -> str:
-        return prepare(start=str(tmp_path / "first")).loop.checkpoints.fingerprint
+    def name_of_run(**changes: object) -> str:
+        return prepare(start=str(start), **changes).loop.checkpoints.fingerprint
 
-    names = [name_of_run(), name_of_run()]
-    (tmp_path / "first" / ".cache").mkdir()
-    (tmp_path / "first" / ".cache" / "download").write_text("of no weight", encoding="utf-8")
-    names.append(name_of_run())
-    assert len(set(names)) == 1
-    config = tmp_path / "first" / "config.json"
+    names = [name_of_run()]
+    (start / ".cache").mkdir()
+    (start / ".cache" / "download").write_text("of no weight", encoding="utf-8")
+    assert name_of_run() == names[0]
+    names += [name_of_run(start_revision=revision) for revision in ("one", "two")]
+    config = start / "config.json"
     config.write_text(config.read_text(encoding="utf-8").replace('"gelu"', '"relu"'), encoding="utf-8")
     names.append(name_of_run())
-    prepare.trained(steps=6).save(tmp_path / "first")
+    prepare.trained(steps=6).save(start)
     names.append(name_of_run())
-    assert len(set(names)) == 3
+    assert len(set(names)) == 5
 
 
 def test_a_start_point_of_the_hub_is_resolved_to_one_commit_which_names_the_run(
@@ -308,20 +236,16 @@ def test_a_start_point_of_the_hub_is_resolved_to_one_commit_which_names_the_run(
 def test_another_precision_or_device_is_another_run(prepare: Prepare) -> None:
     """`auto` is the precision in which the processor is fast; on a GPU, the processor's threads change nothing."""
     model = prepare().model
-    names = []
-    for name, device, num_threads in [
-        ("fp32", "cpu", 1),
-        ("fp32", "cpu", 2),
-        ("fp32", "meta", 1),
-        ("fp32", "cuda", 1),
-        ("bf16", "cuda", 1),
-    ]:
+
+    def name_of_run(name: str, device: str, num_threads: int) -> str:
         torch.set_num_threads(num_threads)
-        precision = replace(FP32, name=name, device=torch.device(device))
-        names.append(name_of_training(prepare.params, 1, prepare.tokens, 40, model, precision))
-    assert len(set(names)) == 5
-    torch.set_num_threads(2)
-    assert name_of_training(prepare.params, 1, prepare.tokens, 40, model, precision) == names[-1]
+        precision = replace(Precision.of("fp32", CPU), name=name, device=torch.device(device))
+        return name_of_training(prepare.params, 1, prepare.tokens, 40, model, precision)
+
+    on_cpu = [name_of_run("fp32", "cpu", 1), name_of_run("fp32", "cpu", 2), name_of_run("fp32", "meta", 1)]
+    on_gpu = [name_of_run("fp32", "cuda", 1), name_of_run("bf16", "cuda", 1)]
+    assert len({*on_cpu, *on_gpu}) == 5
+    assert name_of_run("bf16", "cuda", 2) == on_gpu[1]
 
 
 def test_another_version_of_transformers_is_another_run(prepare: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,35 +255,29 @@ def test_another_version_of_transformers_is_another_run(prepare: Prepare, monkey
     assert prepare().loop.checkpoints.fingerprint != before
 
 
-@pytest.mark.parametrize(("changed", "is_other"), [("language/shards.py", True), ("tasks/heads.py", False)])
-def test_editing_code_that_the_training_uses_makes_another_run(
-    changed: str, is_other: bool, prepare: Prepare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(clozeline, "__file__", str(tmp_path / "__init__.py"))
-    for place in CODE:
-        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / place).touch() if place.endswith(".py") else (tmp_path / place).mkdir(exist_ok=True)
-    (tmp_path / changed).parent.mkdir(exist_ok=True)
-    (tmp_path / changed).write_text("one = 1\n", encoding="utf-8")
+def test_editing_code_that_the_training_uses_makes_another_run(prepare: Prepare, monkeypatch, tmp_path) -> None:
+    package = tmp_path / "package"
+    for place in (*CODE, "language/shards.py", "tasks/heads.py"):
+        file = package / place if place.endswith(".py") else package / place / "__init__.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    monkeypatch.setattr(clozeline, "__file__", str(package / "__init__.py"))
     before = prepare().loop.checkpoints.fingerprint
+    (package / "tasks/heads.py").write_text("one = 2\n", encoding="utf-8")
     assert prepare().loop.checkpoints.fingerprint == before
-    (tmp_path / changed).write_text("one = 2\n", encoding="utf-8")
-    assert (prepare().loop.checkpoints.fingerprint != before) == is_other
+    (package / "language/shards.py").write_text("one = 2\n", encoding="utf-8")
+    assert prepare().loop.checkpoints.fingerprint != before
 
 
-def test_tokens_of_another_tokenizer_are_refused(prepare: Prepare, tiny_tokenizer: Path, tmp_path: Path) -> None:
+def test_tokens_of_another_tokenizer_or_of_none_are_refused(prepare: Prepare, tmp_path: Path) -> None:
     """The tokenizer has as many tokens, but two have swapped ids; no other check would notice."""
-    other = shutil.copytree(tiny_tokenizer, tmp_path / "other")
+    other = shutil.copytree(prepare.tokenizer, tmp_path / "other")
     facts = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
     facts["model"]["vocab"] |= {"w5": 6, "w6": 5}
     (other / "tokenizer.json").write_text(json.dumps(facts), encoding="utf-8")
-    with pytest.raises(ArtifactError) as caught:
+    with pytest.raises(ArtifactError, match="were not made with this tokenizer") as caught:
         prepare(tokenizer=other)
-    assert "were not made with this tokenizer" in str(caught.value)
     assert str(other / "tokenizer.json") in str(caught.value)
-
-
-def test_a_missing_tokenizer_is_reported_before_the_training(prepare: Prepare, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"no file .*nowhere"):
         prepare(tokenizer=tmp_path / "nowhere")
 
@@ -381,22 +299,16 @@ def test_a_negative_seed_is_refused(prepare: Prepare) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"unit": "word"}, "unit word"),
-        ({"protected_tokens": ("w5", "w6")}, "protected_tokens w5, w6"),
+        ({"masking__unit": "word"}, "unit word"),
+        ({"masking__protected_tokens": ("w5", "w6")}, "protected_tokens w5, w6"),
         ({}, ""),
     ],
 )
 def test_masking_params_ignored_by_causal_training_are_reported(
-    prepare: Prepare,
-    tiny_pretraining: PretrainParams,
-    changes: dict[str, object],
-    told: str,
-    caplog: pytest.LogCaptureFixture,
+    prepare: Prepare, changes: dict[str, object], told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    masking = tiny_pretraining.masking.model_copy(update=changes)
-    with caplog.at_level(logging.WARNING):
-        prepare(masking=masking)
-        assert not caplog.records, "masked training has no such warning"
-        prepare(masking=masking, objective="clm")
+    prepare(**changes)
+    assert not caplog.records, "masked training has no such warning"
+    prepare(**changes, objective="clm")
     assert ("no effect" in caplog.text) == bool(told)
     assert told in caplog.text

@@ -1,11 +1,13 @@
 """Continuing from a checkpoint takes its weights and its tokens, or is refused with a clear error."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import nn
 
@@ -101,115 +103,97 @@ def ids_of(vocab_size: int, pad_id: int = 0) -> TokenIds:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
 def test_an_added_token_gets_a_seeded_row_near_the_mean(family, save, start) -> None:
     model, folder = save(family)
-    one, same, other = (start(folder, ids=ids_of(66), seed=seed) for seed in (1, 1, 2))
-    table_VH = one.get_input_embeddings().weight
-    trained_VH = model.get_input_embeddings().weight
+    one, same, other = (start(folder, ids=ids_of(66), seed=seed).eval() for seed in (1, 1, 2))
+    table_VH, trained_VH = (it.get_input_embeddings().weight for it in (one, model))
     assert one.config.vocab_size == len(table_VH) == 66
     assert torch.equal(table_VH[:64], trained_VH)
     assert (table_VH[64:] - trained_VH.mean(dim=0)).norm(dim=1).max() < 2 * trained_VH.norm(dim=1).max()
     assert (one.stock.get_output_embeddings() if isinstance(one, StockModel) else one.head.output).weight is table_VH
-    with torch.inference_mode():
-        logits = [m.eval()(ROWS_BL).logits for m in (one, same, other)]
-        assert (logits[0][..., :64] - model(ROWS_BL).logits).abs().max() <= 1e-5
+    logits = [it(ROWS_BL).logits for it in (one, same, other)]
+    assert (logits[0][..., :64] - model(ROWS_BL).logits).abs().max() <= 1e-5
     assert logits[0].shape[-1] == 66
     assert torch.equal(logits[0], logits[1])
     assert not torch.equal(logits[0], logits[2])
 
 
-def test_an_added_token_is_kept_after_saving(save, start, tiny_tokenizer, tmp_path: Path) -> None:
-    _, folder = save("bert")
-    model = start(folder, ids=ids_of(65)).eval()
-    out = tmp_path / "again"
-    out.mkdir()
-    models.save(model, tiny_tokenizer, out)
-    with torch.inference_mode():
-        assert torch.equal(models.load(out)(ROWS_BL).logits, model(ROWS_BL).logits)
-
-
-def test_embedding_rows_without_a_token_are_dropped(save, start) -> None:
+@torch.inference_mode()
+def test_embedding_rows_without_a_token_are_dropped_and_added_ones_are_saved(
+    save, start, tiny_tokenizer, tmp_path: Path
+) -> None:
     model, folder = save("bert")
-    smaller = start(folder, ids=ids_of(50)).eval()
-    with torch.inference_mode():
-        assert (smaller(ROWS_BL).logits - model(ROWS_BL).logits[..., :50]).abs().max() <= 1e-5
+    smaller, larger = start(folder, ids=ids_of(50)).eval(), start(folder, ids=ids_of(65, pad_id=64)).eval()
+    assert (smaller(ROWS_BL).logits - model(ROWS_BL).logits[..., :50]).abs().max() <= 1e-5
+    assert larger.config.pad_token_id == 64
+    models.save(larger, tiny_tokenizer, tmp_path)
+    assert torch.equal(models.load(tmp_path)(ROWS_BL).logits, larger(ROWS_BL).logits)
 
 
-def test_a_new_padding_token_is_named_in_the_configuration(save, start) -> None:
-    _, folder = save("bert")
-    assert start(folder, ids=ids_of(65, pad_id=64)).config.pad_token_id == 64
-
-
-@pytest.mark.parametrize("other", [ids_of(64 + 17), ids_of(300), ids_of(64, pad_id=1)])
-def test_tokens_of_another_vocabulary_are_refused_with_what_to_set(other, save, start) -> None:
-    _, folder = save("bert")
-    with pytest.raises(ArtifactError, match=r"(?s)tokenizer of .*`existing: "):
-        start(folder, ids=other)
-
-
-def test_a_vocabulary_of_equal_size_in_another_order_is_refused(save, start, tiny_tokenizer: Path, tmp_path) -> None:
+def test_a_tokenizer_with_an_added_token_fits_and_one_in_another_order_is_refused(
+    save, start, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
     _, folder = save("bert")
     start(folder, tokenizer=tiny_tokenizer)
-    other = tmp_path / "other"
-    other.mkdir()
-    facts = json.loads((tiny_tokenizer / "tokenizer.json").read_text())
-    words = facts["model"]["vocab"]
-    words["w10"], words["w11"] = words["w11"], words["w10"]
-    (other / "tokenizer.json").write_text(json.dumps(facts))
-    with pytest.raises(ArtifactError, match=r"'w10' is 11, not 10"):
-        start(folder, tokenizer=other)
-
-
-def test_a_tokenizer_with_an_added_token_still_fits_its_checkpoint(save, start, tiny_tokenizer, tmp_path) -> None:
-    _, folder = save("bert")
     tokenizer = Tokenizer.from_file(str(tiny_tokenizer / "tokenizer.json"))
     tokenizer.add_special_tokens(["[NEW]"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     assert start(folder, tokenizer=tmp_path, ids=ids_of(65)).config.vocab_size == 65
+    facts = json.loads((tiny_tokenizer / "tokenizer.json").read_text())
+    facts["model"]["vocab"] |= {"w10": 11, "w11": 10}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(facts))
+    with pytest.raises(ArtifactError, match=r"'w10' is 11, not 10"):
+        start(folder, tokenizer=tmp_path)
+
+
+LOST = "bert.encoder.layer.1.attention.self.query.weight"
+
+
+def lose_a_weight(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights[LOST]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def become_t5(folder: Path) -> None:
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"bert"', '"t5"'))
+
+
+UNHARMED: Callable[[Path], object] = lambda folder: None  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("harm", "given", "told"),
+    [
+        *((UNHARMED, {"ids": ids_of(size)}, "tokenizer of .*`existing: ") for size in (64 + 17, 300)),
+        (UNHARMED, {"ids": ids_of(64, pad_id=1)}, "tokenizer of .*`existing: "),
+        (become_t5, {}, r"\(t5\), only from .*bert.*modernbert"),
+        (lose_a_weight, {}, LOST),
+        (lambda folder: os.truncate(folder / "model.safetensors", 100), {}, "the weights of {folder} cannot be read"),
+        (lambda folder: (folder / "model.safetensors").unlink(), {}, "the weights of {folder} cannot be read"),
+        (lambda folder: (folder / "config.json").unlink(), {}, "holds no model"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_or_is_damaged_is_refused(harm, given, told: str, save, start) -> None:
+    _, folder = save("bert")
+    harm(folder)
+    with pytest.raises(ArtifactError, match=f"(?s){told.format(folder=folder)}"):
+        start(folder, **given)
+
+
+def test_a_checkpoint_for_another_objective_is_refused_with_the_known_kinds(save, start) -> None:
+    with pytest.raises(ArtifactError, match=r"\(modernbert\), only from .*bert.*modernbert-decoder"):
+        start(save("modernbert")[1], "clm")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rows_longer_than_the_checkpoint_reads_are_refused(family, save, start) -> None:
-    _, folder = save(family)
     with pytest.raises(ParamsError, match=r"`max_length: 65`.* 64 positions"):
-        start(folder, max_length=65)
+        start(save(family)[1], max_length=65)
 
 
 def test_a_name_that_cannot_be_downloaded_is_refused_with_the_command(start, offline_hub) -> None:
     with pytest.raises(ArtifactError, match="hf download nobody/no-such-model --local-dir FOLDER"):
         start("nobody/no-such-model")
-
-
-def test_a_folder_without_a_model_is_refused(start, tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="holds no model"):
-        start(tmp_path)
-
-
-def test_a_checkpoint_of_another_kind_is_refused_with_the_known_kinds(save, start) -> None:
-    _, folder = save("modernbert")
-    with pytest.raises(ArtifactError, match=r"\(modernbert\), only from .*bert.*modernbert-decoder"):
-        start(folder, "clm")
-    config = folder / "config.json"
-    config.write_text(config.read_text().replace('"modernbert"', '"t5"'))
-    with pytest.raises(ArtifactError, match=r"\(t5\), only from"):
-        start(folder)
-
-
-def test_a_checkpoint_that_lacks_a_weight_of_its_encoder_is_refused(save, start) -> None:
-    from safetensors.torch import load_file, save_file
-
-    _, folder = save("bert")
-    weights = load_file(folder / "model.safetensors")
-    lost = "bert.encoder.layer.1.attention.self.query.weight"
-    del weights[lost]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ArtifactError, match=lost):
-        start(folder)
-
-
-@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(path.read_bytes()[:100]), lambda path: path.unlink()])
-def test_damaged_or_missing_weights_are_reported_by_name(damage, save, start) -> None:
-    _, folder = save("bert")
-    damage(folder / "model.safetensors")
-    with pytest.raises(ArtifactError, match=f"the weights of {folder} cannot be read"):
-        start(folder)

@@ -1,5 +1,6 @@
 """The examples of a training are sentences, if the held-out text has some."""
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,10 @@ from transformers import PreTrainedTokenizerFast
 from clozeline.language.objectives import Split
 from clozeline.language.shards import TokenShards
 from clozeline.language.spelling import Spelling
-from clozeline.pretraining.watching import Examiner, reads_as_sentence
+from clozeline.pretraining.watching import Examiner, ShownExamples, reads_as_sentence
+from clozeline.training.curves import ValidationPass
 from tests.conftest import VOCAB_SIZE, TokensMaker
+from tests.training.prepared import Prepare
 
 CODE = "const : ` double { x } = [ y ] ( z ) ; return value"
 SENTENCE = "this function will return a small copy of the given list of words ."
@@ -59,3 +62,19 @@ def test_sentences_are_preferred_to_code_and_shown_whole(tmp_path: Path, make_to
 def test_other_text_is_used_if_there_are_too_few_sentences(tmp_path: Path, make_tokens: TokensMaker) -> None:
     examiner = examiner_of([CODE, SENTENCE, CODE], tmp_path, make_tokens)
     assert [question.is_sentence for question in examiner.questions(3)] == [False, True, False]
+
+
+@pytest.mark.parametrize("objective", ["mlm", "clm"])
+def test_examples_are_shown_at_each_validation_pass(objective: str, prepare: Prepare, caplog) -> None:
+    job = prepare(objective=objective)
+    with caplog.at_level(logging.INFO):
+        examples = ShownExamples.of(job.model, job.validation, prepare.tokenizer, num_examples=3)
+        examples.on_validation(ValidationPass(10, 2.0, 0.5))
+    shown = [record.getMessage() for record in caplog.records]
+    assert len(shown) == 3
+    for line in shown:
+        text, rest = line.split(" → ")
+        words, truth = text.split(), int(rest.rpartition("right: 'w")[2].rstrip("'"))
+        before = words[words.index("[MASK]" if objective == "mlm" else "…") - 1]
+        assert truth == (int(before.removeprefix("w")) - 5 + 1) % 59 + 5
+        assert text.count("[MASK]") == (objective == "mlm"), "one word is masked, the rest is readable"

@@ -10,10 +10,12 @@ from clozeline.params.model import OptimizerParams
 from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.job import Pretrained, Pretraining
+from clozeline.training.curves import CurvePoint
 from clozeline.training.distribution import Processes
 from clozeline.training.micro_batches import Hardware, MicroBatches, Precision
 from clozeline.training.state import Callback
 
+CPU = torch.device("cpu")
 OPTIMIZER = OptimizerParams(
     kind="adamw",
     learning_rate=0.1,
@@ -24,6 +26,8 @@ OPTIMIZER = OptimizerParams(
     weight_decay=0.0,
     clip_norm=1.0,
 )
+DETECTING = {"objective": "rtd", "model__family": "electra"}
+"""Changes that make it a training of replaced-token detection."""
 
 
 def changed(params: PretrainParams, **changes: Any) -> PretrainParams:
@@ -41,18 +45,34 @@ class Prepare:
     def __init__(self, tokens: Path, tokenizer: Path, params: PretrainParams, folder: Path) -> None:
         self.tokens, self.tokenizer, self.params, self.folder = tokens, tokenizer, params, folder
 
+    def but(self, **changes: object) -> "Prepare":
+        """Return the same with other params from the start."""
+        return Prepare(self.tokens, self.tokenizer, changed(self.params, **changes), self.folder)
+
     def __call__(
         self, work: str = "work", seed: int = 1, tokenizer: Path | None = None, **changes: object
     ) -> Pretraining:
-        params, folder = changed(self.params, **changes), self.folder / work
-        return pretraining.prepare(
-            params, seed=seed, tokens=self.tokens, tokenizer=tokenizer or self.tokenizer, work=folder
-        )
+        given = {"tokens": self.tokens, "tokenizer": tokenizer or self.tokenizer, "work": self.folder / work}
+        return pretraining.prepare(changed(self.params, **changes), seed=seed, **given)
 
     def trained(self, *callbacks: Callback, **changes: object) -> Pretrained:
-        return pretraining.pretrain(
-            changed(self.params, **changes), seed=1, tokens=self.tokens, tokenizer=self.tokenizer, callbacks=callbacks
-        )
+        given = {"tokens": self.tokens, "tokenizer": self.tokenizer, "callbacks": callbacks}
+        return pretraining.pretrain(changed(self.params, **changes), seed=1, **given)
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing in a training catches it."""
+
+
+class KillsAt(Callback):
+    """Ends a training at the first point of its curve from `step` on."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_point(self, point: CurvePoint) -> None:
+        if point.step >= self.step:
+            raise Killed
 
 
 def weights_of(model: torch.nn.Module) -> list[Tensor]:
@@ -65,8 +85,7 @@ def largest_difference(one: list[Tensor], other: list[Tensor]) -> float:
 
 def plain_hardware() -> Hardware[Any]:
     """Return one process on the CPU, in fp32, with whole batches."""
-    device = torch.device("cpu")
-    return Hardware(Processes.alone(), Precision.of("fp32", device), MicroBatches(None, device))
+    return Hardware(Processes.alone(), Precision.of("fp32", CPU), MicroBatches(None, CPU))
 
 
 def graphs_of(loss: torch.nn.Module) -> list[object]:

@@ -21,36 +21,21 @@ from transformers import (
 
 from clozeline.encoder.model import EncoderModel
 from clozeline.language.objectives import OBJECTIVES, TargetBatch
-from clozeline.params.pretraining import PretrainParams
-from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.job import Pretraining
 from clozeline.pretraining.losses import TargetLoss
 from clozeline.system.errors import ParamsError, TrainingError
-from clozeline.training.curves import CurvePoint
-from clozeline.training.distribution import Processes
-from clozeline.training.micro_batches import Hardware, MicroBatches, Precision
+from clozeline.training.micro_batches import MicroBatches, Precision
 from clozeline.training.state import Batch, Callback, State
 from clozeline.training.steps import Steps
-from tests.training.prepared import OPTIMIZER, changed
+from tests.training.prepared import CPU, OPTIMIZER, Killed, KillsAt, Prepare, plain_hardware
 
 
 def trainer(model: nn.Module, rows: Sequence[Any], folder: Path, collator: Any = None, **arguments: Any) -> Trainer:
     """Return a trainer that trains and evaluates on `rows`; `arguments` are those of `TrainingArguments`."""
     settings: dict[str, Any] = {"save_strategy": "no", "seed": 1, **arguments}
-    made = Trainer(
-        model,
-        TrainingArguments(
-            output_dir=str(folder),
-            use_cpu=True,
-            report_to="none",
-            disable_tqdm=True,
-            dataloader_pin_memory=False,
-            **settings,
-        ),
-        train_dataset=rows,
-        eval_dataset=rows,
-        data_collator=collator,
-    )
+    settings |= {"use_cpu": True, "report_to": "none", "disable_tqdm": True, "dataloader_pin_memory": False}
+    arguments_of_theirs = TrainingArguments(output_dir=str(folder), **settings)
+    made = Trainer(model, arguments_of_theirs, train_dataset=rows, eval_dataset=rows, data_collator=collator)
     made.remove_callback(PrinterCallback)
     return made
 
@@ -78,27 +63,14 @@ def rows_of(batch: TargetBatch) -> list[dict[str, Tensor]]:
     return [dict(zip(names, row, strict=True)) for row in zip(batch.input_ids_BL, mask_BL, labels_BL, strict=True)]
 
 
-CPU = torch.device("cpu")
 PLAIN = {"optim": "sgd", "learning_rate": 1.0, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
 """Weights change by their gradient, and by nothing else."""
 
 
-class Prepare:
-    """`prepare(key=value, …)` prepares a run of a tiny BERT (the stock architecture) with these params changed."""
-
-    def __init__(self, params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -> None:
-        self.params, self.tokens, self.tokenizer, self.folder = params, tokens, tokenizer, folder
-
-    def __call__(self, work: str = "work", **changes: Any) -> Pretraining:
-        params = changed(self.params, model__family="bert", **changes)
-        return pretraining.prepare(
-            params, seed=1, tokens=self.tokens, tokenizer=self.tokenizer, work=self.folder / work
-        )
-
-
 @pytest.fixture
-def prepare(tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path) -> Prepare:
-    return Prepare(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path)
+def prepare(prepare: Prepare) -> Prepare:
+    """Runs of a tiny BERT, the stock architecture."""
+    return prepare.but(model__family="bert")
 
 
 def collator(tokenizer: Path, **settings: Any) -> DataCollatorForLanguageModeling:
@@ -165,9 +137,7 @@ def test_nan_weights_stop_a_training_but_not_theirs(prepare: Prepare, tmp_path: 
 
 def gradient_by_ours(model: nn.Module, batch: Batch[TargetBatch], most_slots: int | None) -> Tensor:
     taught: Any = deepcopy(model)
-    hardware: Hardware[TargetBatch] = Hardware(
-        Processes.alone(), Precision.of("fp32", CPU), MicroBatches(most_slots, CPU)
-    )
+    hardware = replace(plain_hardware(), micro_batches=MicroBatches(most_slots, CPU))
     optimizer = torch.optim.SGD(taught.parameters(), lr=1.0)
     unclipped = OPTIMIZER.model_copy(update={"clip_norm": 1e9})
     Steps(taught, optimizer, TargetLoss(taught), unclipped, hardware, seed=0).take(batch, step=0)
@@ -198,19 +168,6 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch_but_theirs_do_not(pr
     assert off(gradient_by_ours(job.model, batch, 64)) < 1e-5
 
 
-class Killed(BaseException):
-    """Stands for a kill: nothing in the training catches it."""
-
-
-class KillsAt(Callback):
-    def __init__(self, step: int) -> None:
-        self._step = step
-
-    def on_point(self, point: CurvePoint) -> None:
-        if point.step == self._step:
-            raise Killed
-
-
 def test_a_resumed_training_equals_an_uninterrupted_one_but_theirs_does_not(prepare: Prepare, tmp_path: Path) -> None:
     """P29: transformers makes the first batch after a resume with the random state of a new process."""
     brief = {"steps": 4, "schedule__warmup_fraction": 0.25, "log_every_steps": 1, "checkpoint_every_steps": 2}
@@ -236,9 +193,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one_but_theirs_does_not(prep
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_repeated_validation_of_one_model_agrees_but_theirs_does_not(
-    prepare: Prepare, tmp_path: Path, seed: int | None
-) -> None:
+def test_repeated_validation_of_one_model_agrees_but_theirs_does_not(prepare, tmp_path, seed: int | None) -> None:
     """P32: transformers hides other tokens in each evaluation, even if its collator has a seed."""
     job = prepare(validation__every_steps=10)
     job.model.eval()

@@ -2,12 +2,9 @@
 
 import io
 import json
-import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -16,102 +13,86 @@ from typing import BinaryIO
 import pytest
 import torch
 
-from clozeline.params.pretraining import PretrainParams
-from clozeline.pretraining import job as pretraining
-from clozeline.pretraining.job import Pretraining
-from clozeline.system.errors import ArtifactError
+from clozeline.pretraining.job import Pretraining, pretrain
+from clozeline.system.errors import ArtifactError, StorageError
 from clozeline.training.checkpoints import SHARDS, Checkpoints
-from clozeline.training.curves import CurvePoint
-from clozeline.training.state import Callback
-from tests.training.prepared import Prepare, largest_difference, weights_of
+from tests.make.processes import little_disk
+from tests.training.prepared import DETECTING, Killed, KillsAt, Prepare, largest_difference, weights_of
+
+NEWEST = "one/step-000000010"
 
 
 def checkpoints(work: Path, name: str = "one") -> Checkpoints:
     return Checkpoints.of(work, name, keep=2)
 
 
-def save(checkpoints: Checkpoints, step: int) -> None:
-    checkpoints.save(step, {"step": step, "weights": torch.full((1000,), float(step))})
+def save(checkpoints: Checkpoints, *steps: int) -> None:
+    for step in steps:
+        checkpoints.save(step, {"step": step, "weights": torch.full((1000,), float(step))})
 
 
-def test_the_newest_checkpoint_is_loaded(tmp_path: Path) -> None:
-    for step in (9, 10):
-        save(checkpoints(tmp_path), step)
-    state = checkpoints(tmp_path).load_newest()
+def newest_step(work: Path) -> int:
+    state = checkpoints(work).load_newest()
     assert state is not None
-    assert state["step"] == 10
-    assert torch.equal(state["weights"], torch.full((1000,), 10.0))
+    assert torch.equal(state["weights"], torch.full((1000,), float(state["step"])))
+    return int(state["step"])
 
 
-def test_load_newest_returns_none_without_a_checkpoint(tmp_path: Path) -> None:
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_newest_checkpoint_is_loaded_and_the_newest_ones_are_kept(tmp_path: Path) -> None:
     assert checkpoints(tmp_path).load_newest() is None
+    save(checkpoints(tmp_path), 8, 9, 10, 11)
+    assert names_in(tmp_path / "one") == ["step-000000010", "step-000000011"]
+    assert newest_step(tmp_path) == 11
+    assert json.loads((tmp_path / NEWEST / "seal.json").read_text())["fingerprint"] == "one"
 
 
-def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
-    for step in (8, 9, 10, 11):
-        save(checkpoints(tmp_path), step)
-    assert [folder.name for folder in sorted((tmp_path / "one").iterdir())] == ["step-000000010", "step-000000011"]
-
-
-def damage(saved: Path) -> None:
-    state = saved / "state.pt"
-    content = bytearray(state.read_bytes())
+def invert_a_byte(saved: Path) -> None:
+    content = bytearray((saved / "state.pt").read_bytes())
     content[len(content) // 2] ^= 0xFF
-    state.write_bytes(content)
-
-
-def truncate(saved: Path) -> None:
-    state = saved / "state.pt"
-    state.write_bytes(state.read_bytes()[:100])
-
-
-def lose_seal(saved: Path) -> None:
-    (saved / "seal.json").unlink()
-
-
-def write_null_into_seal(saved: Path) -> None:
-    (saved / "seal.json").write_text("null")
+    (saved / "state.pt").write_bytes(content)
 
 
 def change_a_letter_of_the_seal(saved: Path) -> None:
-    seal = saved / "seal.json"
-    text = seal.read_text()
+    text = (saved / "seal.json").read_text()
     assert '"one"' in text
-    seal.write_text(text.replace('"one"', '"onf"'))
+    (saved / "seal.json").write_text(text.replace('"one"', '"onf"'))
 
 
-@pytest.mark.parametrize("harm", [damage, truncate, lose_seal, write_null_into_seal, change_a_letter_of_the_seal])
+HARMS = {
+    "a byte": invert_a_byte,
+    "cut off": lambda saved: os.truncate(saved / "state.pt", 100),
+    "no seal": lambda saved: (saved / "seal.json").unlink(),
+    "null as seal": lambda saved: (saved / "seal.json").write_text("null"),
+    "a letter of the seal": change_a_letter_of_the_seal,
+}
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(
-    tmp_path: Path, harm: object, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, harm: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    for step in (9, 10):
-        save(checkpoints(tmp_path), step)
-    harm(tmp_path / "one" / "step-000000010")
-    with caplog.at_level(logging.WARNING):
-        state = checkpoints(tmp_path).load_newest()
-    assert state is not None
-    assert state["step"] == 9
+    save(checkpoints(tmp_path), 9, 10)
+    harm(tmp_path / NEWEST)
+    assert newest_step(tmp_path) == 9
     assert "step-000000010 is damaged" in caplog.text
-
-
-def save_with_a_shard(checkpoints: Checkpoints, step: int) -> None:
-    with checkpoints.replacing(step) as beside:
-        (beside / "__0_0.distcp").write_bytes(b"tensors")
-        checkpoints.seal(beside, {"step": step}, {"__0_0.distcp": sha256(b"tensors").hexdigest()})
 
 
 @pytest.mark.parametrize("harm", [lambda shard: shard.write_bytes(b"tensorz"), Path.unlink])
 def test_a_checkpoint_with_a_damaged_shard_is_skipped_with_a_warning(
     tmp_path: Path, harm: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
+    own = checkpoints(tmp_path)
     for step in (8, 9, 10):
-        save_with_a_shard(checkpoints(tmp_path), step)
-    newest = tmp_path / "one/step-000000010"
-    assert checkpoints(tmp_path).load_newest() == {"step": 10, SHARDS: newest}
-    harm(newest / "__0_0.distcp")
-    with caplog.at_level(logging.WARNING):
-        state = checkpoints(tmp_path).load_newest()
-    assert state == {"step": 9, SHARDS: tmp_path / "one/step-000000009"}
+        with own.replacing(step) as beside:
+            (beside / "__0_0.distcp").write_bytes(b"tensors")
+            own.seal(beside, {"step": step}, {"__0_0.distcp": sha256(b"tensors").hexdigest()})
+    assert own.load_newest() == {"step": 10, SHARDS: tmp_path / NEWEST}
+    harm(tmp_path / NEWEST / "__0_0.distcp")
+    assert own.load_newest() == {"step": 9, SHARDS: tmp_path / "one/step-000000009"}
     assert "step-000000010 is damaged" in caplog.text
 
 
@@ -128,100 +109,36 @@ def test_a_checkpoint_is_loaded_into_main_memory(tmp_path: Path, monkeypatch: py
 def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path) -> None:
     save(checkpoints(tmp_path, "other"), 10)
     shutil.move(tmp_path / "other", tmp_path / "one")
-    with pytest.raises(ArtifactError, match="another run") as caught:
+    with pytest.raises(ArtifactError, match=r"fingerprint other.* one"):
         checkpoints(tmp_path).load_newest()
-    assert "fingerprint other" in str(caught.value)
-    assert "not one" in str(caught.value)
 
 
-def test_a_failed_save_leaves_earlier_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(checkpoints(tmp_path), 9)
-
-    def half_written(state: object, file: BinaryIO) -> None:
-        file.write(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(torch, "save", half_written)
-    with pytest.raises(KeyboardInterrupt):
-        save(checkpoints(tmp_path), 10)
-    state = checkpoints(tmp_path).load_newest()
-    assert state is not None
-    assert state["step"] == 9
-    assert [folder.name for folder in (tmp_path / "one").iterdir()] == ["step-000000009"]
-
-
-def test_the_next_save_removes_debris_of_a_killed_one(tmp_path: Path) -> None:
-    half = tmp_path / "one" / ".step-000000009.123.0123abcd.partial"
-    (half / "step-000000009").mkdir(parents=True)
-    (half / "step-000000009" / "state.pt").write_bytes(b"half")
-    (half / ".held").touch()
-    save(checkpoints(tmp_path), 10)
-    assert [folder.name for folder in (tmp_path / "one").iterdir()] == ["step-000000010"]
-
-
-def test_checkpoints_of_abandoned_trainings_are_reported_and_kept(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    save(checkpoints(tmp_path, "one"), 1)
-    checkpoints(tmp_path, "one").warn_of_other_states()
+def test_checkpoints_of_abandoned_trainings_are_reported_and_kept(tmp_path, caplog) -> None:
+    save(checkpoints(tmp_path), 1)
+    checkpoints(tmp_path).warn_of_other_states()
     assert caplog.text == ""
     for name in ("two", "three"):
         save(checkpoints(tmp_path, name), 1)
-    checkpoints(tmp_path, "one").warn_of_other_states()
+    checkpoints(tmp_path).warn_of_other_states()
     assert "three, two" in caplog.text
-    assert {folder.name for folder in tmp_path.iterdir()} == {"one", "two", "three"}
-
-
-def test_remove_deletes_only_checkpoints_of_this_training(tmp_path: Path) -> None:
-    save(checkpoints(tmp_path, "one"), 1)
-    save(checkpoints(tmp_path, "two"), 1)
-    checkpoints(tmp_path, "one").remove()
-    assert [folder.name for folder in tmp_path.iterdir()] == ["two"]
-
-
-def test_the_seal_names_the_fingerprint(tmp_path: Path) -> None:
-    save(checkpoints(tmp_path), 1)
-    assert json.loads((tmp_path / "one" / "step-000000001" / "seal.json").read_text())["fingerprint"] == "one"
-
-
-FILL_DISK = """
-import resource, sys
-from pathlib import Path
-import torch
-from clozeline.training.checkpoints import Checkpoints
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # as much as this disk will take of one file
-Checkpoints.of(Path(sys.argv[1]), "one", keep=2).save(10, {"weights": torch.zeros(1_000_000)})
-"""
+    checkpoints(tmp_path).remove()
+    assert names_in(tmp_path) == ["three", "two"]
 
 
 def test_a_full_disk_during_a_save_is_reported_and_loses_no_checkpoint(tmp_path: Path) -> None:
     save(checkpoints(tmp_path), 9)
-    result = subprocess.run([sys.executable, "-c", FILL_DISK, str(tmp_path)], capture_output=True, text=True)
-    assert "StorageError: no space left while writing" in result.stderr
-    assert "step-000000010" in result.stderr
-    state = checkpoints(tmp_path).load_newest()
-    assert state is not None
-    assert state["step"] == 9
-    assert [folder.name for folder in (tmp_path / "one").iterdir()] == ["step-000000009"]
+    with little_disk(), pytest.raises(StorageError, match=r"(?s)no space left while writing.*step-000000010"):
+        checkpoints(tmp_path).save(10, {"weights": torch.zeros(1_000_000)})
+    assert newest_step(tmp_path) == 9
+    assert names_in(tmp_path / "one") == ["step-000000009"]
 
 
-class Killed(BaseException):
-    """Stands for a kill: nothing in the training catches it."""
-
-
-class KillsAt(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_point(self, point: CurvePoint) -> None:
-        if point.step >= self.step:
-            raise Killed
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("killed_at", [3, 11, 38])
+@pytest.mark.parametrize(
+    ("killed_at", "num_workers", "objective"),
+    [(3, 0, {}), (11, 2, {}), (38, 0, {}), (8, 2, {**DETECTING, "optimizer__learning_rate": 1e-3})],
+)
 def test_a_killed_and_resumed_training_gives_the_bytes_of_an_uninterrupted_one(
-    prepare: Prepare, killed_at: int, num_workers: int
+    prepare: Prepare, killed_at: int, num_workers: int, objective: dict[str, object]
 ) -> None:
     """P29: with dropout, in micro-batches, in mid-epoch, with validation passes and the best weights kept."""
     changes = {
@@ -231,14 +148,14 @@ def test_a_killed_and_resumed_training_gives_the_bytes_of_an_uninterrupted_one(
         "validation__patience": 50,
         "checkpoint_every_steps": 3,
         "log_every_steps": 1,
-        "num_workers": num_workers,
+        **objective,
     }
     whole = prepare("whole", **changes)
     whole_state = whole.run()
     with pytest.raises(Killed):
-        prepare("killed", **changes).run([KillsAt(killed_at)])
+        prepare("killed", num_workers=num_workers, **changes).run([KillsAt(killed_at)])
     torch.manual_seed(99)  # a new process has another random state
-    resumed = prepare("killed", **changes)
+    resumed = prepare("killed", num_workers=num_workers, **changes)
     assert resumed.run() == whole_state
     assert largest_difference(weights_of(whole.model), weights_of(resumed.model)) == 0.0
 
@@ -280,9 +197,9 @@ def test_a_training_killed_during_a_save_gives_the_bytes_of_an_uninterrupted_one
     whole = prepare("whole", **changes)
     whole_state = whole.run()
     assert killed_in_a_save(prepare("killed", **changes), save=3) == signal.SIGKILL
-    left = [folder.name for folder in (tmp_path / "killed").glob("*/*")]
-    assert sorted(name for name in left if name.endswith("0004") or name.endswith("0008")) == sorted(left)[1:]
-    assert sorted(left)[0].startswith(".step-000000012."), "it was killed in the middle of its third save"
+    half, *saved = sorted(folder.name for folder in (tmp_path / "killed").glob("*/*"))
+    assert half.startswith(".step-000000012."), "it was killed in the middle of its third save"
+    assert saved == ["step-000000004", "step-000000008"]
     resumed = prepare("killed", **changes)
     assert resumed.loop.resume().step == 8
     assert resumed.run() == whole_state
@@ -290,30 +207,23 @@ def test_a_training_killed_during_a_save_gives_the_bytes_of_an_uninterrupted_one
     assert not list((tmp_path / "killed").glob("*/.step-*"))
 
 
-def test_the_first_batch_after_a_resume_does_not_take_longer_late_in_a_training(prepare: Prepare) -> None:
+def test_the_first_batch_after_a_resume_does_not_take_longer_late_in_a_training(prepare: Prepare, monkeypatch) -> None:
     """P30: counted in batches built, which does not depend on a clock."""
-    made: list[int] = []
+    made: list[object] = []
     job = prepare()
-    feed_batch = type(job.loop.batches_from.__self__).batch
-
-    def counted(feed: object, turn: object) -> object:
-        made.append(1)
-        return feed_batch(feed, turn)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(job.loop.batches_from.__self__), "batch", counted)
-        batch = next(job.loop.batches_from(700, 5))
+    feed = type(job.loop.batches_from.__self__)
+    build = feed.batch
+    monkeypatch.setattr(feed, "batch", lambda self, turn: made.append(turn) or build(self, turn))
+    batch = next(job.loop.batches_from(700, 5))
     assert (batch.epoch, batch.index, len(made)) == (700, 5, 1)
 
 
-def test_checkpoints_stay_until_the_model_is_saved(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
-) -> None:
-    work = tmp_path / "work"
-    trained = pretraining.pretrain(tiny_pretraining, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, work=work)
+def test_checkpoints_stay_until_the_model_is_saved(prepare: Prepare, tmp_path: Path) -> None:
+    given = {"tokens": prepare.tokens, "tokenizer": prepare.tokenizer, "work": tmp_path / "work"}
+    trained = pretrain(prepare.params, seed=1, **given)
     (tmp_path / "encoder").write_text("no folder", encoding="utf-8")
     with pytest.raises(NotADirectoryError):
         trained.save(tmp_path / "encoder" / "inside")
-    assert list(work.glob("*/step-*"))
+    assert list((tmp_path / "work").glob("*/step-*"))
     trained.save(tmp_path / "saved")
-    assert list(work.iterdir()) == []
+    assert list((tmp_path / "work").iterdir()) == []

@@ -1,9 +1,7 @@
 """Claim: all processes cut their shares of a batch into equally many parts, which together train like the batch."""
 
 import weakref
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -17,9 +15,10 @@ from clozeline.system.errors import ParamsError, TrainingError
 from clozeline.training.micro_batches import MicroBatches, Precision, Requested, noting_shortage, remedies, share_of
 from tests.make.params import is_knob_of, named_in
 from tests.make.processes import run_alone
-from tests.training.prepared import Prepare, changed
+from tests.training import little_memory
+from tests.training.prepared import CPU, Prepare, changed
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
+GPU, META = torch.device("cuda"), torch.device("meta")
 
 
 def rows(num_rows: int, length: int = 8) -> TargetBatch:
@@ -47,13 +46,12 @@ def test_all_processes_halve_micro_batches_alike_down_to_single_rows(world_size:
     """A process with fewer rows than another also halves, even if its parts are single rows."""
     shares = [share_of(rows(num_rows), rank, world_size) for rank in range(world_size)]
     each = [MicroBatches(None, CPU) for _ in shares]
-    while True:
+    halved = {True}
+    while halved != {False}:
         halved = {micro.halve(*own) for micro, own in zip(each, shares, strict=True)}
         assert len(halved) == 1
         parts = [micro.parts(*own) for micro, own in zip(each, shares, strict=True)]
         assert len({len(of_one) for of_one in parts}) == 1
-        if halved == {False}:
-            break
     assert {part.num_rows for of_one in parts for part in of_one} == {1}
 
 
@@ -72,40 +70,26 @@ def test_the_suggested_micro_batch_size_is_valid_and_gives_smaller_parts(
 ) -> None:
     batch = rows(num_rows, length)
     assert MicroBatches(None, CPU, longest_row=64).bound_to_set(batch) == bound
-    if bound is not None:
-        assert len(MicroBatches(bound, CPU).parts(batch)) > 1
+    assert bound is None or len(MicroBatches(bound, CPU).parts(batch)) > 1
 
 
 def test_a_halved_micro_batch_is_reported_with_the_value_to_set(caplog: pytest.LogCaptureFixture) -> None:
     micro_batches = MicroBatches(None, CPU, longest_row=64)
     assert micro_batches.halve(rows(6, 20))
     assert micro_batches.most_slots == 60
-    assert "Set `micro_batch_tokens: 64`" in caplog.text
-    assert named_in(caplog.text) == ["micro_batch_tokens"]
+    assert "`micro_batch_tokens: 64`" in caplog.text
     assert is_knob_of(PretrainParams, "micro_batch_tokens")
 
 
 def test_a_filler_row_has_no_targets_for_generator_or_discriminator() -> None:
     batch = rows(3)
-    detecting = DetectionBatch(
-        **vars(batch),
-        text_ids_BL=batch.input_ids_BL,
-        uniform_T=torch.rand(3, dtype=torch.float64),
-        targets_per_token=torch.tensor(0.1),
-    )
-    silent = detecting.rows(0, 1).silent()
+    draws = {"uniform_T": torch.rand(3, dtype=torch.float64), "targets_per_token": torch.tensor(0.1)}
+    silent = DetectionBatch(**vars(batch), text_ids_BL=batch.input_ids_BL, **draws).rows(0, 1).silent()
     assert (silent.num_rows, len(silent.slot_T), len(silent.labels_T), len(silent.uniform_T)) == (1, 0, 0, 0)
     assert silent.targets_per_token.item() == 0.0
 
 
-NO_BF16: Mapping[str, bool] = MappingProxyType({"avx2": True, "avx512_bf16": False, "amx_bf16": False})
-
-
-def have_cpu(monkeypatch: pytest.MonkeyPatch, capabilities: Mapping[str, bool]) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-
-
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def matmul_precision(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Requested precisions of fp32 matrix products, recorded instead of changing the process's setting."""
     asked: list[str] = []
@@ -113,274 +97,191 @@ def matmul_precision(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """A GPU that has bf16 (param True) or only emulates it, as torch reports it."""
-    has_bf16: bool = request.param
+def have_bf16(monkeypatch: pytest.MonkeyPatch, instruction: str | None) -> None:
+    """Let the CPU have this instruction, and the GPU bf16, as torch reports it; None: it only emulates it."""
+    capabilities = {"avx2": True, "avx512_bf16": False, "amx_bf16": False, instruction or "": True}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(
-        torch.cuda, "is_bf16_supported", lambda including_emulation=True: has_bf16 or including_emulation
-    )
-
-
-INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
+    is_supported = lambda including_emulation=True: instruction is not None or including_emulation  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_supported)
 
 
 @pytest.mark.parametrize(
-    ("requested", "instruction", "name"),
+    ("device", "instruction", "requested", "name"),
     [
-        ("auto", None, "fp32"),
-        *(("auto", it, "fp32") for it in INSTRUCTIONS),
-        *(("bf16", it, "bf16") for it in INSTRUCTIONS),
+        (CPU, None, "auto", "fp32"),
+        (CPU, "amx_bf16", "auto", "fp32"),
+        *((CPU, instruction, "bf16", "bf16") for instruction in ("avx512_bf16", "amx_bf16", "bf16")),
+        (GPU, "bf16", "auto", "bf16"),
+        (GPU, "bf16", "bf16", "bf16"),
+        (GPU, None, "auto", "fp16"),
+        (GPU, None, "fp16", "fp16"),
+        (GPU, None, "fp32", "fp32"),
+        (META, None, "auto", "fp32"),
     ],
 )
-def test_auto_is_fp32_on_every_cpu_and_bf16_is_for_those_that_have_it(
-    monkeypatch: pytest.MonkeyPatch, requested: Requested, instruction: str | None, name: str
-) -> None:
-    """P28."""
-    have_cpu(monkeypatch, {**NO_BF16, instruction or "": True})
-    assert Precision.choose(requested, CPU).name == name
+def test_a_precision_suits_the_processor(monkeypatch, matmul_precision, device, instruction, requested, name) -> None:
+    """P28: `auto` is fp32 on every CPU. Only fp32 on a GPU uses TF32."""
+    have_bf16(monkeypatch, instruction)
+    precision = Precision.choose(requested, device)
+    assert precision.name == name
+    assert precision.scaler.is_enabled() == (name == "fp16")
+    assert matmul_precision == (["high"] if (device, name) == (GPU, "fp32") else [])
 
 
 @pytest.mark.parametrize(
     ("requested", "device", "told"),
     [
-        ("bf16", CPU, "`precision: bf16` .* avx512_bf16.* 27 times slower than fp32"),
-        ("fp16", CPU, "`precision: fp16` does not suit"),
-        ("bf16", torch.device("meta"), "`precision: bf16` does not suit"),
+        ("bf16", CPU, "avx512_bf16.* 27 times slower than fp32"),
+        ("fp16", CPU, "a GPU"),
+        ("bf16", META, "fp32"),
+        ("bf16", GPU, "compute capability"),
     ],
 )
 def test_a_precision_that_the_processor_lacks_is_refused(
     monkeypatch: pytest.MonkeyPatch, requested: Requested, device: torch.device, told: str
 ) -> None:
     """P28."""
-    have_cpu(monkeypatch, NO_BF16)
-    with pytest.raises(ParamsError, match=told):
+    have_bf16(monkeypatch, None)
+    with pytest.raises(ParamsError, match=f"`precision: {requested}` .*{told}"):
         Precision.choose(requested, device)
 
 
 def test_the_real_probe_gives_a_result_for_this_cpu() -> None:
-    assert set(NO_BF16) <= set(torch.cpu.get_capabilities()) or "bf16" in torch.cpu.get_capabilities()
+    capabilities = torch.cpu.get_capabilities()
+    assert {"avx512_bf16", "amx_bf16"} <= set(capabilities) or "bf16" in capabilities
 
 
 @pytest.mark.parametrize(
-    ("gpu", "requested", "name"),
-    [
-        (True, "auto", "bf16"),
-        (True, "bf16", "bf16"),
-        (True, "fp16", "fp16"),
-        (True, "fp32", "fp32"),
-        (False, "auto", "fp16"),
-        (False, "fp16", "fp16"),
-        (False, "fp32", "fp32"),
-    ],
-    indirect=["gpu"],
+    ("name", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
 )
-@pytest.mark.usefixtures("gpu")
-def test_the_default_precision_suits_the_gpu(requested: Requested, name: str) -> None:
-    """P28."""
-    precision = Precision.choose(requested, GPU)
-    assert precision.name == name
-    assert precision.scaler.is_enabled() == (name == "fp16")
-
-
-@pytest.mark.parametrize("gpu", [False], indirect=True)
-@pytest.mark.usefixtures("gpu")
-def test_bf16_is_refused_on_a_gpu_that_only_emulates_it() -> None:
-    """P28."""
-    with pytest.raises(ParamsError, match="compute capability"):
-        Precision.choose("bf16", GPU)
-
-
-@pytest.mark.parametrize("gpu", [True], indirect=True)
-@pytest.mark.usefixtures("gpu")
-def test_only_fp32_on_a_gpu_uses_tf32(matmul_precision: list[str]) -> None:
-    Precision.choose("bf16", GPU)
-    Precision.choose("fp32", CPU)
-    assert matmul_precision == []
-    Precision.choose("fp32", GPU)
-    assert matmul_precision == ["high"]
-
-
-def test_an_unknown_device_gets_fp32() -> None:
-    assert Precision.choose("auto", torch.device("meta")).name == "fp32"
-
-
-@pytest.mark.parametrize(
-    ("precision", "dtype"),
-    [
-        (Precision.of("fp32", CPU), torch.float32),
-        (Precision.of("bf16", CPU), torch.bfloat16),
-        (Precision.of("fp16", CPU), torch.float16),
-    ],
-    ids=lambda value: value.name if isinstance(value, Precision) else "",
-)
-def test_autocast_changes_the_dtype_of_products_and_not_of_weights(precision: Precision, dtype: torch.dtype) -> None:
-    layer = nn.Linear(4, 4)
+def test_autocast_changes_the_dtype_of_products_and_not_of_weights(name: str, dtype: torch.dtype) -> None:
+    """Only fp16 has a scaler that does something."""
+    precision, layer = Precision.of(name, CPU), nn.Linear(4, 4)
     with precision.autocast():
         out = layer(torch.ones(2, 4))
     out.float().sum().backward()
     assert out.dtype == dtype
     assert layer.weight.dtype == layer.weight.grad.dtype == torch.float32
+    assert (precision.scaler.scale(torch.tensor(3.0)).item() == 3.0) == (name != "fp16")
+    assert bool(precision.scaler.state_dict()) == (name == "fp16")
 
 
-def take_steps(precision: Precision, layer: nn.Linear, optimizer: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
-    for row in inputs:
-        optimizer.zero_grad()
-        with precision.autocast():
-            loss = layer(row).float().square().mean()
-        precision.scaler.scale(loss).backward()
-        precision.scaler.unscale_(optimizer)
-        precision.scaler.step(optimizer)
-        precision.scaler.update()
+class Halves:
+    """A layer that learns in fp16."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 4)
+        self.precision = Precision.of("fp16", CPU)
+        self.scaler = self.precision.scaler
+        self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=0.1)
+
+    def take_steps(self, inputs: torch.Tensor) -> None:
+        for row in inputs:
+            self.optimizer.zero_grad()
+            with self.precision.autocast():
+                loss = self.layer(row).float().square().mean()
+            self.scaler.scale(loss).backward()
+            self.scaler.unscale_(self.optimizer)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
 
 
-def test_fp16_skips_a_step_with_gradient_overflow_and_lowers_the_scale() -> None:
-    precision = Precision.of("fp16", CPU)
-    layer = nn.Linear(4, 4)
-    before = layer.weight.detach().clone()
-    scale = precision.scaler.get_scale()
-    take_steps(precision, layer, torch.optim.SGD(layer.parameters(), lr=0.1), torch.full((1, 4), 6e4))
-    assert torch.equal(layer.weight, before)
-    assert precision.scaler.get_scale() < scale
-
-
-def test_the_state_of_the_scaler_survives_a_checkpoint() -> None:
+def test_fp16_skips_a_step_with_gradient_overflow_and_its_lower_scale_survives_a_checkpoint() -> None:
     """P29, the scaler's part."""
-    torch.manual_seed(0)
-    inputs = torch.randn(6, 4)
-    inputs[1] = 6e4  # lowers the scale before the checkpoint
-    start = nn.Linear(4, 4).state_dict()
-
-    def fresh() -> tuple[Precision, nn.Linear, torch.optim.Optimizer]:
-        layer = nn.Linear(4, 4)
-        layer.load_state_dict(start)
-        return Precision.of("fp16", CPU), layer, torch.optim.SGD(layer.parameters(), lr=0.1)
-
-    whole, first, second = fresh(), fresh(), fresh()
-    take_steps(*whole, inputs)
-    take_steps(*first, inputs[:3])
-    second[0].scaler.load_state_dict(first[0].scaler.state_dict())
-    second[1].load_state_dict(first[1].state_dict())
-    take_steps(*second, inputs[3:])
-    assert second[0].scaler.state_dict() == whole[0].scaler.state_dict()
-    assert torch.equal(second[1].weight, whole[1].weight)
-
-
-@pytest.mark.parametrize("name", ["fp32", "bf16"])
-def test_the_scaler_does_nothing_in_fp32_and_bf16(name: str) -> None:
-    scaler = Precision.of(name, CPU).scaler
-    assert scaler.scale(torch.tensor(3.0)).item() == 3.0
-    assert scaler.state_dict() == {}
+    inputs = torch.cat([torch.full((1, 4), 6e4), torch.randn(5, 4)])  # only the first row overflows
+    whole, first, second = Halves(), Halves(), Halves()
+    before, scale = first.layer.weight.detach().clone(), first.scaler.get_scale()
+    first.take_steps(inputs[:1])
+    assert torch.equal(first.layer.weight, before)
+    assert first.scaler.get_scale() < scale
+    whole.take_steps(inputs)
+    second.scaler.load_state_dict(first.scaler.state_dict())
+    second.layer.load_state_dict(first.layer.state_dict())
+    second.take_steps(inputs[1:])
+    assert second.scaler.state_dict() == whole.scaler.state_dict()
+    assert torch.equal(second.layer.weight, whole.layer.weight)
 
 
 HUGE = 1 << 50
+HUGE_WORDS = "4,503,599,627,370,496 bytes were requested"
 
 
-@pytest.fixture(autouse=True)
-def _has_onednn_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.mkldnn, "enabled", torch.backends.mkldnn.enabled)
+def fail(error: Exception) -> None:
+    raise error
 
 
-def no_memory_on_a_gpu() -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 4 GiB")
-
-
-def no_memory_for_a_kernel() -> None:
-    raise RuntimeError("could not create a primitive")
+CUDA = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 4 GiB"
+KERNEL = "could not create a primitive"
 
 
 @pytest.mark.parametrize(
-    ("ask", "told"),
+    ("ask", "told", "keeps_kernels"),
     [
-        (lambda: torch.empty(HUGE), "4,503,599,627,370,496 bytes were requested"),
-        (lambda: np.empty(HUGE), "8.00 PiB were requested"),
-        (lambda: bytearray(HUGE), "the requested amount is unknown: MemoryError"),
-        (lambda: torch.empty(1).expand(HUGE).split(1), "the requested amount is unknown: std::bad_alloc"),
-        (no_memory_on_a_gpu, "20.00 MiB were requested"),
-        (no_memory_for_a_kernel, "the requested amount is unknown: could not create a primitive"),
+        (lambda: torch.empty(HUGE), HUGE_WORDS, True),
+        (lambda: np.empty(HUGE), "8.00 PiB were requested", True),
+        (lambda: bytearray(HUGE), "the requested amount is unknown: MemoryError", True),
+        (lambda: torch.empty(1).expand(HUGE).split(1), "the requested amount is unknown: std::bad_alloc", True),
+        (lambda: fail(torch.OutOfMemoryError(CUDA)), "20.00 MiB were requested", True),
+        (lambda: fail(RuntimeError(KERNEL)), f"the requested amount is unknown: {KERNEL}", False),
     ],
 )
-def test_an_out_of_memory_error_is_recognized_from_any_source(ask: Callable[[], object], told: str) -> None:
+def test_an_out_of_memory_error_is_recognized_from_any_source(ask, told, keeps_kernels, monkeypatch, caplog) -> None:
+    """Only if memory ran out in a kernel, there are no more of these kernels, with a warning."""
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
     with noting_shortage() as shortage:
         ask()
     assert shortage.requested == told
+    assert torch.backends.mkldnn.enabled == keeps_kernels
+    assert ("bf16" in caplog.text) == (not keeps_kernels)
 
 
-@pytest.mark.parametrize(
-    "words", ["mat1 and mat2 shapes cannot be multiplied", "could not create a primitive descriptor for a matmul"]
-)
+@pytest.mark.parametrize("words", ["mat1 and mat2 shapes cannot be multiplied", f"{KERNEL} descriptor for a matmul"])
 def test_other_errors_are_raised_unchanged(words: str) -> None:
-    def fail() -> None:
-        raise RuntimeError(words)
-
     with pytest.raises(RuntimeError, match=words), noting_shortage():
-        fail()
-
-
-def test_nothing_is_reported_if_memory_suffices() -> None:
-    with noting_shortage() as shortage:
-        torch.empty(1)
-    assert shortage.requested is None
+        fail(RuntimeError(words))
 
 
 def test_tensors_of_the_failed_block_are_released() -> None:
     held: list[weakref.ref[torch.Tensor]] = []
 
-    def fail() -> None:
+    def ask() -> None:
         large = torch.empty(1)
         held.append(weakref.ref(large))
         torch.empty(HUGE)
 
     with noting_shortage() as shortage:
-        fail()
+        ask()
     assert shortage.requested
     assert held[0]() is None
 
 
 def test_training_continues_after_a_kernel_ran_out_of_memory() -> None:
-    found = run_alone("tests.training.no_memory_for_kernels")
-    assert found["told"] == "the requested amount is unknown: could not create a primitive"
+    found = run_alone(little_memory.__name__)
+    assert found["told"] == f"the requested amount is unknown: {KERNEL}"
     assert found["later"] == pytest.approx(841.345, abs=0.001)
 
 
-def test_running_out_of_memory_outside_a_kernel_keeps_the_kernels(caplog: pytest.LogCaptureFixture) -> None:
-    with noting_shortage():
-        torch.empty(HUGE)
-    assert torch.backends.mkldnn.enabled
-    assert not caplog.text
-    with noting_shortage():
-        no_memory_for_a_kernel()
-    assert not torch.backends.mkldnn.enabled
-    assert "bf16" in caplog.text
-
-
-def test_a_batch_too_large_for_main_memory_is_halved_with_the_same_result(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
-) -> None:
-    params = changed(
-        tiny_pretraining,
-        batch_tokens=8192,
-        steps=8,
-        log_every_steps=1,
-        optimizer__learning_rate=1e-3,
-        schedule__warmup_fraction=0.0,
-        model__hidden_size=128,
-        model__intermediate_size=256,
-        model__num_hidden_layers=2,
-    )
+def test_a_batch_too_large_for_main_memory_is_halved_with_the_same_result(prepare: Prepare, tmp_path: Path) -> None:
+    shape = {"model__hidden_size": 128, "model__intermediate_size": 256, "model__num_hidden_layers": 2}
+    slow = {"optimizer__learning_rate": 1e-3, "schedule__warmup_fraction": 0.0}
+    params = changed(prepare.params, batch_tokens=8192, steps=3, log_every_steps=1, **shape, **slow)
     (tmp_path / "params.json").write_text(params.model_dump_json(), encoding="utf-8")
-    found = run_alone("tests.training.little_memory", tmp_path / "params.json", tiny_tokens, tiny_tokenizer)
+    found = run_alone(little_memory.__name__, tmp_path / "params.json", prepare.tokens, prepare.tokenizer)
     halved = [line for line in found["told"] if "out of memory" in line and "micro_batch_tokens" in line]
     assert halved, "memory did not run out, so nothing was tested"
     assert found["told in all"] == found["told"]
-    assert len(found["little"]) == 8
+    assert len(found["little"]) == 3
     assert found["little"] == pytest.approx(found["enough"], rel=1e-5)
 
 
-def without_end(*_: object) -> torch.Tensor:
-    """Request more memory than any machine has, so that torch raises its own error."""
-    return torch.empty(HUGE)
+def test_a_row_too_large_for_memory_is_refused_with_its_size(prepare: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = prepare()
+    monkeypatch.setattr(TargetLoss, "forward", lambda *_: torch.empty(HUGE))
+    with pytest.raises(TrainingError, match=f" tokens.*{HUGE_WORDS}") as caught:
+        job.run()
+    assert caught.value.do == remedies(prepare.params)
 
 
 @pytest.mark.parametrize(
@@ -388,24 +289,12 @@ def without_end(*_: object) -> torch.Tensor:
     [
         ({}, ["gradient_checkpointing", "max_length", "model"]),
         ({"gradient_checkpointing": True}, ["max_length", "model"]),
+        ({"start": "some/encoder"}, ["gradient_checkpointing", "max_length", "start"]),
     ],
 )
-def test_a_row_too_large_for_memory_is_refused_with_its_size_and_the_params_of_this_section(
-    prepare: Prepare, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], knobs: list[str]
+def test_remedies_are_params_of_this_section_that_need_less_memory(
+    tiny_pretraining: PretrainParams, changes: dict[str, object], knobs: list[str]
 ) -> None:
-    job = prepare(**changes)
-    monkeypatch.setattr(TargetLoss, "forward", without_end)
-    with pytest.raises(TrainingError) as caught:
-        job.run()
-    assert "4,503,599,627,370,496 bytes were requested" in str(caught.value)
-    assert " tokens" in str(caught.value)
-    assert named_in(str(caught.value)) == knobs
+    """A model that is loaded has its own shape."""
+    assert named_in(remedies(changed(tiny_pretraining, **changes))) == knobs
     assert all(is_knob_of(PretrainParams, knob) for knob in knobs)
-
-
-def test_remedies_for_a_loaded_model_name_start_and_no_model_shape(
-    tiny_pretraining: PretrainParams,
-) -> None:
-    told = remedies(changed(tiny_pretraining, start="some/encoder"))
-    assert named_in(told) == ["gradient_checkpointing", "max_length", "start"]
-    assert is_knob_of(PretrainParams, "start")

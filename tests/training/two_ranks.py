@@ -3,7 +3,9 @@
 import itertools
 import json
 import os
+import signal
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from hashlib import sha256
@@ -19,30 +21,40 @@ from clozeline.language.objectives import TargetBatch
 from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.losses import Judge, TargetLoss
-from clozeline.training.curves import Quality
+from clozeline.training.curves import CurvePoint, Quality
 from clozeline.training.state import Callback, Scored, State
 
+DIES = "DIES_AT_STEP"
+"""Environment variable of a node that dies."""
 
-class Start(Callback):
-    """Records the step at which a training started or resumed."""
 
-    step = -1
+class Node(Callback):
+    """Records the step at which a training started or resumed. Where a node is to die, it kills this process, and
+    torchrun first, which would restart it.
+    """
+
+    started_at = -1
 
     def on_start(self, state: State) -> None:
-        self.step = state.step
+        self.started_at = state.step
+
+    def on_point(self, point: CurvePoint) -> None:
+        if str(point.step) == os.environ.get(DIES):
+            for process in (os.getppid(), os.getpid()):
+                os.kill(process, signal.SIGKILL)
 
 
-def train(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path, *callbacks: Callback) -> dict[str, Any]:
+def train(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -> dict[str, Any]:
     """Train, and return how the training went; the first process writes `encoder/` into `folder`."""
     job = pretraining.prepare(params, seed=1, tokens=tokens, tokenizer=tokenizer, work=folder / "work")
-    start = Start()
-    state = job.run([start, *callbacks])
+    node = Node()
+    state = job.run([node])
     trained = job.trained(tokenizer, state)
     if job.is_first_process:
         trained.save(folder / "encoder")
     best = state.best_validation
     return {
-        "started_at": start.step,
+        "started_at": node.started_at,
         "losses": [point.loss for point in state.curve],
         "accuracies": [point.accuracy for point in state.curve],
         "steps": state.step,
@@ -92,16 +104,19 @@ def train_each(folder: Path, tokens: Path, tokenizer: Path) -> None:
     """Train the cases of `cases.json` in `folder` one after another; each process writes its report of each case."""
     rank = int(os.environ["RANK"])
     for case in json.loads((folder / "cases.json").read_text(encoding="utf-8")):
+        own = folder / case["name"]
         os.environ["CLOZELINE_SHARDING"] = case["sharding"]
         sys.stderr.write(f"{case['name']}\n")  # shows which case failed or hung
+        while os.environ["WORLD_SIZE"] == "1" and not list(own.glob("work/*/step-*")):
+            time.sleep(0.2)  # the other node is late: torchrun starts this process again when it comes
         with pytest.MonkeyPatch.context() as patch:
             if "in shards" in case["name"]:
                 patch.setattr("clozeline.training.loop.SHARDED_ABOVE_BYTES", 0)
             if rank == 1 and case["name"] in TROUBLES:
                 TROUBLES[case["name"]](patch)
-            told = train(PretrainParams.model_validate(case["params"]), tokens, tokenizer, folder / case["name"])
-        (folder / case["name"]).mkdir(exist_ok=True)
-        (folder / case["name"] / f"told-{rank}.json").write_text(json.dumps(told), encoding="utf-8")
+            told = train(PretrainParams.model_validate(case["params"]), tokens, tokenizer, own)
+        own.mkdir(exist_ok=True)
+        (own / f"told-{rank}.json").write_text(json.dumps(told), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from clozeline.corpus.cleaning import buckets as spreading
+from clozeline.corpus.cleaning import buckets
 from clozeline.corpus.cleaning.buckets import SPREAD, bucket_starts, num_buckets_for, spread_items
 from clozeline.corpus.cleaning.preparation import PREPARED, BatchCounts, BatchRecord, read_texts, write_texts
 from clozeline.records.reading.streams import content_key
@@ -15,9 +15,7 @@ NUM_BUCKETS = 16
 
 def batch_of(texts: list[str], path: Path) -> BatchRecord:
     rows = sorted((content_key(text), place, place, text, "s", "t") for place, text in enumerate(texts))
-    columns = list(zip(*rows, strict=True)) or [()] * len(PREPARED)
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, PREPARED.types, strict=True)]
-    table = pa.table(arrays, schema=PREPARED)
+    table = pa.Table.from_pylist([dict(zip(PREPARED.names, row, strict=True)) for row in rows], PREPARED)
     write_texts(path, [table], compression="lz4")
     return BatchRecord(path.name, path, table.nbytes, 0, False, BatchCounts(len(texts)))
 
@@ -26,7 +24,7 @@ def batch_of(texts: list[str], path: Path) -> BatchRecord:
 def test_texts_lie_in_the_bucket_of_their_key_with_consecutive_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spread_bytes: int
 ) -> None:
-    monkeypatch.setattr(spreading, "_SPREAD_BYTES", spread_bytes)
+    monkeypatch.setattr(buckets, "_SPREAD_BYTES", spread_bytes)
     texts = [f"text {number}" for number in range(90)]
     batches = [batch_of(texts[start : start + 30], tmp_path / f"batch-{start}") for start in (0, 30, 60)]
     items = spread_items([*batches, batch_of([], tmp_path / "empty")], NUM_BUCKETS)
@@ -35,9 +33,9 @@ def test_texts_lie_in_the_bucket_of_their_key_with_consecutive_numbers(
     for item in items:
         folder = tmp_path / item.name
         folder.mkdir()
-        buckets = item.run(folder).facts
-        assert buckets == sorted(set(buckets))
-        for part, bucket in enumerate(buckets):
+        numbers = item.run(folder).facts
+        assert numbers == sorted(set(numbers))
+        for part, bucket in enumerate(numbers):
             there = read_texts(folder / SPREAD, [part])
             assert {key.as_py()[0] >> 4 for key in there["key"]} == {bucket}
             found |= dict(zip(there["text"].to_pylist(), there["ordinal"].to_pylist(), strict=True))
@@ -47,9 +45,7 @@ def test_texts_lie_in_the_bucket_of_their_key_with_consecutive_numbers(
 def test_the_number_of_buckets_grows_and_their_size_does_not() -> None:
     sizes = [10**exponent for exponent in range(12)]
     assert all(size / num_buckets_for(size) <= 1_500_000 for size in sizes[:11])
-    assert num_buckets_for(100_000_000_000) == 2**16
-    assert num_buckets_for(10) == 8
-    assert num_buckets_for(0) == 128
+    assert [num_buckets_for(size) for size in (100_000_000_000, 10, 0)] == [2**16, 8, 128]
 
 
 @pytest.mark.parametrize("num_buckets", [1, 8, 2**16])

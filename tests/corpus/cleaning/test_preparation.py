@@ -4,6 +4,7 @@ import random
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import ftfy
@@ -16,19 +17,8 @@ from clozeline.cluster.ledger import Ledger
 from clozeline.corpus.cleaning import preparation
 from clozeline.corpus.cleaning.documents import DropReason, FileReading, OpenFile, RawFile, RawText
 from clozeline.corpus.cleaning.line_formats import JsonBlock
-from clozeline.corpus.cleaning.preparation import (
-    ALTERATIONS,
-    BatchCounts,
-    PreparationSettings,
-    ReadText,
-    alterations,
-    clean,
-    code_of_batches,
-    prepare,
-    prepared,
-    read_texts,
-    split_long,
-)
+from clozeline.corpus.cleaning.portions import ReadText
+from clozeline.corpus.cleaning.preparation import ALTERATIONS, BatchCounts, alterations, clean, prepare, split_long
 from clozeline.corpus.cleaning.wikipedia import WikiPage
 from clozeline.records.reading.streams import read_blocks
 from clozeline.records.words.shingles import Banding
@@ -49,18 +39,14 @@ DIRT = [
     *("&", "&amp;", "&amp;lt;", "&copy", "&#8364;", "é", "e\u0301", "Ã¶", "â€™", "”", "ﬁ", "\udc80"),
     *("a", "B", "1", "."),
 ]
+dirty_text = st.lists(st.sampled_from(DIRT), max_size=60).map("".join)
+plain_text = st.text(alphabet="ab \t\n", max_size=60)
 
 
 def cleaned_without_shortcuts(text: str, decode_entities: bool) -> str:
     """Return the cleaned text by running every step on every character."""
-    text = ftfy.fix_text(
-        re.sub("[\ud800-\udfff]", "?", text),
-        unescape_html=decode_entities,
-        uncurl_quotes=False,
-        fix_latin_ligatures=False,
-        fix_character_width=False,
-        explain=False,
-    )
+    plain = {"uncurl_quotes": False, "fix_latin_ligatures": False, "fix_character_width": False, "explain": False}
+    text = ftfy.fix_text(re.sub("[\ud800-\udfff]", "?", text), unescape_html=decode_entities, **plain)
     for pattern, replacement in STEPS.items():
         text = re.sub(pattern, replacement, text)
     return text.strip()
@@ -93,17 +79,11 @@ def test_entities_are_kept_unless_decoding_is_on() -> None:
     assert clean("escape < as &lt; — always", decode_entities=False) == "escape < as &lt; — always"
 
 
-@given(st.lists(st.sampled_from(DIRT), max_size=60).map("".join), st.booleans())
-@settings(max_examples=1_000, deadline=None)
-def test_shortcuts_for_plain_text_change_no_character(text: str, decode_entities: bool) -> None:
+@given(dirty_text | plain_text, st.booleans())
+@settings(max_examples=2_000, deadline=None)
+def test_shortcuts_for_plain_text_and_white_space_change_no_character(text: str, decode_entities: bool) -> None:
     expected = cleaned_without_shortcuts(text, decode_entities)
     assert clean(text, decode_entities=decode_entities) == expected
-
-
-@given(st.text(alphabet="ab \t\n", max_size=60))
-@settings(max_examples=1_000, deadline=None)
-def test_shortcuts_for_white_space_change_no_character(text: str) -> None:
-    assert clean(text, decode_entities=True) == cleaned_without_shortcuts(text, True)
 
 
 @given(st.text(alphabet=st.characters(codec=None), max_size=200))
@@ -126,16 +106,20 @@ def test_cutting_a_long_text_loses_only_white_space(text: str, max_characters: i
 
 
 @pytest.mark.parametrize(
-    ("text", "parts"),
+    ("text", "max_words", "parts"),
     [
-        ("one two\nthree\n\nfour five", ["one two\nthree", "four five"]),
-        ("one two\nthree four five", ["one two", "three four five"]),
-        ("One two. Three four five", ["One two.", "Three four five"]),
-        ("onetwothreefourfivesix", ["onetwothreefour", "fivesix"]),
+        ("one two\nthree\n\nfour five", None, ["one two\nthree", "four five"]),
+        ("one two\nthree four five", None, ["one two", "three four five"]),
+        ("One two. Three four five", None, ["One two.", "Three four five"]),
+        ("onetwothreefourfivesix", None, ["onetwothreefour", "fivesix"]),
+        ("1 2 3 4 5", 2, ["1 2", "3 4", "5"]),
+        ("1 2", 2, ["1 2"]),
     ],
 )
-def test_a_long_text_is_cut_at_the_best_break(text: str, parts: list[str]) -> None:
-    assert split_long(text, 15) == parts
+def test_a_long_text_is_cut_at_the_best_break_and_at_a_number_of_words(
+    text: str, max_words: int | None, parts: list[str]
+) -> None:
+    assert split_long(text, 15, max_words) == parts
 
 
 @pytest.mark.parametrize(
@@ -154,33 +138,25 @@ def test_a_character_that_cleaning_leaves_out_is_of_one_kind(character: str, kin
     assert character not in clean(f"a{character}b", decode_entities=True)
 
 
-@given(st.text(st.sampled_from("a é\n\t\u3000")))
-def test_text_without_such_characters_counts_as_unaltered(text: str) -> None:
-    assert list(alterations(text)) == []
-
-
-def test_every_kind_of_altered_character_is_found_by_the_quick_search() -> None:
+def test_every_kind_of_altered_character_is_found_by_the_quick_search_and_no_other() -> None:
     every = [chr(code) for code in range(0x10000)]
     for pattern in ALTERATIONS.values():
         assert all(list(alterations(character)) for character in every if pattern.search(character))
+    assert not list(alterations("a é\n\t\u3000"))
 
 
-def test_a_text_is_cut_at_a_number_of_words() -> None:
-    assert split_long("one two three four five", 100, 2) == ["one two", "three four", "five"]
-    assert split_long("one two", 100, 2) == ["one two"]
-
-
+SETTINGS = preparation.PreparationSettings(20, 500, decode_entities=True, banding=Banding.finding(0.5))
 Prepared = tuple[pa.RecordBatch, BatchCounts]
-SETTINGS = PreparationSettings(20, 500, decode_entities=True, banding=Banding.finding(0.5))
+Run = Callable[..., list[Prepared]]
 
 
 @pytest.fixture
-def documents(words: Callable[[int, int], str]) -> list[str]:
+def documents(words) -> list[str]:
     return [*(words(seed, 40) for seed in range(200)), "short"]
 
 
-@pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clozeline.corpus.cleaning.portions._BATCH_BYTES", 5_000)
 
 
@@ -192,85 +168,74 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def run(documents: list[str], folder: Path, settings: PreparationSettings = SETTINGS) -> list[Prepared]:
-    """Prepare a file with a document in each line, with what is kept in `folder`."""
-    path = folder.parent / "raw" / "lines.txt"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(f"{document}\n" for document in documents))
-    file = RawFile(path, path.name, "source", sha256=sha256_of(path))
-    raw = RawText((file,), FileReading("files", "text", None, "line"), path.stat().st_size)
-    ledger = Ledger(folder, code_of_batches(settings), Workers(None, 1))
-    records = list(prepared(raw, settings, ledger, ReadText()))
-    assert sum(record.stored_bytes for record in records) == pytest.approx(raw.total_bytes, abs=len(records))
-    ledger.keep_only({record.key for record in records})
-    return [(read_texts(record.texts).to_batches()[0], record.counts) for record in records]
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """`run(documents, kept="kept")`: a file with a document in each line, prepared with what is kept in a folder."""
+
+    def run(documents: list[str], kept: str = "kept", settings=SETTINGS) -> list[Prepared]:
+        path = tmp_path / "lines.txt"
+        path.write_text("".join(f"{document}\n" for document in documents))
+        file = RawFile(path, path.name, "source", sha256=sha256_of(path))
+        raw = RawText((file,), FileReading("files", "text", None, "line"), path.stat().st_size)
+        ledger = Ledger(tmp_path / kept, preparation.code_of_batches(settings), Workers(None, 1))
+        records = list(preparation.prepared(raw, settings, ledger, ReadText()))
+        assert sum(record.stored_bytes for record in records) == pytest.approx(raw.total_bytes, abs=len(records))
+        ledger.keep_only({record.key for record in records})
+        return [(preparation.read_texts(record.texts).to_batches()[0], record.counts) for record in records]
+
+    return run
 
 
-@pytest.mark.usefixtures("small_batches")
-def test_kept_batches_equal_computed_ones(documents, computed, tmp_path: Path) -> None:
-    first = run(documents, tmp_path / "kept")
+def test_kept_batches_equal_computed_ones_and_damaged_ones_are_computed_again(
+    documents, run: Run, computed, tmp_path: Path
+) -> None:
+    first = run(documents)
     assert sum(computed) == len(documents)
     assert len(first) > 5
-    computed.clear()
-    assert run(documents, tmp_path / "kept") == first
-    assert computed == []
     assert sum(counts.dropped[DropReason.TOO_SHORT] for _, counts in first) == 1
-
-
-def test_counts_of_a_kept_batch_equal_computed_ones(tmp_path: Path, words) -> None:
-    """The long document counts once as read and once as cut; each of its texts has an ordinal."""
-    documents = [words(1, 300), "short"]
-    ((texts, counts),) = run(documents, tmp_path / "kept")
-    assert (counts.num_read, counts.num_split) == (2, 1)
-    assert counts.num_ordinals > 3
-    assert run(documents, tmp_path / "kept") == [(texts, counts)]
-
-
-@pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("place", [0, 100, 201])
-def test_new_text_recomputes_only_the_neighbouring_batches(
-    documents, computed, tmp_path: Path, place: int, words
-) -> None:
-    run(documents, tmp_path / "kept")
     computed.clear()
-    grown = [*documents[:place], words(999, 40), *documents[place:]]
-    found = run(grown, tmp_path / "kept")
-    assert 1 <= sum(computed) < 120
-    assert found == run(grown, tmp_path / "empty")
-
-
-def test_a_damaged_batch_is_computed_again(documents, computed, tmp_path: Path) -> None:
-    first = run(documents, tmp_path / "kept")
-    computed.clear()
+    assert run(documents) == first
+    assert computed == []
     for path in tmp_path.glob("kept/*/*/texts.arrow"):
         content = bytearray(path.read_bytes())
         content[random.Random(1).randrange(len(content))] ^= 1
         path.write_bytes(content)
-    assert run(documents, tmp_path / "kept") == first
+    assert run(documents) == first
     assert sum(computed) == len(documents)
 
 
-@pytest.mark.usefixtures("small_batches")
-def test_only_the_batches_of_the_last_run_are_kept(documents, tmp_path: Path) -> None:
-    run(documents, tmp_path / "kept")
-    run(documents[:3], tmp_path / "kept")
+def test_counts_of_a_kept_batch_equal_computed_ones(run: Run, words) -> None:
+    """The long document counts once as read and once as cut; each of its texts has an ordinal."""
+    ((texts, counts),) = run([words(1, 300), "short"])
+    assert (counts.num_read, counts.num_split) == (2, 1)
+    assert counts.num_ordinals > 3
+    assert run([words(1, 300), "short"]) == [(texts, counts)]
+
+
+@pytest.mark.parametrize("place", [0, 100, 201])
+def test_new_text_recomputes_only_the_neighbouring_batches(documents, run: Run, computed, place: int, words) -> None:
+    run(documents)
+    computed.clear()
+    grown = [*documents[:place], words(999, 40), *documents[place:]]
+    found = run(grown)
+    assert 1 <= sum(computed) < 120
+    assert found == run(grown, "empty")
+
+
+def test_only_the_batches_of_the_last_run_are_kept(documents, run: Run, tmp_path: Path) -> None:
+    run(documents)
+    run(documents[:3])
     assert len(list(tmp_path.glob("kept/*/*"))) == 1
 
 
-def test_other_settings_recompute_all_batches(documents, computed, tmp_path: Path) -> None:
-    run(documents, tmp_path / "kept")
-    other = PreparationSettings(30, 500, decode_entities=True, banding=SETTINGS.banding)
-    run(documents, tmp_path / "kept", other)
-    assert sum(computed) == 2 * len(documents)
-
-
-def test_other_code_or_package_versions_recompute_all_batches(documents, computed, tmp_path: Path, monkeypatch) -> None:
-    run(documents, tmp_path / "kept")
+def test_other_settings_code_or_package_versions_recompute_all_batches(documents, run, computed, monkeypatch) -> None:
+    run(documents)
+    run(documents, settings=replace(SETTINGS, min_characters=30))
     monkeypatch.setattr(preparation, "_CODE", ("text",))
-    run(documents, tmp_path / "kept")
+    run(documents)
     monkeypatch.setattr(preparation, "versions_used", lambda: {"ftfy": "0"})
-    run(documents, tmp_path / "kept")
-    assert sum(computed) == 3 * len(documents)
+    run(documents)
+    assert sum(computed) == 4 * len(documents)
 
 
 def block(path: Path, content: bytes, label: str = "a", number: int = 0) -> JsonBlock:
@@ -288,14 +253,12 @@ def test_the_identity_of_a_block_depends_on_its_label_and_not_on_its_location(tm
 
 def test_the_first_block_of_a_file_has_another_identity_than_equal_later_lines(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("clozeline.records.reading.streams._BLOCK_BYTES", 10)
-    content = b'{"text": "some"}\n' * 2
-    one, two = (block(tmp_path / "one", content, number=number) for number in (0, 1))
+    one, two = (block(tmp_path / "one", b'{"text": "some"}\n' * 2, number=number) for number in (0, 1))
     assert one.block.content == two.block.content
     assert one.identity() != two.identity()
 
 
 def test_the_names_of_namespaces_identify_a_page_in_any_order() -> None:
     names = [f"name{number}" for number in range(50)]
-    one, two = (WikiPage("t", "text", "a", frozenset(some), None) for some in (names, names[::-1]))
-    assert one.identity() == two.identity()
-    assert WikiPage("t", "text", "a", frozenset(names[1:]), None).identity() != one.identity()
+    one, two, other = (WikiPage("t", "", "a", frozenset(some), None) for some in (names, names[::-1], names[1:]))
+    assert one.identity() == two.identity() != other.identity()

@@ -2,12 +2,13 @@
 
 import bz2
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from clozeline.corpus.cleaning.documents import Document, DropReason, RawFile
-from clozeline.corpus.cleaning.wikipedia import plain_text, wiki_pages
+from clozeline.corpus.cleaning.wikipedia import WikiPage, plain_text, wiki_pages
 from clozeline.system.errors import DataError
 
 HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="de">
@@ -16,11 +17,6 @@ HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="
   </namespaces></siteinfo>
 """
 TAIL = "</mediawiki>\n"
-
-
-def files_of(path: Path) -> list[RawFile]:
-    files = [path] if path.is_file() else sorted(path.glob("*.xml"))
-    return [RawFile(file, file.name, file.name) for file in files]
 
 
 def page(title: str, wikitext: str, namespace: int = 0, extra: str = "") -> str:
@@ -41,8 +37,12 @@ DUMP = (
 )
 
 
+def pages_of(path: Path) -> Iterator[WikiPage]:
+    return wiki_pages(RawFile(path, path.name, path.name))
+
+
 def read(path: Path) -> list[Document]:
-    return [document for file in files_of(path) for unit in wiki_pages(file) for document in unit.documents()]
+    return [document for unit in pages_of(path) for document in unit.documents()]
 
 
 @pytest.mark.parametrize("compress", [bytes, bz2.compress])
@@ -58,21 +58,9 @@ def test_articles_become_text_and_other_pages_are_skipped_with_a_reason(tmp_path
     ]
 
 
-def test_the_dumps_of_a_folder_are_read_one_after_the_other(tmp_path) -> None:
-    for name in ("b.xml", "a.xml", "notes.txt"):
-        (tmp_path / name).write_text(DUMP)
-    assert [document.source for document in read(tmp_path)] == ["a.xml"] * 5 + ["b.xml"] * 5
-
-
 @pytest.mark.parametrize(
     "content",
-    [
-        DUMP[: len(DUMP) // 2].encode(),
-        bz2.compress(DUMP.encode())[:-10],
-        b"no XML at all",
-        b"<html><body/></html>",
-        b"",
-    ],
+    [DUMP[: len(DUMP) // 2].encode(), bz2.compress(DUMP.encode())[:-10], b"no XML", b"<html><body/></html>", b""],
 )
 def test_an_incomplete_dump_is_refused_by_name(tmp_path, content: bytes) -> None:
     path = tmp_path / "dump.xml"
@@ -84,7 +72,7 @@ def test_an_incomplete_dump_is_refused_by_name(tmp_path, content: bytes) -> None
 def test_pages_are_yielded_before_the_end_of_the_dump_is_read(tmp_path) -> None:
     path = tmp_path / "dump.xml"
     path.write_text(HEAD + page("First", "one") + page("Second", "two " * 100_000) + "<page> cut")
-    pages = wiki_pages(*files_of(path))
+    pages = pages_of(path)
     assert next(pages).documents()[0].text == "one"
     assert next(pages).size_bytes == 400_000
     with pytest.raises(DataError, match="after 2 pages"):
@@ -94,7 +82,7 @@ def test_pages_are_yielded_before_the_end_of_the_dump_is_read(tmp_path) -> None:
 def test_read_pages_are_released_from_memory(tmp_path) -> None:
     path = tmp_path / "dump.xml"
     path.write_text(HEAD + page("Page", "word " * 20_000) * 200 + TAIL)
-    units = wiki_pages(*files_of(path))
+    units = pages_of(path)
     tracemalloc.start()
     assert sum(1 for _ in units) == 200
     _, peak_bytes = tracemalloc.get_traced_memory()

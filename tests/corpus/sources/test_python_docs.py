@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.corpus.sources.python_docs import STANDARD_LIBRARY, documented_modules
+from clozeline.corpus.sources import python_docs
+from clozeline.corpus.sources.python_docs import documented_modules
 from clozeline.system.errors import DataError
 
 MODULE = '''\
@@ -47,13 +48,13 @@ FILES = {
 
 
 @pytest.fixture
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An environment with one distribution, `acme` 1.2, and a lock that pins it."""
-    site = tmp_path / "site"
-    install(site)
-    monkeypatch.syspath_prepend(str(site))
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lock that pins the one distribution `acme` 1.2 of an environment without a standard library."""
+    install(tmp_path / "site")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.setattr(python_docs.sysconfig, "get_path", lambda name: str(tmp_path / "no-library"))
     (tmp_path / "lock.txt").write_text("acme==1.2\n")
-    return tmp_path
+    return tmp_path / "lock.txt"
 
 
 def install(site: Path, name: str = "acme", version: str = "1.2") -> None:
@@ -67,49 +68,44 @@ def install(site: Path, name: str = "acme", version: str = "1.2") -> None:
     (info / "RECORD").write_text("".join(f"{file},,\n" for file in FILES) + "../../bin/acme.py,,\n")
 
 
-def acme(lock: Path) -> list[dict[str, object]]:
-    """Return the records of the distribution, without the standard library."""
-    modules = [module for module in documented_modules(lock) if module.library != STANDARD_LIBRARY]
-    return [record for module in modules for record in module.records()]
+def acme(lock: Path) -> list[tuple[object, ...]]:
+    """Return text, source, title of each record, and whether it is unreadable."""
+    records = [record for module in documented_modules(lock) for record in module.records()]
+    return [(*(record[key] for key in ("text", "source", "title")), "unreadable" in record) for record in records]
 
 
-def record(text: str, source: str, title: str, **more: object) -> dict[str, object]:
-    return {"text": text, "source": source, "title": title, **more}
-
-
-def test_every_docstring_is_read_with_its_qualified_name_and_library(environment: Path) -> None:
-    assert acme(environment / "lock.txt") == [
-        record("Private half.", "acme_native", "_acme_native"),
-        record("The package.", "acme", "acme"),
-        record("Café.", "acme", "acme.latin"),
-        record("", "acme", "acme.nul", unreadable=True),
-        record("", "acme", "acme.old", unreadable=True),
-        record("Module doc.", "acme", "acme.tools"),
-        record("Class doc.\n\nindented", "acme", "acme.tools.Outer"),
-        record("Method doc, with a bad \\escape.", "acme", "acme.tools.Outer.method"),
-        record("Inner doc.", "acme", "acme.tools.Outer.method.inner"),
-        record("Async doc.", "acme", "acme.tools.late"),
-        record("Fallback doc.", "acme", "acme.tools.fallback"),
+def test_every_docstring_is_read_with_its_qualified_name_and_library_and_nothing_is_imported(lock: Path) -> None:
+    of_tools = {
+        "": "Module doc.",
+        ".Outer": "Class doc.\n\nindented",
+        ".Outer.method": "Method doc, with a bad \\escape.",
+        ".Outer.method.inner": "Inner doc.",
+        ".late": "Async doc.",
+        ".fallback": "Fallback doc.",
+    }
+    assert acme(lock) == [
+        ("Private half.", "acme_native", "_acme_native", False),
+        ("The package.", "acme", "acme", False),
+        ("Café.", "acme", "acme.latin", False),
+        ("", "acme", "acme.nul", True),
+        ("", "acme", "acme.old", True),
+        *((text, "acme", f"acme.tools{name}", False) for name, text in of_tools.items()),
     ]
-
-
-def test_documented_modules_are_not_imported(environment: Path) -> None:
-    acme(environment / "lock.txt")
     assert not [name for name in sys.modules if name.startswith("acme")]
 
 
-def test_the_location_of_the_environment_does_not_matter(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = acme(environment / "lock.txt")
-    shutil.move(environment / "site", environment / "elsewhere")
-    monkeypatch.syspath_prepend(str(environment / "elsewhere"))
-    assert acme(environment / "lock.txt") == before
+def test_the_location_of_the_environment_does_not_matter(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = acme(lock)
+    shutil.move(lock.with_name("site"), lock.with_name("elsewhere"))
+    monkeypatch.syspath_prepend(str(lock.with_name("elsewhere")))
+    assert acme(lock) == before
 
 
-def test_a_file_in_two_distributions_is_read_once(environment: Path) -> None:
-    install(environment / "site", name="acme-skinny", version="3")
-    once = acme(environment / "lock.txt")
-    (environment / "lock.txt").write_text("acme==1.2\nacme-skinny==3\n")
-    assert acme(environment / "lock.txt") == once
+def test_a_file_in_two_distributions_is_read_once(lock: Path) -> None:
+    install(lock.with_name("site"), name="acme-skinny", version="3")
+    once = acme(lock)
+    lock.write_text("acme==1.2\nacme-skinny==3\n")
+    assert acme(lock) == once
 
 
 def test_modules_of_the_standard_library_are_found(tmp_path: Path) -> None:
@@ -119,38 +115,36 @@ def test_modules_of_the_standard_library_are_found(tmp_path: Path) -> None:
     assert not [name for name in modules if "site-packages" in name or ".test" in name or name.startswith("test.")]
     titles = [record["title"] for record in modules["json"].records()]
     assert titles == ["json", "json.dump", "json.dumps", "json.load", "json.loads"]
+    assert {module.library for module in modules.values()} == {python_docs.STANDARD_LIBRARY}
 
 
-def test_locks_of_other_tools_are_understood(environment: Path) -> None:
-    before = acme(environment / "lock.txt")
-    (environment / "lock.txt").write_text(
+def test_locks_of_other_tools_are_understood(lock: Path) -> None:
+    before = acme(lock)
+    lock.write_text(
         "# written by a tool\n--index-url https://example.org\nacme==1.2 ; python_version >= '3' \\\n"
         "    --hash=sha256:00 \\\n    --hash=sha256:01\n    # via something\n"
         "elsewhere==9 ; sys_platform == 'never'\n"
     )
-    assert acme(environment / "lock.txt") == before
+    assert acme(lock) == before
 
 
-def test_a_local_build_of_the_pinned_version_is_that_version(environment: Path) -> None:
-    site = environment / "site"
-    info = site / "acme-1.2.dist-info" / "METADATA"
-    info.write_text(info.read_text().replace("Version: 1.2", "Version: 1.2+cpu"))
-    assert acme(environment / "lock.txt")
+def test_a_local_build_of_the_pinned_version_is_that_version(lock: Path) -> None:
+    before = acme(lock)
+    metadata = lock.with_name("site") / "acme-1.2.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text().replace("Version: 1.2", "Version: 1.2+cpu"))
+    assert acme(lock) == before
 
 
 @pytest.mark.parametrize(
-    ("pin", "given"),
-    [("acme==1.3", "acme==1.3 is installed as 1.2"), ("nowhere==1", "nowhere==1 is not installed")],
+    ("pins", "given", "do"),
+    [
+        ("acme==1.3", r"\(1 differences\).*acme==1.3 is installed as 1.2", "pip install -r"),
+        ("nowhere==1", r"\(1 differences\).*nowhere==1 is not installed", "pip install -r"),
+        ("acme==1.2\nnot a pin at all", ", line 2: not a pinned package", "pip freeze"),
+    ],
 )
-def test_an_environment_that_differs_from_the_lock_is_refused(environment: Path, pin: str, given: str) -> None:
-    (environment / "lock.txt").write_text(f"{pin}\n")
-    with pytest.raises(DataError, match=r"lock\.txt .*\(1 differences\)") as caught:
-        documented_modules(environment / "lock.txt")
-    assert given in str(caught.value)
-    assert "pip install -r" in caught.value.do
-
-
-def test_an_unpinned_line_is_named(environment: Path) -> None:
-    (environment / "lock.txt").write_text("acme==1.2\nnot a pin at all\n")
-    with pytest.raises(DataError, match=r"lock\.txt, line 2: not a pinned package"):
-        documented_modules(environment / "lock.txt")
+def test_an_environment_that_differs_from_the_lock_is_refused(lock: Path, pins: str, given: str, do: str) -> None:
+    lock.write_text(f"{pins}\n")
+    with pytest.raises(DataError, match=rf"(?s)lock\.txt.*{given}") as caught:
+        documented_modules(lock)
+    assert do in caught.value.do

@@ -11,14 +11,14 @@ import psycopg
 import pytest
 from moto.server import ThreadedMotoServer
 
-from clozeline.corpus.cleaning.portions import open_snapshot, opened
 from clozeline.corpus.sources import remote
 from clozeline.params.text import SourceParams
+from clozeline.records.snapshot import Snapshot
 from clozeline.system.errors import DataError, TransientError
 from tests.corpus.conftest import params_of
-from tests.make.servers import Handler, Postgres, answering, running_postgres
+from tests.make.servers import Handler, Postgres, answering, held_ports, running_postgres
 from tests.make.stores import KEYS
-from tests.make.texts import take_snapshot
+from tests.make.texts import documents_in, take_snapshot
 
 __all__ = ["params_of"]
 SELECT = "SELECT body, topic FROM tickets ORDER BY id"
@@ -46,8 +46,6 @@ def sqlite(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
-    from tests.make.servers import held_ports
-
     with held_ports() as free_port, running_postgres(free_port()) as server:
         with admin(server) as connection:
             connection.execute(f"CREATE ROLE reader LOGIN PASSWORD '{PASSWORD}'")
@@ -66,38 +64,40 @@ def url_of(server: Postgres) -> str:
     return f"postgresql+psycopg://reader@127.0.0.1:{server.port}/postgres"
 
 
+@pytest.fixture
+def take(tmp_path: Path) -> Callable[..., Snapshot]:
+    """`take(params, name, before)`: a snapshot in the folder `name`, in the order of the one in the folder `before`."""
+
+    def take(params: SourceParams, name: str = "raw", before: str | None = None) -> Snapshot:
+        return take_snapshot(params, Path("unread"), tmp_path / name, None if before is None else tmp_path / before)
+
+    return take
+
+
 def texts(raw: Path, params: SourceParams) -> list[tuple[str, str]]:
-    text = open_snapshot(raw, params)
-    units = opened(text.files, text.reading)
-    return [(document.text, document.source) for unit in units for document in unit.documents()]
+    return [(document.text, document.source) for document in documents_in(raw, params)]
 
 
-def test_rows_are_read_with_their_label(tmp_path: Path, sqlite: Path, asked) -> None:
-    params = asked(f"sqlite:///{sqlite}")
-    take_snapshot(params, Path("unread"), tmp_path / "raw")
-    assert texts(tmp_path / "raw", params) == [("printer :on fire 100 %", "print"), ("", ""), ("no mail", "mail")]
-
-
-def test_colons_and_percent_signs_in_a_query_are_literal(tmp_path: Path, sqlite: Path, asked) -> None:
-    params = asked(f"sqlite:///{sqlite}", "SELECT body, topic FROM tickets WHERE body LIKE '%:on%';")
-    take_snapshot(params, Path("unread"), tmp_path / "raw")
-    assert texts(tmp_path / "raw", params) == [("printer :on fire 100 %", "print")]
-
-
-def test_new_rows_come_after_those_of_the_last_snapshot(tmp_path: Path, sqlite: Path, asked) -> None:
-    params = asked(f"sqlite:///{sqlite}", "SELECT body, topic FROM tickets WHERE body NOTNULL ORDER BY body")
-    first = take_snapshot(params, Path("unread"), tmp_path / "raw")
+def test_rows_are_read_with_their_label_and_new_ones_come_last(tmp_path: Path, sqlite: Path, asked, take) -> None:
+    params = asked(f"sqlite:///{sqlite}", "SELECT body, topic FROM tickets ORDER BY body")
+    first = take(params)
+    rows = [("", ""), ("no mail", "mail"), ("printer :on fire 100 %", "print")]
+    assert texts(tmp_path / "raw", params) == rows
     with sqlite3.connect(sqlite) as database:
         database.execute("INSERT INTO tickets (body, topic) VALUES ('an early letter', 'mail')")
     database.close()
-    second = take_snapshot(params, Path("unread"), tmp_path / "grown", before=tmp_path / "raw")
-    assert second.files[0] == first.files[0]
-    assert [text for text, _ in texts(tmp_path / "grown", params)] == [
-        *("no mail", "printer :on fire 100 %", "an early letter"),
-    ]
+    assert take(params, "grown", before="raw").files[0] == first.files[0]
+    assert texts(tmp_path / "grown", params) == [*rows, ("an early letter", "mail")]
 
 
-CHANGING = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)"
+def test_colons_and_percent_signs_in_a_query_are_literal(tmp_path: Path, sqlite: Path, asked, take) -> None:
+    params = asked(f"sqlite:///{sqlite}", "SELECT body, topic FROM tickets WHERE body LIKE '%:on%';")
+    take(params)
+    assert texts(tmp_path / "raw", params) == [("printer :on fire 100 %", "print")]
+
+
+NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000) SELECT i FROM n"
+CHANGING = f"SELECT 'text' AS body, 'x' AS topic FROM ({NUMBERS})"
 
 
 @pytest.mark.parametrize(
@@ -105,32 +105,24 @@ CHANGING = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE
     [
         ("sqlite:///{db}", "SELECT body, topic FROM tickets WHERE id > 99", DataError, "the query returns no rows"),
         ("sqlite:///{db}", "SELECT topic FROM tickets", DataError, "the query: no field `body`"),
-        ("sqlite:///{db}", "SELECT body, topic FROM nowhere", DataError, "refuses"),
         ("sqlite:///{db}", "SELEKT", DataError, "refuses"),
-        (
-            "sqlite:///{db}",
-            f"SELECT 'text' AS body, 'x' AS topic FROM ({CHANGING} SELECT i FROM n) WHERE random() > 0",
-            DataError,
-            r"counts [\d,]+ rows",
-        ),
+        ("sqlite:///{db}", f"{CHANGING} WHERE random() > 0", DataError, r"counts [\d,]+ rows"),
         ("sqlite:///{folder}/none.db", SELECT, DataError, r"none\.db"),
         ("nosuchdb://host/name", SELECT, DataError, "its driver"),
         ("postgresql+psycopg://reader@127.0.0.1:{port}/postgres", SELECT, TransientError, "did not answer"),
     ],
-    ids=["no rows", "no field", "no table", "no SQL", "changing rows", "no file", "no driver", "no server"],
+    ids=["no rows", "no field", "no SQL", "changing rows", "no file", "no driver", "no server"],
 )
 def test_a_database_that_cannot_be_read_is_named(
-    tmp_path: Path, sqlite: Path, asked, free_port, url: str, query: str, kind: type[Exception], message: str
+    tmp_path: Path, sqlite: Path, asked, take, free_port, url: str, query: str, kind: type[Exception], message: str
 ) -> None:
     params = asked(url.format(db=sqlite, folder=tmp_path, port=free_port()), query)
     with pytest.raises(kind, match=message):
-        take_snapshot(params, Path("unread"), tmp_path / "raw")
+        take(params)
     assert not (tmp_path / "none.db").exists(), "SQLite would create it"
 
 
-def test_postgresql_shows_one_state_while_others_write(
-    tmp_path: Path, postgres: Postgres, asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_postgresql_shows_one_state_while_others_write(tmp_path, postgres: Postgres, asked, take, monkeypatch) -> None:
     monkeypatch.setenv(remote.PASSWORD, PASSWORD)
     line_of, written = remote.line_of, []
 
@@ -144,7 +136,7 @@ def test_postgresql_shows_one_state_while_others_write(
 
     monkeypatch.setattr(remote, "line_of", writing)
     params = asked(url_of(postgres))
-    take_snapshot(params, Path("unread"), tmp_path / "raw")
+    take(params)
     assert [text for text, _ in texts(tmp_path / "raw", params)] == [f"ticket {number}" for number in range(1, 5001)]
     assert PASSWORD not in (tmp_path / "raw" / "manifest.json").read_text()
 
@@ -155,17 +147,17 @@ def test_postgresql_shows_one_state_while_others_write(
     ids=["password", "table"],
 )
 def test_what_a_user_may_not_read_is_named(
-    tmp_path: Path, postgres: Postgres, asked, monkeypatch: pytest.MonkeyPatch, password: str, query: str, message: str
+    postgres: Postgres, asked, take, monkeypatch: pytest.MonkeyPatch, password: str, query: str, message: str
 ) -> None:
     monkeypatch.setenv(remote.PASSWORD, password)
     with pytest.raises(DataError, match=message) as caught:
-        take_snapshot(asked(url_of(postgres), query), Path("unread"), tmp_path / "raw")
+        take(asked(url_of(postgres), query))
     assert password == PASSWORD or remote.PASSWORD in caught.value.do
 
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """Address of an S3 server with the bucket `texts`."""
+    """Address of an S3 server."""
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -173,33 +165,33 @@ def s3() -> Iterator[str]:
     server.stop()
 
 
+Put = Callable[..., str]
+
+
 @pytest.fixture
-def bucket(s3: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):
-    """Client and name of a bucket of the test's own."""
+def put(s3: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Put:
+    """`put(key, …)` puts objects, each with its key as content, into a bucket of the test's own; its address."""
     for name, value in {"AWS_ENDPOINT_URL": s3, **KEYS}.items():
         monkeypatch.setenv(name, value)
-    client = boto3.client("s3")
-    name = f"texts-{zlib.crc32(request.node.name.encode())}"
-    client.create_bucket(Bucket=name)
-    return client, name
+    client, bucket = boto3.client("s3"), f"texts-{zlib.crc32(request.node.name.encode())}"
+    client.create_bucket(Bucket=bucket)
+
+    def put(*keys: str) -> str:
+        for key in keys:
+            client.put_object(Bucket=bucket, Key=key, Body=key.encode())
+        return f"s3://{bucket}"
+
+    return put
 
 
 class Site(Handler):
-    """Answers from `pages`: path → status, content, ETag."""
+    """Answers from `pages`: path (`*` for others) → status, content, ETag."""
 
     pages: dict[str, tuple[int, bytes, str]] = {}  # noqa: RUF012  # the server makes an instance for each request; the test reads the class
     asked: list[str] = []  # noqa: RUF012  # the server makes an instance for each request; the test reads the class
 
     def do_GET(self) -> None:
-        self._answer(with_content=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(with_content=False)
-
-    def _answer(self, *, with_content: bool) -> None:
-        status, content, etag = self.pages[self.path]
-        if with_content:
-            self.asked.append(self.path)
+        status, content, etag = self.pages[self.path] if self.path in self.pages else self.pages["*"]
         if self.headers.get("Authorization") != "Bearer key" and self.path.startswith("/private"):
             status = 403
         self.send_response(status)
@@ -207,8 +199,11 @@ class Site(Handler):
         if etag:
             self.send_header("ETag", f'"{etag}"')
         self.end_headers()
-        if with_content:
+        if self.command == "GET":
+            self.asked.append(self.path)
             self.wfile.write(content)
+
+    do_HEAD = do_GET
 
 
 @pytest.fixture
@@ -218,91 +213,62 @@ def site() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
 
 
-def test_a_pattern_selects_objects_of_a_bucket_including_later_ones(tmp_path: Path, bucket, params_of) -> None:
-    client, name = bucket
-    for key in ("in/b.txt", "in/sub/a.txt", "in/no.csv", "in/.hidden.txt", "c.txt"):
-        client.put_object(Bucket=name, Key=key, Body=Path(key).stem.encode())
-    params = params_of(url=f"s3://{name}/in", pattern="**/*.txt").source
-    first = take_snapshot(params, Path("unread"), tmp_path / "raw")
+def test_a_pattern_selects_objects_of_a_bucket_including_later_ones(tmp_path: Path, put: Put, params_of, take) -> None:
+    bucket = put("in/b.txt", "in/sub/a.txt", "in/no.csv", "in/.hidden.txt", "c.txt")
+    params = params_of(url=f"{bucket}/in", pattern="**/*.txt").source
+    first = take(params)
     assert [file.name for file in first.files] == ["b.txt", "sub/a.txt"]
-    assert [(tmp_path / "raw" / file.object_name).read_text() for file in first.files] == ["b", "a"]
-    client.put_object(Bucket=name, Key="in/a.txt", Body=b"new")
-    second = take_snapshot(params, Path("unread"), tmp_path / "grown", before=tmp_path / "raw")
+    assert [(tmp_path / "raw" / file.object_name).read_text() for file in first.files] == ["in/b.txt", "in/sub/a.txt"]
+    put("in/a.txt")
+    second = take(params, "grown", before="raw")
     assert [(file.name, file.snapshot) for file in second.files] == [("b.txt", 1), ("sub/a.txt", 1), ("a.txt", 2)]
     assert second.files[:2] == first.files
+    one = take(params_of(url=f"{bucket}/in/b.txt").source, "one")
+    assert [file.name for file in one.files] == ["b.txt"], "a single object can be the source"
 
 
 @pytest.mark.parametrize("pattern", ["**/*", "*", "*.txt", "sub/*", "**/*.txt", "sub/**/*"])
-def test_a_pattern_means_the_same_in_a_bucket_and_in_a_folder(tmp_path: Path, bucket, params_of, pattern: str) -> None:
-    client, name = bucket
-    for key in ("a.txt", "b.csv", "sub/c.txt", "sub/deep/d.txt"):
-        client.put_object(Bucket=name, Key=key, Body=key.encode())
+def test_a_pattern_means_the_same_in_a_bucket_and_in_a_folder(tmp_path, put, params_of, take, pattern: str) -> None:
+    keys = ("a.txt", "b.csv", "sub/c.txt", "sub/deep/d.txt")
+    for key in keys:
         (tmp_path / "texts" / key).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "texts" / key).write_text(key)
-    remote = take_snapshot(params_of(url=f"s3://{name}", pattern=pattern).source, Path("unread"), tmp_path / "remote")
+    remote = take(params_of(url=put(*keys), pattern=pattern).source)
     local = take_snapshot(params_of(pattern=pattern).source, tmp_path / "texts", tmp_path / "local")
     assert [file.name for file in remote.files] == [file.name for file in local.files]
 
 
-def test_a_single_object_of_a_bucket_can_be_the_source(tmp_path: Path, bucket, params_of) -> None:
-    client, name = bucket
-    client.put_object(Bucket=name, Key="in/all.jsonl", Body=b'{"text": "one"}')
-    snapshot = take_snapshot(params_of(url=f"s3://{name}/in/all.jsonl").source, Path("unread"), tmp_path / "raw")
-    assert [file.name for file in snapshot.files] == ["all.jsonl"]
-
-
-def test_a_bucket_that_is_missing_or_empty_is_named(tmp_path: Path, bucket, params_of) -> None:
-    _, name = bucket
-    for url, message in (
-        (f"s3://{name}/in", "no (such )?file"),
-        ("s3://no-such-bucket", "no such file or bucket"),
-    ):
+def test_a_bucket_that_is_missing_empty_or_locked_is_named(put: Put, site: str, params_of, take, monkeypatch) -> None:
+    for number, (url, message) in enumerate([(f"{put()}/in", "no (such )?file"), ("s3://no-such", "or bucket")]):
         with pytest.raises(DataError, match=message) as caught:
-            take_snapshot(params_of(url=url).source, Path("unread"), tmp_path / message.replace(" ", "-"))
+            take(params_of(url=url).source, str(number))
         assert "`source.url`" in caught.value.do
-
-
-def test_a_key_that_s3_refuses_is_named(
-    tmp_path: Path, site: str, params_of, bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fault = b"<Error><Code>InvalidAccessKeyId</Code><Message>The key does not exist</Message></Error>"
-    monkeypatch.setattr(Site, "pages", _Always((403, fault, "")))
+    Site.pages = {"*": (403, b"<Error><Code>InvalidAccessKeyId</Code><Message>no such key</Message></Error>", "")}
     monkeypatch.setenv("AWS_ENDPOINT_URL", site)
     with pytest.raises(DataError, match="the server refuses access") as caught:
-        take_snapshot(params_of(url="s3://locked").source, Path("unread"), tmp_path / "raw")
+        take(params_of(url="s3://locked").source)
     assert "AWS_ACCESS_KEY_ID" in caught.value.do
 
 
-class _Always(dict):
-    def __init__(self, answer: tuple[int, bytes, str]) -> None:
-        self.answer = answer
-
-    def __getitem__(self, _: str) -> tuple[int, bytes, str]:
-        return self.answer
-
-
-def test_a_web_file_is_downloaded_again_only_if_its_etag_changes(tmp_path: Path, site: str, params_of) -> None:
+def test_a_web_file_is_downloaded_again_only_if_its_etag_changes(site: str, params_of, take) -> None:
     Site.pages = {"/all.txt": (200, b"one", "v1")}
     params = params_of(url=f"{site}/all.txt").source
-    first = take_snapshot(params, Path("unread"), tmp_path / "raw")
+    first = take(params)
     assert [(file.name, file.revision) for file in first.files] == [("all.txt", "v1")]
-    assert take_snapshot(params, Path("unread"), tmp_path / "again", before=tmp_path / "raw") == first
+    assert take(params, "again", before="raw") == first
     assert Site.asked == ["/all.txt"]
     Site.pages = {"/all.txt": (200, b"two", "v2")}
-    second = take_snapshot(params, Path("unread"), tmp_path / "changed", before=tmp_path / "raw")
-    assert [(file.revision, file.snapshot) for file in second.files] == [("v2", 2)]
+    assert [(file.revision, file.snapshot) for file in take(params, "new", before="raw").files] == [("v2", 2)]
 
 
-def test_the_key_for_a_web_server_comes_from_the_environment(
-    tmp_path: Path, site: str, params_of, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_for_a_web_server_comes_from_the_environment(tmp_path, site: str, params_of, take, monkeypatch) -> None:
     Site.pages = {"/private.txt": (200, b"one", "")}
     params = params_of(url=f"{site}/private.txt").source
     with pytest.raises(DataError, match="refuses access") as caught:
-        take_snapshot(params, Path("unread"), tmp_path / "raw")
+        take(params)
     assert remote.AUTHORIZATION in caught.value.do
     monkeypatch.setenv(remote.AUTHORIZATION, "Bearer key")
-    take_snapshot(params, Path("unread"), tmp_path / "allowed")
+    take(params, "allowed")
     assert "Bearer" not in (tmp_path / "allowed" / "manifest.json").read_text()
 
 
@@ -317,8 +283,8 @@ def test_the_key_for_a_web_server_comes_from_the_environment(
     ],
 )
 def test_a_url_that_cannot_be_read_is_named(
-    tmp_path: Path, site: str, params_of, free_port, url: str, kind: type[Exception], message: str
+    site: str, params_of, take, free_port, url: str, kind: type[Exception], message: str
 ) -> None:
     Site.pages = {f"/{status}.txt": (status, b"", "") for status in (404, 403, 503)}
     with pytest.raises(kind, match=message):
-        take_snapshot(params_of(url=url.format(site=site, port=free_port())).source, Path("unread"), tmp_path / "raw")
+        take(params_of(url=url.format(site=site, port=free_port())).source)

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,7 +11,6 @@ import pytest
 
 from clozeline.corpus.sources import store
 from clozeline.corpus.sources.snapshots import ordered
-from clozeline.params.text import SourceParams
 from clozeline.records.snapshot import Earlier, Snapshot, SnapshotFile
 from clozeline.system.errors import DataError, TransientError
 from tests.corpus.conftest import params_of
@@ -19,54 +19,57 @@ from tests.make.texts import take_snapshot
 __all__ = ["params_of"]
 
 
-@pytest.fixture
-def params(params_of) -> SourceParams:
-    return params_of().source
+def write(folder: Path, texts: Mapping[str, str]) -> Path:
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
 
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
-    folder = tmp_path / "texts"
-    (folder / "more").mkdir(parents=True)
-    (folder / "more" / "b.txt").write_text("second")
-    (folder / "a.txt").write_text("first")
-    (folder / ".hidden").write_text("hidden")
-    return folder
+    return write(tmp_path / "texts", {"more/b.txt": "second", "a.txt": "first", ".hidden": "hidden"})
+
+
+@pytest.fixture
+def take(params_of, tmp_path: Path) -> Callable[..., Snapshot]:
+    """`take(source, name, before)`: a snapshot in the folder `name`, in the order of the one in the folder `before`."""
+
+    def take(source: Path, name: str = "raw", before: str | None = None, place: str = "texts") -> Snapshot:
+        earlier = None if before is None else tmp_path / before
+        return take_snapshot(params_of(path=place).source, source, tmp_path / name, earlier)
+
+    return take
 
 
 def everything(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_folder_is_copied_by_content_with_its_names_in_the_manifest(
-    tmp_path: Path, texts: Path, params: SourceParams
-) -> None:
+def test_a_folder_is_copied_by_content_with_its_names_in_the_manifest(tmp_path: Path, texts: Path, take) -> None:
+    """The user's own files are never linked: a link would make DVC's cache change with the file."""
     (texts / "copy.txt").write_text("first")
-    snapshot = take_snapshot(params, texts, tmp_path / "raw")
+    snapshot, raw = take(texts), tmp_path / "raw"
     assert [file.name for file in snapshot.files] == ["a.txt", "copy.txt", "more/b.txt"]
-    contents = [(tmp_path / "raw" / file.object_name).read_text() for file in snapshot.files]
-    assert contents == ["first", "first", "second"]
-    assert len(everything(tmp_path / "raw")) == 3, "a manifest, and one file for each content"
-    assert Snapshot.of_folder(tmp_path / "raw") == snapshot
+    assert [(raw / file.object_name).read_text() for file in snapshot.files] == ["first", "first", "second"]
+    assert len(everything(raw)) == 3, "a manifest, and one file for each content"
+    assert Snapshot.of_folder(raw) == snapshot
+    assert not (raw / snapshot.files[0].object_name).samefile(texts / "a.txt")
 
 
-def test_the_same_source_gives_the_same_bytes_at_any_time_and_place(
-    tmp_path: Path, texts: Path, params: SourceParams
-) -> None:
-    take_snapshot(params, texts, tmp_path / "raw")
+def test_the_same_source_gives_the_same_bytes_at_any_time_and_place(tmp_path: Path, texts: Path, take) -> None:
+    take(texts)
     moved = texts.rename(tmp_path / "elsewhere")
     os.utime(moved / "a.txt", (1, 1))
-    take_snapshot(params, moved, tmp_path / "again", before=tmp_path / "raw")
-    take_snapshot(params, moved, tmp_path / "anew")
+    take(moved, "again", before="raw")
+    take(moved, "anew")
     assert everything(tmp_path / "again") == everything(tmp_path / "anew") == everything(tmp_path / "raw")
 
 
-def test_a_grown_folder_keeps_the_order_and_links_unchanged_files(
-    tmp_path: Path, texts: Path, params: SourceParams
-) -> None:
-    first = take_snapshot(params, texts, tmp_path / "raw")
+def test_a_grown_folder_keeps_the_order_and_links_unchanged_files(tmp_path: Path, texts: Path, take) -> None:
+    first = take(texts)
     (texts / "0.txt").write_text("third")
-    second = take_snapshot(params, texts, tmp_path / "grown", before=tmp_path / "raw")
+    second = take(texts, "grown", before="raw")
     assert second.files[:2] == first.files
     assert [(file.name, file.snapshot) for file in second.files[2:]] == [("0.txt", 2)]
     for file in first.files:
@@ -77,52 +80,36 @@ def lines(*texts: str) -> str:
     return "".join(f"{json.dumps({'text': text})}\n" for text in texts)
 
 
+def append(file: Path, *texts: str) -> None:
+    file.write_text(file.read_text() + lines(*texts))
+
+
 @pytest.fixture
 def feeds(tmp_path: Path) -> Path:
     """Two files of JSON Lines, to which a feed adds lines."""
-    folder = tmp_path / "feeds"
-    folder.mkdir()
-    (folder / "a.jsonl").write_text(lines("one", "two"))
-    (folder / "b.jsonl").write_text(lines("three"))
-    return folder
+    return write(tmp_path / "feeds", {"a.jsonl": lines("one", "two"), "b.jsonl": lines("three")})
 
 
 def parts(raw: Path, snapshot: Snapshot) -> list[tuple[int, str, str]]:
     return [(file.snapshot, file.name, (raw / file.object_name).read_text()) for file in snapshot.files]
 
 
-def test_the_new_lines_of_a_grown_file_come_after_all_earlier_files(
-    tmp_path: Path, feeds: Path, params: SourceParams
-) -> None:
-    take_snapshot(params, feeds, tmp_path / "1")
-    with (feeds / "a.jsonl").open("a") as file:
-        file.write(lines("four"))
-    second = take_snapshot(params, feeds, tmp_path / "2", before=tmp_path / "1")
-    with (feeds / "a.jsonl").open("a") as file:
-        file.write(lines("four"))
-    with (feeds / "b.jsonl").open("a") as file:
-        file.write(lines("five"))
-    third = take_snapshot(params, feeds, tmp_path / "3", before=tmp_path / "2")
+def test_the_new_lines_of_a_grown_file_come_after_all_earlier_files(tmp_path: Path, feeds: Path, take) -> None:
+    take(feeds, "1")
+    append(feeds / "a.jsonl", "four")
+    second = take(feeds, "2", before="1")
+    append(feeds / "a.jsonl", "four")
+    append(feeds / "b.jsonl", "five")
+    third = take(feeds, "3", before="2")
     first = [(1, "a.jsonl", lines("one", "two")), (1, "b.jsonl", lines("three"))]
-    assert parts(tmp_path / "2", second) == [*first, (2, "a.jsonl", lines("four"))]
-    assert parts(tmp_path / "3", third) == [
-        *parts(tmp_path / "2", second),
-        (3, "a.jsonl", lines("four")),
-        (3, "b.jsonl", lines("five")),
-    ]
-    again = take_snapshot(params, feeds, tmp_path / "4", before=tmp_path / "3")
+    grown = [(2, "a.jsonl", lines("four")), (3, "a.jsonl", lines("four")), (3, "b.jsonl", lines("five"))]
+    assert parts(tmp_path / "2", second) == [*first, *grown[:1]]
+    assert parts(tmp_path / "3", third) == [*first, *grown]
+    assert take(feeds, "4", before="3") == third
     assert everything(tmp_path / "4") == everything(tmp_path / "3")
-    assert again == third
-
-
-def test_a_renamed_file_in_parts_keeps_its_places(tmp_path: Path, feeds: Path, params: SourceParams) -> None:
-    take_snapshot(params, feeds, tmp_path / "1")
-    with (feeds / "a.jsonl").open("a") as file:
-        file.write(lines("four"))
-    take_snapshot(params, feeds, tmp_path / "2", before=tmp_path / "1")
     (feeds / "a.jsonl").rename(feeds / "z.jsonl")
-    third = take_snapshot(params, feeds, tmp_path / "3", before=tmp_path / "2")
-    assert [(file.snapshot, file.name) for file in third.files] == [(1, "b.jsonl"), (1, "z.jsonl"), (2, "z.jsonl")]
+    renamed = [(file.snapshot, file.name[0]) for file in take(feeds, "5", before="4").files]
+    assert renamed == [(1, "b"), (1, "z"), (2, "z"), (3, "b"), (3, "z")], "a renamed file in parts keeps its places"
 
 
 @pytest.mark.parametrize(
@@ -138,36 +125,24 @@ def test_a_renamed_file_in_parts_keeps_its_places(tmp_path: Path, feeds: Path, p
     ids=["edited", "cut", "no end of the line", "empty before", "a header", "a text over several lines"],
 )
 def test_a_file_that_cannot_be_cut_counts_as_new_when_it_changes(
-    tmp_path: Path, feeds: Path, params: SourceParams, name: str, before: str, after: str
+    tmp_path: Path, take, name: str, before: str, after: str
 ) -> None:
-    (feeds / "a.jsonl").unlink()
-    (feeds / name).write_text(before)
-    take_snapshot(params, feeds, tmp_path / "1")
+    feeds = write(tmp_path / "feeds", {"b.jsonl": lines("three"), name: before})
+    take(feeds, "1")
     (feeds / name).write_text(after)
-    second = take_snapshot(params, feeds, tmp_path / "2", before=tmp_path / "1")
+    second = take(feeds, "2", before="1")
     assert parts(tmp_path / "2", second) == [(1, "b.jsonl", lines("three")), (2, name, after)]
 
 
-def test_the_users_own_files_are_never_linked(tmp_path: Path, texts: Path, params: SourceParams) -> None:
-    """A link would make DVC's cache change with the file."""
-    (file, _) = take_snapshot(params, texts, tmp_path / "raw").files
-    assert not (tmp_path / "raw" / file.object_name).samefile(texts / "a.txt")
-
-
-def test_another_source_starts_a_new_order(
-    tmp_path: Path, texts: Path, params_of, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_source_starts_a_new_order(texts: Path, take, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    take_snapshot(params_of(path="old").source, texts, tmp_path / "raw")
-    snapshot = take_snapshot(params_of(path="new").source, texts, tmp_path / "new", before=tmp_path / "raw")
-    assert {file.snapshot for file in snapshot.files} == {1}
+    take(texts, place="old")
+    assert {file.snapshot for file in take(texts, "new", before="raw", place="new").files} == {1}
     assert "the last snapshot is of old" in caplog.text
 
 
-def test_an_incomplete_snapshot_is_not_used_as_the_earlier_one(
-    tmp_path: Path, texts: Path, params: SourceParams
-) -> None:
-    take_snapshot(params, texts, tmp_path / "raw")
+def test_an_incomplete_snapshot_is_not_used_as_the_earlier_one(tmp_path: Path, texts: Path, take) -> None:
+    take(texts)
     files = {name: tmp_path / "raw" / name for name in everything(tmp_path / "raw")}
     assert Earlier.among(files).number == 1
     files.popitem()
@@ -177,16 +152,14 @@ def test_an_incomplete_snapshot_is_not_used_as_the_earlier_one(
 
 
 @pytest.mark.parametrize(("name", "message"), [("nowhere", "no such file or folder"), ("empty", "no file matches")])
-def test_a_source_without_files_is_named(tmp_path: Path, params: SourceParams, name: str, message: str) -> None:
+def test_a_source_without_files_is_named(tmp_path: Path, take, name: str, message: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=message) as caught:
-        take_snapshot(params, tmp_path / name, tmp_path / "raw")
+        take(tmp_path / name)
     assert "`source.path`" in caught.value.do
 
 
-def test_a_file_that_grows_during_reading_is_reported(
-    tmp_path: Path, texts: Path, params: SourceParams, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_grows_during_reading_is_reported(texts: Path, take, monkeypatch: pytest.MonkeyPatch) -> None:
     copied = store.shutil.copyfileobj
 
     def growing(source: BinaryIO, target: BinaryIO, length: int) -> None:
@@ -196,36 +169,25 @@ def test_a_file_that_grows_during_reading_is_reported(
 
     monkeypatch.setattr(store.shutil, "copyfileobj", growing)
     with pytest.raises(TransientError, match=r"a\.txt changed while it was read"):
-        take_snapshot(params, texts, tmp_path / "raw")
+        take(texts)
 
 
-def file(name: str, content: str, snapshot: int = 9) -> SnapshotFile:
-    return SnapshotFile(name=name, sha256=content, size_bytes=1, snapshot=snapshot)
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ({}, {"b": "B", "a": "A"}, [(1, "a"), (1, "b")]),
+        ({"b": "B", "c": "C"}, {"a": "A", "b": "B", "c": "C"}, [(1, "b"), (1, "c"), (2, "a")]),
+        ({"a": "A", "b": "B"}, {"a": "changed"}, [(2, "a")]),
+        ({"a": "A", "b": "B"}, {"a": "A", "z": "B"}, [(1, "a"), (1, "z")]),
+        ({"b": "same"}, {"a": "same", "b": "same"}, [(1, "b"), (2, "a")]),
+    ],
+    ids=["the first by name", "new ones last", "a changed one is new", "a renamed one stays", "the old name stays"],
+)
+def test_files_that_were_there_keep_their_places(
+    before: dict[str, str], now: dict[str, str], expected: list[tuple[int, str]]
+) -> None:
+    def files(contents: dict[str, str]) -> list[SnapshotFile]:
+        return [SnapshotFile(name=name, sha256=of, size_bytes=1, snapshot=9) for name, of in contents.items()]
 
-
-def order(found: list[SnapshotFile], earlier: tuple[SnapshotFile, ...] = (), number: int = 1) -> list[tuple[int, str]]:
-    return [(one.snapshot, one.name) for one in ordered(found, earlier, number)]
-
-
-def test_the_first_snapshot_is_ordered_by_name() -> None:
-    assert order([file("b", "B"), file("a", "A")]) == [(1, "a"), (1, "b")]
-
-
-def test_a_new_file_comes_after_all_earlier_ones() -> None:
-    earlier = ordered([file("b", "B"), file("c", "C")], (), 1)
-    assert order([file("a", "A"), file("b", "B"), file("c", "C")], earlier, 2) == [(1, "b"), (1, "c"), (2, "a")]
-
-
-def test_a_changed_file_counts_as_new_and_a_removed_one_is_dropped() -> None:
-    earlier = ordered([file("a", "A"), file("b", "B")], (), 1)
-    assert order([file("a", "changed")], earlier, 2) == [(2, "a")]
-
-
-def test_a_renamed_file_keeps_its_place() -> None:
-    earlier = ordered([file("a", "A"), file("b", "B")], (), 1)
-    assert order([file("a", "A"), file("z", "B")], earlier, 2) == [(1, "a"), (1, "z")]
-
-
-def test_the_copy_with_the_old_name_keeps_its_place() -> None:
-    earlier = ordered([file("b", "same")], (), 1)
-    assert order([file("a", "same"), file("b", "same")], earlier, 2) == [(1, "b"), (2, "a")]
+    earlier = ordered(files(before), (), 1)
+    assert [(file.snapshot, file.name) for file in ordered(files(now), earlier, 1 + bool(before))] == expected

@@ -28,16 +28,14 @@ class Snapshots:
         self.folder.mkdir()
         files = keep_records((line_of({"text": text}) for text in texts), SnapshotStore(self.folder, self.earlier))
         manifest = Snapshot(kind="sql", place="x", revision=None, raw_bytes=0, files=files)
-        paths = {file.object_name: self.folder / file.object_name for file in files}
-        self.earlier = Earlier(manifest, paths)
+        self.earlier = Earlier(manifest, {file.object_name: self.folder / file.object_name for file in files})
         return files
 
     def texts(self) -> list[list[str]]:
         """Return the texts of each shard, in order."""
         shards = []
         for file in self.earlier.files:
-            stored = pa.OSFile(str(self.earlier.path_of(file)))
-            with pa.CompressedInputStream(stored, "zstd") as stream:
+            with pa.CompressedInputStream(pa.OSFile(str(self.earlier.path_of(file))), "zstd") as stream:
                 shards.append([json.loads(line)["text"] for line in stream.read().splitlines()])
         return shards
 
@@ -47,22 +45,15 @@ def snapshots(tmp_path: Path) -> Snapshots:
     return Snapshots(tmp_path)
 
 
-def test_records_keep_source_order(snapshots: Snapshots) -> None:
-    (shard,) = snapshots.take("b", "a", "b")
-    assert snapshots.texts() == [["b", "a", "b"]]
-    assert (shard.snapshot, shard.records, shard.name) == (1, 3, "000001-000001.jsonl.zst")
-
-
 def test_new_records_go_into_a_new_shard_and_the_old_one_stays_unchanged(snapshots: Snapshots) -> None:
-    first = snapshots.take("a", "b")
-    second = snapshots.take("new", "b", "a", "b")
-    assert second[0] == first[0]
-    assert snapshots.texts() == [["a", "b"], ["new", "b"]]
-    assert [shard.snapshot for shard in second] == [1, 2]
-
-
-def test_the_same_records_in_another_order_are_the_same_snapshot(snapshots: Snapshots) -> None:
-    assert snapshots.take("a", "b", "c") == snapshots.take("c", "a", "b")
+    (first,) = snapshots.take("b", "a", "b", "é\n\u2028\x00")
+    assert snapshots.texts() == [["b", "a", "b", "é\n\u2028\x00"]], "in the order of the source"
+    assert (first.snapshot, first.records, first.name) == (1, 4, "000001-000001.jsonl.zst")
+    written = snapshots.folder / first.object_name
+    assert snapshots.take("a", "é\n\u2028\x00", "b", "b") == (first,), "another order is the same snapshot"
+    assert (snapshots.folder / first.object_name).samefile(written), "what is unchanged is linked"
+    assert [shard.snapshot for shard in snapshots.take("new", "b", "a", "b", "b", "é\n\u2028\x00")] == [1, 2]
+    assert snapshots.texts() == [["b", "a", "b", "é\n\u2028\x00"], ["new", "b"]]
 
 
 def test_removing_a_record_does_not_move_the_others(snapshots: Snapshots) -> None:
@@ -74,22 +65,13 @@ def test_removing_a_record_does_not_move_the_others(snapshots: Snapshots) -> Non
     assert [shard.snapshot for shard in shards] == [2]
 
 
-def test_unchanged_content_is_linked_and_not_written_again(snapshots: Snapshots) -> None:
-    (first,) = snapshots.take("a")
-    written = snapshots.folder / first.object_name
-    snapshots.take("a")
-    assert (snapshots.folder / first.object_name).samefile(written)
-
-
 def test_a_shard_ends_at_its_maximum_size(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_SHARD_BYTES", 2 * len(line_of({"text": "a"})))
     snapshots.take("a", "b", "c")
     assert snapshots.texts() == [["a", "b"], ["c"]]
 
 
-def test_unusual_text_and_values_without_a_json_type_are_kept(snapshots: Snapshots) -> None:
-    snapshots.take("é\n\u2028\x00")
-    assert snapshots.texts() == [["é\n\u2028\x00"]]
+def test_values_without_a_json_type_are_kept_as_text() -> None:
     assert json.loads(line_of({"day": Path("x"), "half": "\ud83d"})) == {"day": "x", "half": "\ud83d"}
 
 
@@ -115,15 +97,12 @@ def left(tmp_path: Path, name: str, content: bytes) -> bytes | None:
         ("a", f"{json.dumps({'text': TEXT})}\n{json.dumps({'text': OTHER})}\n", f"{json.dumps({'text': OTHER})}\n"),
         ("a.jsonl", '{"t": "Jane Doe\\nlives at 5 \\u0045lm Street in the town of Oz"}\n{"t":1}\n', '{"t":1}\n'),
         ("a.jsonl", f"{json.dumps({'x': {'y': ['So ' + TEXT]}})}\n", '{"x": {"y": ["So "]}}\n'),
+        *((name, f"text\n{OTHER}\n", None) for name in ("a.txt", "a.csv", "a.jsonl")),
     ],
 )
-def test_the_text_is_cut_out_of_each_format(tmp_path: Path, name: str, before: str, after: str) -> None:
-    assert left(tmp_path, name, before.encode()) == after.encode()
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])
-def test_a_file_without_it_is_not_written(tmp_path: Path, name: str) -> None:
-    assert left(tmp_path, name, f"text\n{OTHER}\n".encode()) is None
+def test_the_text_is_cut_out_of_each_format(tmp_path: Path, name: str, before: str, after: str | None) -> None:
+    """A file without it is not written."""
+    assert left(tmp_path, name, before.encode()) == (None if after is None else after.encode())
 
 
 def test_a_compressed_file_stays_compressed(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def words() -> Callable[[int, int], str]:
     """Function `words(seed, count)` that returns a text of random words, unlike the text of any other seed."""
 
