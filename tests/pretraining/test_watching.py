@@ -68,7 +68,7 @@ def test_other_text_is_used_if_there_are_too_few_sentences(tmp_path: Path, make_
 def test_examples_are_shown_at_each_validation_pass(objective: str, prepare: Prepare, caplog) -> None:
     job = prepare(objective=objective)
     with caplog.at_level(logging.INFO):
-        examples = ShownExamples.of(job.model, job.validation, prepare.tokenizer, num_examples=3)
+        examples = ShownExamples.of(job.model, job.validation, prepare.tokenizer)
         examples.on_validation(ValidationPass(10, 2.0, 0.5))
     shown = [record.getMessage() for record in caplog.records]
     assert len(shown) == 3
