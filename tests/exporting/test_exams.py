@@ -13,7 +13,6 @@ from clozeline.exporting.exams import (
     BEGINNINGS,
     UNKNOWN,
     Counts,
-    Exam,
     Sample,
     exam_of,
     hidden_places,
@@ -166,16 +165,6 @@ def test_answers_are_those_of_the_encoder_in_text_order_asked_as_the_server_asks
     np.testing.assert_allclose(
         found.embeddings_TH, np.stack([rows["sentence_embedding"][text] for text in range(3)]), rtol=1e-6
     )
-
-
-def test_a_classifier_answers_with_a_label_and_no_embedding(opened: Opened) -> None:
-    classifier = opened(packages.write_classifier)
-    texts = classifier.tokenize(SENTENCES, truncate=True)
-    exam = Exam(texts=texts, text_A=np.arange(3), true_A=np.full(3, UNKNOWN), metric="agreement")
-    found = exam.answers(classifier, classifier.batches(texts))
-    assert found.embeddings_TH is None
-    labels = [best.label for (best,) in classifier.classify(SENTENCES, truncate=True)]
-    assert [classifier.manifest.labels[place] for place in found.top1_A] == labels
 
 
 def write_texts(path: Path, texts: list[str | None]) -> Path:

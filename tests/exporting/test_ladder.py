@@ -28,12 +28,11 @@ from clozeline.inference.language import HIDDEN
 from clozeline.inference.latency import measure
 from clozeline.inference.package import load
 from clozeline.params.delivery import RungParams
-from clozeline.params.reading import read_params
 from clozeline.records.package import FILES, Manifest, QuantizationScheme, Rung, read_manifest, verify
 from clozeline.system.errors import ArtifactError
 from tests.exporting.conftest import GATES, OPEN, OUTLIER_CHANNELS, ExportModel, TinyPackage, sample_of
 from tests.make.models import OPEN as NO_GATES
-from tests.make.models import PROJECT, SENTENCES, Limits
+from tests.make.models import SENTENCES, Limits
 from tests.make.packages import LABELS, write_classifier
 
 LIMITS = NO_GATES.but(
@@ -280,12 +279,6 @@ def test_a_scheme_without_int8_products_is_logged_as_such(
     assert "INT8 scheme: products in fp32, embeddings in INT8: " in caplog.text
 
 
-def test_a_scheme_has_the_options_of_its_rung_in_params() -> None:
-    rung = read_params(PROJECT / "params.yaml").export.ladder[-1]
-    scheme = ladder.scheme_of(rung)
-    assert (scheme.weights, scheme.embeddings) == (rung.weights, rung.quantize_embeddings)
-
-
 def test_fp32_is_served_with_the_reason_if_no_scheme_passes(
     outlier_encoder: Path, export_model: ExportModel, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -338,6 +331,8 @@ def test_each_rung_orders_its_worst_products_by_its_own_weight_type(
     worst = [rung.scheme.exact_matmuls[-1] for rung in manifest.ladder]
     assert worst == [orders["int7"][0], orders["uint8"][0], orders["uint8"][0]]
     assert orders["int7"][0] != orders["uint8"][0]
+    stored = [rung.scheme.embeddings.split()[0] for rung in manifest.ladder]
+    assert stored == ["int8", "int8", "float32"], "a scheme has the options of its rung"
 
 
 RATIOS = (8.0, 2.0)
