@@ -232,27 +232,6 @@ def test_twenty_promotions_at_once_end_with_one_champion_and_a_complete_history(
     assert [at(registry, alias, name) for alias in (CHAMPION, PREVIOUS)] == [changes[-1].after, changes[-2].after]
 
 
-@pytest.mark.deployment  # a minute and a half: most of it, losers trying again
-def test_one_of_twenty_concurrent_promotions_over_the_same_champion_succeeds(url: str) -> None:
-    registry, name = Registry.open(url), "one"
-    first, *others = registered(registry, NUM_PEOPLE, name)
-    registry.promote(registry.version(name, first))
-
-    def promote(number: str) -> bool:
-        mine = Registry.open(url)
-        try:
-            mine.promote(mine.version(name, number), replacing=first)
-        except ChampionChangedError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(len(others)) as people:
-        winners = [number for number, won in zip(others, people.map(promote, others), strict=True) if won]
-    assert len(winners) == 1
-    assert history(registry, name) == [("", first), (first, winners[0])]
-    assert at(registry, CHAMPION, name) == winners[0]
-
-
 @pytest.mark.parametrize(
     ("address", "module", "package"),
     [
