@@ -266,14 +266,14 @@ def test_a_caller_and_a_file_refused_by_the_server_are_reported_as_refused(
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
     with servers.answering(ThreadingHTTPServer(("127.0.0.1", 0), Refusing)) as server:
-        url = f"http://127.0.0.1:{server.server_port}/api/2.0"
+        address = f"http://127.0.0.1:{server.server_port}"
         with pytest.raises(ArtifactError, match="refuses the request") as caught:
-            Registry.open(f"http://127.0.0.1:{server.server_port}").at("clozeline-encoder", "champion")
-        assert f"{url}/mlflow/registered-models/alias of user ada: {told_as}" in caught.value.problem
+            Registry.open(address).at("clozeline-encoder", "champion")
+        assert f"{address}/api/2.0/mlflow/registered-models/alias of user ada: {told_as}" in caught.value.problem
         assert "MLFLOW_TRACKING_USERNAME" in caught.value.do
         assert "secret" not in str(caught.value)
         monkeypatch.delenv("MLFLOW_TRACKING_USERNAME")
-        answer = requests.put(f"{url}/mlflow-artifacts/artifacts/x", timeout=60)  # as MLflow's client does
-        with pytest.raises(ArtifactError, match="refuses the request") as caught, answering(url, "evidence"):
+        answer = requests.put(f"{address}/api/2.0/mlflow-artifacts/artifacts/x", timeout=60)  # as MLflow's client does
+        with pytest.raises(ArtifactError, match="refuses the request") as caught, answering(address, "evidence"):
             answer.raise_for_status()
         assert f"{answer.url} of nobody: no user is set: {told_as}" in caught.value.problem

@@ -161,13 +161,15 @@ def test_what_was_damaged_in_the_registry_is_named(
     texts = example_texts(read_manifest(encoder_package))
     publisher.check(version, texts)
     package = models.fetch(URI).folder
+    whole = (package / FILES.tokenizer).read_bytes()
+    (package / FILES.tokenizer).write_text("{}")
+    with pytest.raises(ArtifactError, match=r"tokenizer\.json"):
+        publisher.check(version, texts)
+    (package / FILES.tokenizer).write_bytes(whole)
     mlflow.pyfunc.load_model(URI)
     change_weights(package)
     with pytest.raises(ArtifactError, match=f"{NAME} version 1 in .* not those that were registered"):
         mlflow.pyfunc.load_model(URI)
-    (package / FILES.tokenizer).write_text("{}")
-    with pytest.raises(ArtifactError, match=r"tokenizer\.json"):
-        publisher.check(version, texts)
     shutil.rmtree(workspace.mlflow / "artifacts" / version.run_id)
     with pytest.raises(ArtifactError, match=f"evidence files of {NAME} version 1"), publisher.evidence(version):
         pass
