@@ -12,7 +12,7 @@ from tests.drill.cluster import drill_cluster
 from tests.drill.kills import Tally, drill_pushes, drill_runs
 from tests.drill.outages import drill_mlflow, drill_prefect
 
-RELEASES = ("tests/registry/test_killed.py", "tests/registry/test_killed.py")
+RELEASES = ("tests/registry/test_versions.py", "-k", "killed")
 """The release, killed after its n-th write for every n, with real packages and a real registry."""
 
 

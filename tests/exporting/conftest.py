@@ -1,17 +1,27 @@
 """Packages that are made in milliseconds, for tests of exams and of ranges."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import ModernBertForMaskedLM
 
 from clozeline.exporting import ladder
+from clozeline.exporting.exams import Answers, Exam, Sample, exam_of
+from clozeline.inference.open_model import OpenModel
+from clozeline.inference.package import load
+from clozeline.records.finetune.scored_items import HeldOut
 from tests.make import models
 
-TinyPackage = Callable[[Callable[[Path], None]], Path]
+Writing = Callable[[Path], None]
+TinyPackage = Callable[[Writing], Path]
+Opened = Callable[[Writing], OpenModel]
+TEXTS = ["the list of files", "return a b c", "open the file é", "of the opened lists"]
+REPEATED = ["the list of files", "THE  list of files", "a " * 80, f"{'a ' * 90}b", "open the file é"]
+"""Two texts have the tokens of an earlier one: they differ in case and spaces, or only behind the cut."""
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +34,27 @@ def tiny_package(tmp_path_factory: pytest.TempPathFactory) -> TinyPackage:
         return folder
 
     return make
+
+
+@pytest.fixture(scope="session")
+def opened(tiny_package: TinyPackage) -> Opened:
+    """`opened(write_tagger)` writes the package of that function and opens it."""
+    return lambda writing: load(tiny_package(writing))
+
+
+def sample_of(texts: Sequence[str], held_out: Sequence[HeldOut] = ()) -> Sample:
+    """Return a sample of texts without labels."""
+    return Sample(texts, [None] * len(texts), held_out)
+
+
+def asked(model: OpenModel, sample: Sample) -> tuple[Exam, Answers]:
+    """Return the exam of a model, and its answers."""
+    exam = exam_of(model, sample)
+    return exam, exam.answers(model, model.batches(exam.texts))
+
+
+def said(answers: np.ndarray) -> Answers:
+    return Answers(answers.astype(np.int64), None)
 
 
 ExportModel = Callable[..., Path]

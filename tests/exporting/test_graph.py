@@ -9,66 +9,52 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from clozeline.exporting import graph
-from clozeline.exporting.graph import (
-    absorb_graph,
-    declare,
-    drop_unread,
-    lookups,
-    make_plain,
-    name_activations,
-    op_counts,
-    read_graph,
-    remove_graph,
-    size_of,
-    strip,
-    weight_of,
-    write_graph,
-)
+from clozeline.exporting.graph import op_counts, write_graph
 from clozeline.records.package import TensorSpec
+
+FLOAT, BOOL = TensorProto.FLOAT, TensorProto.BOOL
+
+
+def tensor(name: str, *axes: str | int | None, dtype: int = FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, dtype, axes)
 
 
 @pytest.fixture
-def model() -> onnx.ModelProto:
+def model() -> ModelProto:
     """Model with a product, an If node with another product in one branch, and an unread node."""
-    weight = numpy_helper.from_array(np.eye(3, dtype=np.float32), "W")
-    unread = numpy_helper.from_array(np.ones(3, dtype=np.float32), "unread")
-
-    def branch(name: str, operator: str) -> onnx.GraphProto:
-        node = helper.make_node(operator, ["product", "W"], [name])
-        return helper.make_graph([node], name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 3])])
-
+    weights = {"W": np.eye(3, dtype=np.float32), "unread": np.ones(3, dtype=np.float32)}
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node(operator, ["product", "W"], [name])], name, [], [tensor(name, None, 3)]
+        )
+        for name, operator in {"then": "Add", "else": "MatMul"}.items()
+    }
     nodes = [
         helper.make_node("Neg", ["unread"], ["dead"]),
         helper.make_node("MatMul", ["x", "W"], ["product"]),
-        helper.make_node("If", ["flag"], ["y"], then_branch=branch("sum", "Add"), else_branch=branch("more", "MatMul")),
+        helper.make_node("If", ["flag"], ["y"], **branches),
     ]
-    inputs = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 3]),
-        helper.make_tensor_value_info("flag", TensorProto.BOOL, []),
-    ]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", "made_up_name"])]
-    graph = helper.make_graph(nodes, "test", inputs, outputs, [weight, unread])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    constants = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    inputs = [tensor("x", "rows", 3), tensor("flag", dtype=BOOL)]
+    made = helper.make_graph(nodes, "test", inputs, [tensor("y", "rows", "made_up_name")], constants)
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def test_operators_inside_branches_are_counted(model: onnx.ModelProto) -> None:
-    assert op_counts(model)["MatMul"] == 2
-
-
-def test_unread_nodes_are_dropped_and_those_read_by_a_branch_are_kept(model: onnx.ModelProto) -> None:
-    drop_unread(model.graph)
+def test_branches_are_counted_and_what_they_read_is_kept(model: ModelProto) -> None:
+    assert (op_counts(model)["MatMul"], op_counts(model)["Neg"]) == (2, 1)
+    graph.drop_unread(model.graph)
     assert [tensor.name for tensor in model.graph.initializer] == ["W"]
     assert "Neg" not in op_counts(model)
 
 
-def test_outputs_declare_their_shape(model: onnx.ModelProto) -> None:
-    declare(model, [TensorSpec(name="y", dtype="float32", shape=("batch", 3), meaning="a test")])
+def test_outputs_declare_their_shape(model: ModelProto) -> None:
+    graph.declare(model, [TensorSpec(name="y", dtype="float32", shape=("batch", 3), meaning="a test")])
     axes = model.graph.output[0].type.tensor_type.shape.dim
     assert [axis.dim_param or axis.dim_value for axis in axes] == ["batch", 3]
 
 
 def test_weights_too_large_for_one_file_survive_a_round_trip_through_external_data(
-    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = numpy_helper.from_array(np.arange(9000, dtype=np.float32).reshape(3, 3000), "large")
     model.graph.initializer.append(large)
@@ -78,23 +64,23 @@ def test_weights_too_large_for_one_file_survive_a_round_trip_through_external_da
     write_graph(model, path)
     assert data.stat().st_size >= 36_000
     assert data.stat().st_mode == path.stat().st_mode, "readers of the graph can read its weights"
-    assert size_of(path) == path.stat().st_size + data.stat().st_size
+    assert graph.size_of(path) == path.stat().st_size + data.stat().st_size
     assert model.SerializeToString(deterministic=True) == before
-    assert read_graph(path).SerializeToString(deterministic=True) == before
+    assert graph.read_graph(path).SerializeToString(deterministic=True) == before
     written = path.read_bytes(), data.read_bytes()
     write_graph(model, path)
     assert (path.read_bytes(), data.read_bytes()) == written
-    assert absorb_graph(path).SerializeToString(deterministic=True) == before
+    assert graph.absorb_graph(path).SerializeToString(deterministic=True) == before
     assert not data.exists()
     write_graph(model, path)
     monkeypatch.undo()
     write_graph(model, path)
     assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
-    remove_graph(path)
+    graph.remove_graph(path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_invalid_graph_is_not_written(model: onnx.ModelProto, tmp_path: Path) -> None:
+def test_an_invalid_graph_is_not_written(model: ModelProto, tmp_path: Path) -> None:
     model.graph.node[1].input[1] = "nowhere"
     with pytest.raises(onnx.checker.ValidationError):
         write_graph(model, tmp_path / "model.onnx")
@@ -113,17 +99,10 @@ def linear_layers(**attributes: object) -> ModelProto:
         helper.make_node("Gemm", ["x", "encoder.dense.weight"], ["second"], name="node_linear_1", **gemm),
         helper.make_node("Add", ["first", "second"], ["y"], name="node_add"),
     ]
-    made = helper.make_graph(
-        nodes,
-        "test",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 4])],
-        [
-            numpy_helper.from_array(WEIGHT_NK, "encoder.dense.weight"),
-            numpy_helper.from_array(np.ones(4, np.float32), "bias"),
-        ],
-        value_info=[helper.make_tensor_value_info("first", TensorProto.FLOAT, ["rows", 4])],
-    )
+    weights = {"encoder.dense.weight": WEIGHT_NK, "bias": np.ones(4, np.float32)}
+    constants = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    inputs, outputs, between = [tensor("x", "rows", 3)], [tensor("y", "rows", 4)], [tensor("first", "rows", 4)]
+    made = helper.make_graph(nodes, "test", inputs, outputs, constants, value_info=between)
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
 
 
@@ -133,34 +112,24 @@ def answer(model: ModelProto) -> np.ndarray:
     return given
 
 
-def test_a_linear_layer_is_a_product_with_its_transposed_weight_plus_a_bias() -> None:
+def test_linear_layers_become_products_with_their_transposed_weight_plus_a_bias() -> None:
+    """Products are named after their weights, the second with a number; an activation after the first that reads it."""
     model = linear_layers()
-    make_plain(model)
+    graph.make_plain(model)
     assert op_counts(model) == {"Transpose": 2, "MatMul": 2, "Add": 2}
+    assert graph.weight_of(model) == dict.fromkeys(("encoder.dense", "encoder.dense/2"), "encoder.dense.weight")
     np.testing.assert_allclose(answer(model), 2 * X @ WEIGHT_NK.T + 1, rtol=1e-5)
-
-
-def test_products_are_named_after_their_weights_the_second_with_a_number() -> None:
-    model = linear_layers()
-    make_plain(model)
-    assert weight_of(model) == dict.fromkeys(("encoder.dense", "encoder.dense/2"), "encoder.dense.weight")
-
-
-def test_an_activation_is_named_after_the_first_product_that_reads_it() -> None:
-    model = linear_layers()
-    make_plain(model)
-    relu = helper.make_node("Relu", ["x"], ["positive"])
     for node in model.graph.node:
         node.input[:] = ["positive" if name == "x" else name for name in node.input]
-    model.graph.node.insert(0, relu)
-    name_activations(model)
+    model.graph.node.insert(0, helper.make_node("Relu", ["x"], ["positive"]))
+    graph.name_activations(model)
     assert [node.input[0] for node in model.graph.node if node.op_type == "MatMul"] == ["encoder.dense/input"] * 2
     np.testing.assert_allclose(answer(model), 2 * np.maximum(X, 0) @ WEIGHT_NK.T + 1, rtol=1e-5)
 
 
 def test_a_scaled_gemm_stays_unchanged() -> None:
     model = linear_layers(alpha=0.5)
-    make_plain(model)
+    graph.make_plain(model)
     assert op_counts(model) == {"Gemm": 2, "Add": 1}
 
 
@@ -169,12 +138,9 @@ def test_source_file_names_and_intermediate_shapes_are_stripped() -> None:
     for part in (model, model.graph, model.graph.node[0], model.graph.initializer[0], model.graph.input[0]):
         entry = part.metadata_props.add()
         entry.key, entry.value = "pkg.torch.onnx.stack_trace", "/home/somebody/model.py"
-    strip(model)
+    graph.strip(model)
     assert b"somebody" not in model.SerializeToString()
     assert not model.graph.value_info
-
-
-CONSTANTS = {"zero": np.array([0]), "one": np.array([1])}
 
 
 def test_gathers_and_slices_of_rows_count_as_lookups() -> None:
@@ -187,6 +153,5 @@ def test_gathers_and_slices_of_rows_count_as_lookups() -> None:
         helper.make_node("Slice", ["table", "zero", "length", "axes"], ["of unknown axes"]),
         helper.make_node("Transpose", ["table"], ["turned"]),
     ]
-    constants = [numpy_helper.from_array(value, name) for name, value in CONSTANTS.items()]
-    graph = helper.make_graph(nodes, "test", [], [], constants)
-    assert lookups(graph, {"table"}) == {"rows", "first rows"}
+    constants = [numpy_helper.from_array(np.array([value]), name) for name, value in {"zero": 0, "one": 1}.items()]
+    assert graph.lookups(helper.make_graph(nodes, "test", [], [], constants), {"table"}) == {"rows", "first rows"}

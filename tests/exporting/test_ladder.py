@@ -1,42 +1,269 @@
-"""The ladder finds the product that outlier channels spoil, or serves fp32; fixed scales are kept if nothing is lost.
+"""Each gate works; the ladder finds the product that outlier channels spoil, or serves fp32; fixed scales are kept if
+nothing is lost.
 
 Activations too uneven for a fixed scale are smoothed; those that a normalization smooths for free always are.
 """
 
 import json
 import logging
-from collections.abc import Callable
+import math
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from onnx import ModelProto
+from onnx import ModelProto, helper, numpy_helper
 from transformers import ModernBertForMaskedLM
 
-from clozeline.exporting import fixed_scales, ladder
-from clozeline.exporting.graph import op_counts, read_graph
-from clozeline.exporting.ladder import worst_first
+from clozeline.exporting import exams, fixed_scales, ladder
+from clozeline.exporting.exams import Sample, logits
+from clozeline.exporting.graph import op_counts, read_graph, write_graph
+from clozeline.exporting.ladder import Proof, lacking, worst_first
 from clozeline.exporting.quantization import Scheme
+from clozeline.inference.language import HIDDEN
 from clozeline.inference.latency import measure
 from clozeline.inference.package import load
 from clozeline.params.delivery import RungParams
-from clozeline.params.reading import read_params
 from clozeline.records.package import FILES, Manifest, QuantizationScheme, Rung, read_manifest, verify
 from clozeline.system.errors import ArtifactError
-from tests.exporting.conftest import GATES, OPEN, OUTLIER_CHANNELS, ExportModel
+from tests.exporting.conftest import GATES, OPEN, OUTLIER_CHANNELS, ExportModel, TinyPackage, sample_of
+from tests.make.models import OPEN as NO_GATES
+from tests.make.models import SENTENCES, Limits
+from tests.make.packages import LABELS, write_classifier
 
-CHECKOUT = Path(__file__).parents[2]
+LIMITS = NO_GATES.but(
+    min_agreement=0.9,
+    min_agreement_texts=5,
+    min_metric_items=5,
+    min_embedding_cosine=0.99,
+    min_token_cosine=0.98,
+    max_batch_flips=0.005,
+    min_batch_cosine=0.999,
+)
+
+
+@pytest.fixture
+def package(encoder_package: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(encoder_package, tmp_path / "package"))
+
+
+def proof_of(package: Path, limits: Limits = LIMITS, sample: Sample | None = None) -> Proof:
+    return Proof(package / FILES.fp32, read_manifest(package), sample or sample_of(SENTENCES), limits.gates)
+
+
+def rung_of(package: Path, limits: Limits = LIMITS, sample: Sample | None = None, proof: Proof | None = None) -> Rung:
+    scheme = read_manifest(package).quantization
+    assert scheme is not None
+    with limits.applied():
+        return (proof or proof_of(package, limits, sample)).rung(package / FILES.int8, scheme)
+
+
+def failed(rung: Rung) -> list[str]:
+    return [check.name for check in rung.checks if not check.is_passed]
+
+
+@pytest.mark.parametrize(
+    ("figure", "limit", "value"),
+    [
+        ("agreement", "min_agreement", 1.01),
+        ("agreement_texts", "min_agreement_texts", 6),
+        ("different_answers", "min_different_answers", 1000),
+        ("metric_ratio", "min_metric_ratio", 9.0),
+        ("metric_items", "min_metric_items", 1000),
+        ("embedding_cosine_mean", "min_embedding_cosine", 1.01),
+        ("token_cosine_mean", "min_token_cosine", 1.01),
+        ("batch_flips", "max_batch_flips", -0.1),
+        ("batch_cosine_min", "min_batch_cosine", 1.01),
+        (None, "min_agreement", 0.9),
+    ],
+)
+def test_int8_fails_if_any_single_gate_fails_and_else_passes(
+    package: Path, figure: str | None, limit: str, value: float
+) -> None:
+    assert failed(rung_of(package, LIMITS.but(**{limit: value}))) == ([figure] if figure else [])
+
+
+def rename(graph: ModelProto, old: str, new: str) -> None:
+    for node in graph.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [new if name == old else name for name in names]
+
+
+def add(graph: ModelProto, *nodes: tuple[str, list[str], str], **constants: np.ndarray) -> None:
+    graph.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    graph.graph.node.extend(helper.make_node(kind, given, [made]) for kind, given, made in nodes)
+
+
+def along_one_axis(length: float) -> np.ndarray:
+    return np.eye(1, 32, dtype=np.float32)[0] * np.float32(length)
+
+
+def spoil_embeddings(graph: ModelProto) -> None:
+    """Add the same vector to each embedding."""
+    rename(graph, "sentence_embedding", "right")
+    unit = ("ReduceL2", ["wrong", "axis"], "norm"), ("Div", ["wrong", "norm"], "sentence_embedding")
+    add(graph, ("Add", ["right", "v"], "wrong"), *unit, v=along_one_axis(3), axis=np.array([-1]))
+
+
+def spoil_token_vectors(graph: ModelProto) -> None:
+    """Add the same vector to the vector of each token that is answered, and to nothing that is made of them."""
+    rename(graph, HIDDEN, "right")
+    add(graph, ("Add", ["right", "v"], HIDDEN), v=along_one_axis(30))
+
+
+def name_the_least_likely(graph: ModelProto) -> None:
+    node = next(node for node in graph.graph.node if node.name == "top_ids")
+    node.attribute.append(helper.make_attribute("largest", 0))
+
+
+def say_one_label(graph: ModelProto) -> None:
+    """Make the graph give one label to every text."""
+    rename(graph, "logits", "right")
+    constants = {"nothing": np.array(0, np.float32), "always": np.array([0, 9, 0], np.float32)}
+    add(graph, ("Mul", ["right", "nothing"], "gone"), ("Add", ["gone", "always"], "logits"), **constants)
+
+
+def damage_int8(package: Path, damage: Callable[[ModelProto], None]) -> None:
+    graph = read_graph(package / FILES.int8)
+    damage(graph)
+    write_graph(graph, package / FILES.int8)
+
+
+@pytest.mark.parametrize(
+    ("damage", "figure"),
+    [
+        (spoil_embeddings, "embedding_cosine_mean"),
+        (spoil_token_vectors, "token_cosine_mean"),
+        (name_the_least_likely, "agreement"),
+    ],
+)
+def test_the_served_outputs_are_checked_and_not_only_the_logits(
+    package: Path, damage: Callable[[ModelProto], None], figure: str
+) -> None:
+    """The logits of both graphs are right."""
+    damage_int8(package, damage)
+    assert failed(rung_of(package)) == [figure]
+
+
+@pytest.mark.parametrize(
+    ("agreement", "ratio", "limits"), [(0.95, 0.99, (0.95, 0.99)), (0.8, 0.5, (0.9, 0.97)), (0.95, 1.1, (0.95, 1.0))]
+)
+def test_an_earlier_rung_raises_the_limits_and_never_lowers_them(
+    agreement: float, ratio: float, limits: tuple[float, float]
+) -> None:
+    before: Any = SimpleNamespace(agreement=SimpleNamespace(low=agreement), metric_ratio=SimpleNamespace(low=ratio))
+    gates = ladder.no_worse_than(before, LIMITS.but(min_metric_ratio=0.97).gates)
+    assert (gates.min_agreement, gates.min_metric_ratio) == limits
+
+
+@pytest.mark.parametrize(
+    ("text", "lacks"),
+    [("small models answer", ["agreement_texts", "metric_items"]), (" ".join(SENTENCES), ["agreement_texts"])],
+)
+def test_one_text_is_too_few_to_pass_the_gates_however_long(package: Path, text: str, lacks: list[str]) -> None:
+    rung = rung_of(package, sample=sample_of([text]))
+    assert rung.agreement.value == 1
+    assert (failed(rung), [check.name for check in lacking(rung)]) == (lacks, lacks)
+
+
+def test_a_constant_answer_of_fp32_fails_the_distinct_answers_check(tiny_package: TinyPackage) -> None:
+    """All texts are of one class, and INT8 gives that class to every text."""
+    package = tiny_package(write_classifier)
+    every = [f"{one} {other}" for one in "abcdefg" for other in "hijk"]
+    named = [best.label for (best,) in load(package).classify(every)]
+    of_one = [text for text, label in zip(every, named, strict=True) if label == LABELS[1]]
+    damage_int8(package, say_one_label)
+    gates = LIMITS.but(min_different_answers=2)
+    alike, different = (rung_of(package, gates, sample_of(texts)) for texts in (of_one, every))
+    assert (alike.agreement.value, alike.metric_ratio.value, alike.batch_cosine_min) == (1, 1, None)
+    assert failed(alike) == [check.name for check in lacking(alike)] == ["different_answers"]
+    assert failed(different) == ["agreement"]
+    assert different.different_answers == len(set(named)) == 3
+
+
+def test_labels_changed_by_other_texts_are_counted_relative_to_given_labels(
+    topics_package: Path, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run with others, one text loses its labels: a large share of the few given labels, not of all labels."""
+    proof = proof_of(topics_package)
+    given_A = np.array([1, 0, 0] * 5)
+    rounds = iter([given_A, given_A, *[given_A * (np.arange(15) >= 3)] * 3])
+    monkeypatch.setattr(exams, "answers", lambda *asked: next(rounds))
+    scheme = read_manifest(package).quantization
+    assert isinstance(scheme, QuantizationScheme)
+    flips = proof.rung(topics_package / FILES.fp32, scheme).batch_flips
+    assert (flips.value, flips.num_items) == (pytest.approx(1 / 5), 15)
+
+
+def test_saturating_sums_are_detected_and_refused(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real saturation depends on the processor, so here another graph gives the wide sums."""
+    proof, opened = proof_of(package), ladder.open_graph
+
+    def other_if_wide(path: Path, given: Manifest, *, wide_sums: bool = False) -> object:
+        return opened(package / FILES.fp32 if wide_sums else path, given)
+
+    monkeypatch.setattr(ladder, "open_graph", other_if_wide)
+    rung = rung_of(package, proof=proof)
+    assert (rung.saturation > 0, failed(rung)) == (True, ["saturation"])
+
+
+def no_number_in(place: int, values: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    for number, value in enumerate(values):
+        yield value * np.nan if number == place else value
+
+
+def test_nan_fails_the_checks_of_saturation_and_of_batches(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proof = proof_of(package)
+    with monkeypatch.context() as patched:
+        patched.setattr(exams, "logits", lambda *given: no_number_in(1, logits(*given)))
+        rung = rung_of(package, proof=proof)
+    again = Rung.model_validate_json(rung.model_dump_json())
+    assert failed(rung) == failed(again) == ["saturation"]
+    assert math.isnan(again.saturation)
+    # The first compares with fp32, the others are one per grouping.
+    given = iter(no_number_in(2, [np.ones(3, dtype=np.float32)] * 4))
+    monkeypatch.setattr(ladder, "_cosines", lambda *answers: next(given))
+    assert failed(rung_of(package, proof=proof)) == ["batch_cosine_min"]
+
+
 LADDER = tuple(
     RungParams(weights="int7", exact_share=share, quantize_embeddings=True) for share in (0.0, 0.01, 0.1, 0.5)
 )
 SPOILED = "layers.1.mlp.output"
 
 
+def metrics_beside(package: Path) -> dict[str, Any]:
+    metrics: dict[str, Any] = json.loads((package.parent / "metrics.json").read_text(encoding="utf-8"))
+    return metrics
+
+
 @pytest.fixture(scope="module")
 def climbed(outlier_encoder: Path, export_model: ExportModel) -> Path:
     return export_model(outlier_encoder, ladder=LADDER, limits=GATES, static_ratios=())
+
+
+def test_the_plain_scheme_fails_and_keeping_the_spoiled_product_in_fp32_passes(climbed: Path) -> None:
+    """Of four rungs two are tried: 1 % and 10 % of nine products are both one product."""
+    manifest, metrics = read_manifest(climbed), metrics_beside(climbed)
+    plain, mended = manifest.ladder
+    assert (failed(plain), failed(mended)) == (["agreement"], [])
+    (left_out,) = set(mended.scheme.exact_matmuls) - set(plain.scheme.exact_matmuls)
+    assert left_out.endswith(SPOILED)
+    assert mended.agreement.value > 0.9 > plain.agreement.high
+    assert (manifest.served, manifest.quantization) == ("int8", mended.scheme)
+    assert mended.size_bytes == (climbed / FILES.int8).stat().st_size
+    for rung in manifest.ladder:
+        assert (rung.metric, rung.saturation) == ("masked-LM accuracy", 0)
+        for measured in (rung.agreement, rung.metric_ratio):
+            assert measured.low <= measured.value <= measured.high
+            assert measured.num_items > 100
+        assert rung.batch_flips.num_items > rung.agreement.num_items
+    assert [Rung.model_validate(rung) for rung in metrics["ladder"]] == [plain, mended]
+    assert (metrics["served"], metrics["int8_agreement"]) == ("int8", mended.agreement.value)
 
 
 def test_a_scheme_without_int8_products_is_logged_as_such(
@@ -52,99 +279,41 @@ def test_a_scheme_without_int8_products_is_logged_as_such(
     assert "INT8 scheme: products in fp32, embeddings in INT8: " in caplog.text
 
 
-def test_a_scheme_has_the_options_of_its_rung_in_params() -> None:
-    rung = read_params(CHECKOUT / "params.yaml").export.ladder[-1]
-    scheme = ladder.scheme_of(rung)
-    assert (scheme.weights, scheme.embeddings) == (rung.weights, rung.quantize_embeddings)
-
-
-@pytest.fixture(scope="module")
-def refused(outlier_encoder: Path, export_model: ExportModel) -> Path:
-    return export_model(outlier_encoder, ladder=LADDER[:1], limits=GATES)
-
-
-def test_the_plain_scheme_fails_and_keeping_the_spoiled_product_in_fp32_passes(climbed: Path) -> None:
-    manifest = read_manifest(climbed)
-    plain, mended = manifest.ladder
-    assert not plain.is_passed
-    assert [check.name for check in plain.checks if not check.is_passed] == ["agreement"]
-    assert mended.is_passed
-    (left_out,) = set(mended.scheme.exact_matmuls) - set(plain.scheme.exact_matmuls)
-    assert left_out.endswith(SPOILED)
-    assert mended.agreement.value > 0.9 > plain.agreement.high
-    assert (manifest.served, manifest.quantization) == ("int8", mended.scheme)
-    assert mended.size_bytes == (climbed / FILES.int8).stat().st_size
-
-
-def test_two_rungs_with_the_same_scheme_are_tried_once(climbed: Path) -> None:
-    """1 % and 10 % of nine products are both one product."""
-    assert len(read_manifest(climbed).ladder) == 2
-
-
-def test_the_metrics_contain_the_whole_ladder(climbed: Path) -> None:
-    metrics = json.loads((climbed.parent / "metrics.json").read_text(encoding="utf-8"))
-    ladder = [Rung.model_validate(rung) for rung in metrics["ladder"]]
-    assert ladder == list(read_manifest(climbed).ladder)
-    assert metrics["served"] == "int8"
-    assert metrics["int8_agreement"] == ladder[-1].agreement.value
-
-
-def test_every_rung_states_items_and_interval(climbed: Path) -> None:
-    for rung in read_manifest(climbed).ladder:
-        assert rung.metric == "masked-LM accuracy"
-        for measured in (rung.agreement, rung.metric_ratio):
-            assert measured.low <= measured.value <= measured.high
-            assert measured.num_items > 100
-        assert rung.batch_flips.num_items > rung.agreement.num_items
-        assert rung.saturation == 0
-
-
-def test_fp32_is_served_and_reported_if_no_scheme_passes(
-    refused: Path, outlier_encoder: Path, export_model: ExportModel, caplog: pytest.LogCaptureFixture
+def test_fp32_is_served_with_the_reason_if_no_scheme_passes(
+    outlier_encoder: Path, export_model: ExportModel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    manifest = read_manifest(refused)
+    with caplog.at_level(logging.WARNING):
+        refused = export_model(outlier_encoder, ladder=LADDER[:1], limits=GATES)
+    assert "no INT8 scheme of the ladder passed its gates: fp32 is served" in caplog.text
+    manifest, metrics = read_manifest(refused), metrics_beside(refused)
     assert (manifest.served, manifest.quantization, manifest.precisions) == ("fp32", None, ("fp32",))
-    assert len(manifest.ladder) == 1
     assert not (refused / FILES.int8).exists()
     verify(refused, manifest)
-    metrics = json.loads((refused.parent / "metrics.json").read_text(encoding="utf-8"))
-    assert metrics["served"] == "fp32"
-    assert "int8_agreement" not in metrics
-    assert metrics["ladder"][0]["checks"][0]["is_passed"] is False
-    with caplog.at_level(logging.WARNING):
-        export_model(outlier_encoder, ladder=(), limits=GATES)
-    assert "no INT8 scheme of the ladder passed its gates: fp32 is served" in caplog.text
-
-
-def test_a_package_without_int8_answers_in_fp32_and_refuses_int8_with_the_reason(refused: Path) -> None:
+    assert (metrics["served"], "int8_agreement" in metrics) == ("fp32", False)
+    assert [rung["checks"][0]["is_passed"] for rung in metrics["ladder"]] == [False]
     text = ["the encoder reads a [MASK]"]
     assert load(refused).fill(text) == load(refused, precision="fp32").fill(text)
     with pytest.raises(ArtifactError, match="none of 1 INT8 schemes passed"):
         load(refused, precision="int8")
-    latency = measure(refused, batch_texts=2, repeats=1)
-    assert latency.int8_speedup is None
-    assert "INT8" not in str(latency)
+    assert measure(refused, batch_texts=2, repeats=1).int8_speedup is None
 
 
 def test_the_worst_product_is_found_by_quantizing_one_at_a_time(climbed: Path, tmp_path: Path) -> None:
-    (tmp_path / FILES.fp32).write_bytes((climbed / FILES.fp32).read_bytes())
-    (tmp_path / FILES.tokenizer).write_bytes((climbed / FILES.tokenizer).read_bytes())
+    for name in (FILES.fp32, FILES.tokenizer):
+        shutil.copyfile(climbed / name, tmp_path / name)
     manifest = read_manifest(climbed)
-    scheme = Scheme(weights="int7", embeddings=True)
     head = manifest.ladder[0].scheme.exact_matmuls
     texts = ["raises an error if the file is empty", "a tokenizer cuts text into pieces"]
-    graph = read_graph(climbed / FILES.fp32)
-    worst = worst_first(graph, tmp_path / FILES.int8, manifest, scheme, head, texts)
+    scheme = Scheme(weights="int7", embeddings=True)
+    worst = worst_first(read_graph(climbed / FILES.fp32), tmp_path / FILES.int8, manifest, scheme, head, texts)
     assert worst[0].endswith(SPOILED)
-    assert len(worst) == 9
-    assert not set(worst) & set(head)
+    assert (len(worst), set(worst) & set(head)) == (9, set())
 
 
 def test_each_rung_orders_its_worst_products_by_its_own_weight_type(
     small_encoder: Path, export_model: ExportModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each type of weights has its own order of products, however the embeddings are stored."""
-    rungs = [("int7", True), ("uint8", True), ("uint8", False)]
     orders: dict[str, list[str]] = {}
 
     def measured(graph: ModelProto, path: Path, manifest: Manifest, scheme: Scheme, *given: object) -> list[str]:
@@ -154,12 +323,16 @@ def test_each_rung_orders_its_worst_products_by_its_own_weight_type(
         return orders[scheme.weights]
 
     monkeypatch.setattr(ladder, "worst_first", measured)
-    tried = tuple(RungParams(weights=name, exact_share=0.1, quantize_embeddings=yes) for name, yes in rungs)
-    never = GATES.but(min_agreement=1.01)
-    manifest = read_manifest(export_model(small_encoder, ladder=tried, limits=never))
+    rungs = tuple(
+        RungParams(weights=name, exact_share=0.1, quantize_embeddings=yes)
+        for name, yes in [("int7", True), ("uint8", True), ("uint8", False)]
+    )
+    manifest = read_manifest(export_model(small_encoder, ladder=rungs, limits=GATES.but(min_agreement=1.01)))
     worst = [rung.scheme.exact_matmuls[-1] for rung in manifest.ladder]
     assert worst == [orders["int7"][0], orders["uint8"][0], orders["uint8"][0]]
     assert orders["int7"][0] != orders["uint8"][0]
+    stored = [rung.scheme.embeddings.split()[0] for rung in manifest.ladder]
+    assert stored == ["int8", "int8", "float32"], "a scheme has the options of its rung"
 
 
 RATIOS = (8.0, 2.0)
@@ -170,64 +343,43 @@ def at_run_time(outspoken_encoder: Path, export_model: ExportModel) -> Path:
     return export_model(outspoken_encoder, limits=OPEN, static_ratios=())
 
 
-@pytest.fixture(scope="module")
-def fixed(outspoken_encoder: Path, export_openly: ExportModel) -> Path:
-    return export_openly(outspoken_encoder, static_ratios=RATIOS)
-
-
-def test_fixed_scales_are_served_if_tokens_have_similar_ranges(fixed: Path, at_run_time: Path) -> None:
-    manifest = read_manifest(fixed)
+def test_fixed_scales_are_served_if_tokens_have_similar_ranges(
+    outspoken_encoder: Path, export_openly: ExportModel, at_run_time: Path
+) -> None:
+    fixed, again = (export_openly(outspoken_encoder, static_ratios=RATIOS) for _ in range(2))
+    assert (again / FILES.int8).read_bytes() == (fixed / FILES.int8).read_bytes()
+    manifest, metrics = read_manifest(fixed), metrics_beside(fixed)
     dynamic, *_, static = manifest.ladder
-    assert dynamic.is_passed
-    assert dynamic.scheme.static_activations == ()
+    assert (dynamic.is_passed, dynamic.scheme.static_activations) == (True, ())
     assert manifest.quantization == static.scheme
     assert 0 < static.scheme.static_ratio <= max(RATIOS)
-    assert 0 < len(static.scheme.static_activations) <= static.scheme.quantized_activations == 9
+    num_static = len(static.scheme.static_activations)
+    assert 0 < num_static <= static.scheme.quantized_activations == 9
     assert static.embedding_cosine_mean is not None
     assert static.embedding_cosine_mean > 0.98
     assert static.batch_flips.value == 0
     reductions = [op_counts(read_graph(package / FILES.int8))["ReduceMax"] for package in (at_run_time, fixed)]
-    assert reductions[0] - reductions[1] == len(static.scheme.static_activations)
-    metrics = json.loads((fixed.parent / "metrics.json").read_text(encoding="utf-8"))
-    assert metrics["static_activations"] == len(static.scheme.static_activations)
-    assert metrics["int8_agreement"] == static.agreement.value
+    assert reductions[0] - reductions[1] == num_static
+    assert (metrics["static_activations"], metrics["int8_agreement"]) == (num_static, static.agreement.value)
 
 
-def test_fixed_scales_must_reach_the_interval_of_the_run_time_scales(
-    outspoken_encoder: Path, export_model: ExportModel
-) -> None:
-    package = export_model(outspoken_encoder, limits=OPEN, static_ratios=RATIOS)
-    dynamic, *_, static = read_manifest(package).ladder
-    limits = {check.name: check.limit for check in static.checks}
-    assert limits["agreement"] == dynamic.agreement.low > OPEN.gates.min_agreement
-    assert limits["metric_ratio"] == min(dynamic.metric_ratio.low, 1)
-    assert {check.name: check.limit for check in dynamic.checks}["agreement"] == OPEN.gates.min_agreement
-
-
-def test_a_second_export_measures_the_same_ranges(
-    fixed: Path, outspoken_encoder: Path, export_openly: ExportModel
-) -> None:
-    again = export_openly(outspoken_encoder, static_ratios=RATIOS)
-    assert (again / FILES.int8).read_bytes() == (fixed / FILES.int8).read_bytes()
-
-
-def test_fixed_scales_that_lose_accuracy_are_reported_and_not_served(
+def test_fixed_scales_below_the_interval_of_run_time_scales_are_reported_and_not_served(
     outspoken_encoder: Path, at_run_time: Path, export_model: ExportModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ranges are far too narrow here: most values of a token are clipped."""
     with monkeypatch.context() as narrowed:
         narrowed.setattr(fixed_scales, "_HEADROOM", 0.1)
         package = export_model(outspoken_encoder, limits=OPEN, static_ratios=RATIOS)
-    manifest = read_manifest(package)
+    manifest, metrics = read_manifest(package), metrics_beside(package)
     dynamic, *refused = manifest.ladder
-    assert len(refused) == 2
-    assert not any(rung.is_passed for rung in refused)
+    assert [rung.is_passed for rung in refused] == [False, False]
+    limits, own = ({check.name: check.limit for check in rung.checks} for rung in (refused[0], dynamic))
+    assert limits["agreement"] == dynamic.agreement.low > own["agreement"] == OPEN.gates.min_agreement
+    assert limits["metric_ratio"] == min(dynamic.metric_ratio.low, 1)
     assert (manifest.served, manifest.quantization) == ("int8", dynamic.scheme)
     assert (package / FILES.int8).read_bytes() == (at_run_time / FILES.int8).read_bytes()
     verify(package, manifest)
-    metrics = json.loads((package.parent / "metrics.json").read_text(encoding="utf-8"))
-    assert metrics["int8_agreement"] == dynamic.agreement.value
-    assert metrics["static_activations"] == 0
+    assert (metrics["static_activations"], metrics["int8_agreement"]) == (0, dynamic.agreement.value)
 
 
 def test_fixed_scales_are_not_tried_if_token_ranges_differ(
@@ -258,75 +410,48 @@ def outlying_encoder(outspoken_encoder: Path, save_trained: Callable[[Any], Path
     return save_trained(model)
 
 
-@pytest.fixture(scope="module")
-def eased(outlying_encoder: Path, export_openly: ExportModel) -> QuantizationScheme:
-    return scheme_of(export_openly(outlying_encoder, static_ratios=(LIMIT,)))
-
-
-@pytest.fixture(scope="module")
-def not_eased(outlying_encoder: Path, export_openly: ExportModel) -> QuantizationScheme:
-    with pytest.MonkeyPatch.context() as never:
-        never.setattr(fixed_scales, "smoothable", lambda *given: {})
-        return scheme_of(export_openly(outlying_encoder, static_ratios=(LIMIT,)))
-
-
-def scheme_of(package: Path) -> QuantizationScheme:
+def fixed_scheme(package: Path) -> QuantizationScheme:
     """Return the served scheme; check that the INT8 graph reads every activation that it names."""
     scheme = read_manifest(package).quantization
     assert scheme is not None
-    assert set(scheme.smoothed_activations) <= set(scheme.static_activations)
     read = {name for node in read_graph(package / FILES.int8).graph.node for name in node.input}
-    assert set(scheme.static_activations) <= read
-    metrics = json.loads((package.parent / "metrics.json").read_text(encoding="utf-8"))
-    assert metrics["smoothed_activations"] == len(scheme.smoothed_activations)
+    assert set(scheme.smoothed_activations) <= set(scheme.static_activations) <= read
+    assert metrics_beside(package)["smoothed_activations"] == len(scheme.smoothed_activations)
     return scheme
 
 
-def test_an_activation_too_uneven_for_a_fixed_scale_is_smoothed(
-    eased: QuantizationScheme, not_eased: QuantizationScheme
+def test_uneven_activations_are_smoothed_and_so_are_those_that_a_normalization_smooths_for_free(
+    outlying_encoder: Path, export_openly: ExportModel
 ) -> None:
-    (uneven,) = (name for name in eased.smoothed_activations if "layers.1.mlp.output/" in name)
-    assert uneven == "model.encoder.layers.1.mlp.output/input/smoothed"
+    eased = fixed_scheme(export_openly(outlying_encoder, static_ratios=(LIMIT,)))
+    with pytest.MonkeyPatch.context() as never:
+        never.setattr(fixed_scales, "smoothable", lambda *given: {})
+        not_eased = fixed_scheme(export_openly(outlying_encoder, static_ratios=(LIMIT,)))
+    uneven = [name for name in eased.smoothed_activations if "layers.1.mlp.output/" in name]
+    assert uneven == ["model.encoder.layers.1.mlp.output/input/smoothed"]
     assert not any("layers.1.mlp.output/" in name for name in not_eased.static_activations)
     assert eased.static_ratio <= LIMIT
-
-
-def test_an_activation_is_always_smoothed_if_a_normalization_can_absorb_the_factors(
-    eased: QuantizationScheme, not_eased: QuantizationScheme
-) -> None:
-    name = "model.encoder.layers.1.mlp.input/input"
-    assert name in not_eased.static_activations
-    assert f"{name}/smoothed" in eased.smoothed_activations
-
-
-def test_an_input_without_outlier_channels_is_not_smoothed(
-    eased: QuantizationScheme, not_eased: QuantizationScheme
-) -> None:
-    """A product of gates stays; so does an input that a normalization could smooth, but that has no outlier channel."""
-    for name in ("mlp.output/input", "mlp.input/input"):
-        assert f"model.encoder.layers.0.{name}" in not_eased.static_activations
-        assert f"model.encoder.layers.0.{name}" in eased.static_activations
+    free = "model.encoder.layers.1.mlp.input/input"
+    assert free in not_eased.static_activations
+    assert f"{free}/smoothed" in eased.smoothed_activations
+    # Without outlier channels a product of gates stays; so does an input that a normalization could smooth.
+    even = {f"model.encoder.layers.0.{name}" for name in ("mlp.output/input", "mlp.input/input")}
+    assert even <= set(eased.static_activations) & set(not_eased.static_activations)
     assert not any(".layers.0." in name for name in eased.smoothed_activations)
 
 
-def test_an_activation_that_smoothing_cannot_even_out_gets_no_fixed_scale(
-    outlying_encoder: Path, export_openly: ExportModel
+@pytest.mark.parametrize(
+    ("moved_AV", "cost"),
+    [
+        (np.array([[5.0], [-3.0], [0.0]]) * np.ones(4), 0),  # a common shift of all logits
+        (np.array([[1.0, -1.0, 1.0, -1.0]] * 3) + 7, 1),
+        (3 * np.array([[1.0, -1.0, 1.0, -1.0]] * 3), 9),
+    ],
+)
+def test_a_logit_difference_costs_its_square_less_a_common_shift(
+    moved_AV: np.ndarray, cost: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = export_openly(outlying_encoder, static_ratios=(0.01,))
-    assert len(read_manifest(package).ladder) == 1
-
-
-def cost_of(moved_AV: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> float:
     exact_AV = np.arange(12, dtype=np.float32).reshape(3, 4)
     monkeypatch.setattr(ladder, "logits", lambda *given: [exact_AV + moved_AV.astype(np.float32)])
-    return ladder._mean_square(object(), [], [exact_AV])
-
-
-def test_a_common_shift_of_all_logits_has_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cost_of(np.array([[5.0], [-3.0], [0.0]]) * np.ones(4), monkeypatch) == 0
-
-
-def test_the_cost_of_a_logit_difference_is_quadratic(monkeypatch: pytest.MonkeyPatch) -> None:
-    apart = np.array([[1.0, -1.0, 1.0, -1.0]] * 3)
-    assert cost_of(apart + 7, monkeypatch) == pytest.approx(1)
-    assert cost_of(3 * apart, monkeypatch) == pytest.approx(9)
+    unused: Any = object()
+    assert ladder._mean_square(unused, [], [exact_AV]) == pytest.approx(cost)

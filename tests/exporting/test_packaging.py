@@ -60,38 +60,32 @@ def from_the_hub(tmp_path_factory: pytest.TempPathFactory) -> str:
     return sbom_with(tmp_path_factory.mktemp("hub") / "package", FROM_THE_HUB)
 
 
-@pytest.mark.parametrize("card", [OWN_WEIGHTS, FROM_THE_HUB])
-def test_the_sbom_is_valid_by_the_schema_of_cyclonedx(tmp_path: Path, card: str) -> None:
-    assert faults_in(sbom_with(tmp_path / "package", card)) is None
-
-
-def test_the_schema_refuses_an_unknown_field(from_the_hub: str) -> None:
+def test_the_sbom_is_valid_by_the_schema_of_cyclonedx(tmp_path: Path, from_the_hub: str) -> None:
+    own = sbom_with(tmp_path / "package", OWN_WEIGHTS)
+    assert (faults_in(own), faults_in(from_the_hub)) == (None, None)
     told = json.loads(from_the_hub)
     told["metadata"]["component"]["colour"] = "red"
     assert "colour" in str(faults_in(json.dumps(told)))
+    assert json.loads(own)["metadata"]["component"].keys().isdisjoint({"licenses", "pedigree"})
 
 
-def test_the_same_package_has_the_same_sbom(tmp_path: Path, from_the_hub: str) -> None:
+def test_the_same_package_has_the_same_sbom_with_the_hash_of_every_other_file(
+    tmp_path: Path, from_the_hub: str
+) -> None:
     assert sbom_with(tmp_path / "package", FROM_THE_HUB) == from_the_hub
-
-
-def test_the_sbom_lists_the_hash_of_every_other_file(tmp_path: Path) -> None:
-    listed = json.loads(sbom_with(tmp_path / "package", OWN_WEIGHTS))["metadata"]["component"]["components"]
+    listed = json.loads(from_the_hub)["metadata"]["component"]["components"]
     files = [file for file in (tmp_path / "package").iterdir() if file.name != SBOM]
-    assert {file["name"]: file["hashes"][0]["content"] for file in listed} == {
-        file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files
-    }
+    hashes = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    assert {file["name"]: file["hashes"][0]["content"] for file in listed} == hashes
 
 
-def test_the_sbom_names_the_base_model_and_its_licence(tmp_path: Path, from_the_hub: str) -> None:
+def test_the_sbom_names_the_base_model_and_its_licence(from_the_hub: str) -> None:
     model = json.loads(from_the_hub)["metadata"]["component"]
     licences = [{"license": {"name": "apache-2.0"}}]
     assert model["licenses"] == licences
     assert model["pedigree"]["ancestors"] == [
         {"type": "machine-learning-model", "name": "someone/encoder", "licenses": licences}
     ]
-    own = json.loads(sbom_with(tmp_path / "package", OWN_WEIGHTS))["metadata"]["component"]
-    assert own.keys().isdisjoint({"licenses", "pedigree"})
 
 
 def test_the_sbom_lists_what_serves_and_nothing_that_only_trains(from_the_hub: str) -> None:

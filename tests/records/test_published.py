@@ -36,17 +36,11 @@ from tests.conftest import PROJECT
 from tests.make.models import NAME, OLD, MovingHub, started
 
 
-def test_a_folder_needs_no_hub(tmp_path: Path) -> None:
-    assert published.resolved(str(tmp_path)) == published.Published(str(tmp_path), None)
-
-
 @pytest.mark.parametrize("name", ["./missing", "/nowhere/at/all", "a/b/c"])
-def test_a_path_that_is_no_folder_is_not_asked_of_the_hub(name: str) -> None:
+def test_a_path_that_is_no_folder_is_not_asked_of_the_hub(name: str, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="no folder with a model"):
         published.resolved(name)
-
-
-def test_a_folder_has_no_revision(tmp_path: Path) -> None:
+    assert published.resolved(str(tmp_path)) == published.Published(str(tmp_path), None)
     with pytest.raises(ArtifactError, match="leave `--revision` out"):
         published.resolved(str(tmp_path), "main")
 
@@ -79,6 +73,7 @@ def test_an_unknown_name_without_a_network_is_one_error() -> None:
 
 
 def test_the_folder_of_an_import_holds_only_the_files_that_were_hashed(tmp_path: Path) -> None:
+    """An error about them names the model and not their copy; one that changed since is refused."""
     model = tmp_path / "model"
     (model / "1_Pooling").mkdir(parents=True)
     for name in ("config.json", "1_Pooling/config.json", "other.bin"):
@@ -87,24 +82,14 @@ def test_the_folder_of_an_import_holds_only_the_files_that_were_hashed(tmp_path:
     with published.published_folder(str(model), None, hashes) as folder:
         found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
         assert found == set(hashes) == {"config.json", "1_Pooling/config.json"}
-
-
-def test_an_error_about_the_files_names_the_model_and_not_their_copy(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    hashes = published.Published(str(tmp_path), None).sha256()
-    with pytest.raises(DataError) as raised, published.published_folder(str(tmp_path), None, hashes) as folder:
+    with pytest.raises(DataError) as raised, published.published_folder(str(model), None, hashes) as folder:
         raise DataError(f"{folder}: no", given=folder / "config.json", expected=f"{folder}", do=f"look at {folder}")
     assert str(folder) not in str(raised.value)
-    assert str(raised.value).count(str(tmp_path)) == 4
-
-
-def test_a_file_that_changed_since_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    hashes = published.Published(str(tmp_path), None).sha256()
-    (tmp_path / "config.json").write_text("{ }")
+    assert str(raised.value).count(str(model)) == 4
+    (model / "config.json").write_text("{ }")
     with (
         pytest.raises(ArtifactError, match="is not the file that was imported"),
-        published.published_folder(str(tmp_path), None, hashes),
+        published.published_folder(str(model), None, hashes),
     ):
         pass
 
@@ -159,14 +144,12 @@ def change(folder: Path, file: str, changes: Mapping[str, Any]) -> None:
     (folder / file).write_text(json.dumps(said | changes))
 
 
-def of_entailment(folder: Path) -> None:
-    labels = {"id2label": {"0": "entailment"}, "architectures": ["ModernBertForSequenceClassification"]}
-    change(folder, "config.json", labels)
-
-
-def as_pickle(folder: Path) -> None:
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
+def opened_by(door: str, folder: Path) -> object:
+    """Open the model at this door; only an entailment model is taken for one."""
+    if door == "an entailment model":
+        labels = {"id2label": {"0": "entailment"}, "architectures": ["ModernBertForSequenceClassification"]}
+        change(folder, "config.json", labels)
+    return DOORS[door](folder)
 
 
 @pytest.mark.parametrize("key", HOSTILE)
@@ -174,31 +157,26 @@ def as_pickle(folder: Path) -> None:
 def test_a_configuration_with_custom_code_is_refused_everywhere(
     door: str, key: str, folder: Path, tmp_path: Path
 ) -> None:
-    if door == "an entailment model":
-        of_entailment(folder)
     unknown = {"model_type": "mine"} if key == "auto_map" else {}
     change(folder, "config.json", unknown | {key: HOSTILE[key]})
     with pytest.raises(ArtifactError, match=rf"(?s)config\.json requires .*`{key}: "):
-        DOORS[door](folder)
+        opened_by(door, folder)
     assert not (tmp_path / "it-ran").exists()
 
 
 @pytest.mark.parametrize("door", OF_MODELS)
 def test_pickled_weights_are_refused_everywhere_with_how_to_convert_them(door: str, folder: Path) -> None:
-    if door == "an entailment model":
-        of_entailment(folder)
-    as_pickle(folder)
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
     with pytest.raises(ArtifactError, match=r"(?s)pytorch_model\.bin.*(convert it|restores it)"):
-        OF_MODELS[door](folder)
+        opened_by(door, folder)
 
 
 @pytest.mark.parametrize("door", DOORS)
 def test_a_tokenizer_with_custom_code_is_refused_everywhere(door: str, folder: Path, tmp_path: Path) -> None:
-    if door == "an entailment model":
-        of_entailment(folder)
     change(folder, "tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["mine.T", None]}})
     with pytest.raises(ArtifactError, match=r"tokenizer_config\.json requires custom code"):
-        DOORS[door](folder)
+        opened_by(door, folder)
     assert not (tmp_path / "it-ran").exists()
 
 
@@ -220,31 +198,41 @@ def test_a_configuration_alone_never_causes_an_import(
     assert not (tmp_path / "it-ran").exists()
 
 
-def test_a_hub_kernel_in_a_nested_section_is_refused(folder: Path) -> None:
-    change(folder, "config.json", {"text_config": {"layers": [{"attn_implementation": {"": "somebody/kernel"}}]}})
-    with pytest.raises(ArtifactError, match="requires a kernel of the hub"):
-        published.inspect_model(str(folder))
+NESTED_KERNEL = {"text_config": {"layers": [{"attn_implementation": {"": "somebody/kernel"}}]}}
 
 
-def test_a_nested_generator_is_inspected_with_its_discriminator(folder: Path, small_encoder: Path) -> None:
-    inner = Path(shutil.copytree(small_encoder, folder / "generator"))
+def add_adapter(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/else", "peft_type": "LORA"}')
+
+
+def index_names(place: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": place}}))
+
+    return damage
+
+
+def quantize_the_generator(folder: Path) -> None:
+    inner = shutil.copytree(folder, folder / "generator")
     published.inspect_model(str(folder))
     change(inner, "config.json", {"quantization_config": {"quant_method": "gptq"}})
-    with pytest.raises(ArtifactError, match=r"generator/config\.json requires quantized weights"):
-        published.inspect_model(str(folder))
 
 
-def test_an_adapter_that_would_open_another_model_is_refused(folder: Path) -> None:
-    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/else", "peft_type": "LORA"}')
-    with pytest.raises(ArtifactError, match="holds an adapter"):
-        start(folder)
-
-
-@pytest.mark.parametrize("place", ["evil.bin", "../elsewhere.safetensors"])
-def test_an_index_that_names_no_shard_of_its_folder_is_refused(place: str, folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": place}}))
-    with pytest.raises(ArtifactError, match=place.replace(".", r"\.")):
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda folder: change(folder, "config.json", NESTED_KERNEL), "requires a kernel of the hub"),
+        (quantize_the_generator, r"generator/config\.json requires quantized weights"),
+        (add_adapter, "holds an adapter"),
+        (index_names("evil.bin"), r"evil\.bin"),
+        (index_names("../elsewhere.safetensors"), r"\.\./elsewhere\.safetensors"),
+    ],
+)
+def test_what_would_open_something_else_is_refused(folder: Path, damage: Callable[[Path], None], told: str) -> None:
+    """A hub kernel in a nested section, a model inside the model, an adapter, and shards outside of the folder."""
+    damage(folder)
+    with pytest.raises(ArtifactError, match=told):
         published.inspect_model(str(folder))
 
 
@@ -295,38 +283,30 @@ def test_an_unknown_name_is_reported_once(ask, kind: type[ClozelineError], caplo
     ]
 
 
-def test_a_local_folder_is_opened_without_a_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_hub_client_is_silent_only_while_the_hub_is_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    client = logging.getLogger(CLIENT)
     with caplog.at_level("INFO"), published.asking_hub(str(tmp_path)):
-        logging.getLogger(CLIENT).warning("something else")
-    assert [record.message for record in caplog.records] == ["something else"]
-
-
-def test_the_hub_client_logs_again_after_the_block(caplog: pytest.LogCaptureFixture) -> None:
+        client.warning("something else")
+    assert [record.message for record in caplog.records] == ["something else"], "a local folder is not asked for"
     with pytest.raises(OSError, match="broken"), published.asking_hub("nobody/nowhere"):
         raise OSError("broken")
-    logging.getLogger(CLIENT).warning("Retrying in 1s [Retry 1/5].")
+    client.warning("Retrying in 1s [Retry 1/5].")
     assert "Retrying" in caplog.text
 
 
 def test_a_model_is_not_opened_if_its_files_cannot_be_inspected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hub fails only during the inspection; it would answer again when the model is loaded."""
+    """The hub fails only during the inspection; it would answer again when the model is loaded. Offline, a model that
+    is missing from the cache is not inspected."""
 
-    def fail_once(*_: object, **__: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise LocalEntryNotFoundError("connection reset")
 
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", fail_once)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     for inspect in (published.inspect_settings, published.inspect_model):
         with pytest.raises(TransientError, match="cannot be inspected") as caught:
             inspect("someone/model")
         assert "HF_HUB_OFFLINE=1" in caught.value.do
-
-
-def test_offline_a_model_missing_from_the_cache_is_not_inspected(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(*_: object, **__: object) -> None:
-        raise LocalEntryNotFoundError("not in the cache")
-
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", absent)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     published.inspect_settings("someone/model")
 
@@ -339,8 +319,7 @@ def hub(tmp_path: Path, small_encoder: Path, offline_hub: None, monkeypatch: pyt
 
 
 def test_a_hub_name_is_pinned_to_a_commit_and_a_folder_is_not(hub: MovingHub, tmp_path: Path) -> None:
-    assert published.pinned(NAME, None) == OLD
-    assert published.pinned(NAME, OLD) == OLD
+    assert published.pinned(NAME, None) == published.pinned(NAME, OLD) == OLD
     assert published.pinned(str(tmp_path), None) is None
     assert published.pinned("someone/else", "main") == "main", "the opening function reports the missing commit"
 

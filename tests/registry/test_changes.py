@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -32,24 +31,34 @@ def address(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'mlflow.db'}"
 
 
+def registered(registry: Registry, count: int, name: str = NAME) -> list[str]:
+    """Register so many versions; return their numbers."""
+    return [
+        registry.register(name, source="s3://models/x", run_id="", package_sha256=str(number), description="").version
+        for number in range(count)
+    ]
+
+
 @pytest.fixture
 def registry(address: str) -> Registry:
     """Versions 1 to 4; version 2 is the champion, version 1 the previous one."""
     registry = Registry.open(address)
-    for number in "1234":
-        registry.register(NAME, source="s3://models/x", run_id="", package_sha256=number, description="")
-    for number in "12":
+    for number in registered(registry, 4)[:2]:
         registry.promote(registry.version(NAME, number))
     return registry
 
 
-def at(registry: Registry, alias: str) -> str | None:
-    found = registry.at(NAME, alias)
+def at(registry: Registry, alias: str, name: str = NAME) -> str | None:
+    found = registry.at(name, alias)
     return found.version if found else None
 
 
 def version(registry: Registry, number: str) -> Registered:
     return registry.version(NAME, number)
+
+
+def history(registry: Registry, name: str = NAME) -> list[tuple[str, str]]:
+    return [(change.before, change.after) for change in registry.changes(name)]
 
 
 def test_a_change_is_recorded_with_who_when_why_and_its_evidence(
@@ -66,6 +75,16 @@ def test_a_change_is_recorded_with_who_when_why_and_its_evidence(
     assert (rollback.kind, rollback.before, rollback.after, rollback.why) == ("rollback", "3", "1", "wrong labels")
 
 
+def test_a_user_without_a_name_is_recorded_by_uid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_USERNAME", raising=False)
+
+    def nameless() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(changes_module.getpass, "getuser", nameless)
+    assert changes_module.who().startswith("uid ")
+
+
 def test_the_first_change_works_if_the_server_answers_403_for_missing_models(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,10 +97,10 @@ def test_the_first_change_works_if_the_server_answers_403_for_missing_models(
         return create(self, name, *arguments, **options)
 
     registry = Registry.open(address)
-    registry.register(NAME, source="s3://models/x", run_id="", package_sha256="1", description="")
+    registered(registry, 1)
     monkeypatch.setattr(MlflowClient, "create_model_version", authorized)
     registry.promote(version(registry, "1"))
-    assert [change.after for change in registry.changes(NAME)] == ["1"]
+    assert history(registry) == [("", "1")]
 
 
 @pytest.mark.parametrize("replacing", [None, "1", "4"])
@@ -91,25 +110,20 @@ def test_a_promotion_is_refused_if_the_champion_changed_since_it_was_read(
     with pytest.raises(ChampionChangedError) as caught:
         registry.promote(version(registry, "3"), replacing=replacing)
     assert "version 1 to 2" in caught.value.cause
-    assert (at(registry, CHAMPION), at(registry, PREVIOUS), len(registry.changes(NAME))) == ("2", "1", 2)
+    assert (at(registry, CHAMPION), at(registry, PREVIOUS), len(history(registry))) == ("2", "1", 2)
 
 
-def test_the_first_of_two_concurrent_changes_counts(registry: Registry, address: str) -> None:
-    both = ChangeList(MlflowClient(address))
-    for number in "34":  # as two processes do that both have seen version 2 as the champion
-        both._create(NAME, Change(kind="promotion", before="2", after=number), "s3://models/x", "")
-    assert [change.after for change in registry.changes(NAME)] == ["1", "2", "3"]
+def test_the_first_of_two_concurrent_changes_counts_and_one_sent_twice_counts_once(
+    registry: Registry, address: str
+) -> None:
+    changes = ChangeList(MlflowClient(address))
+    third, fourth = (Change(kind="promotion", before="2", after=number) for number in "34")
+    for change in (third, fourth, third):  # as two processes do that both have seen version 2 as the champion
+        changes._create(NAME, change, "s3://models/x", "")
+    assert [change.key for change in registry.changes(NAME)[2:]] == [third.key]
     assert registry.settle(NAME) == version(registry, "3")
     registry.promote(version(registry, "4"))
-    assert [change.after for change in registry.changes(NAME)] == ["1", "2", "3", "4"]
-
-
-def test_a_change_sent_twice_counts_once(registry: Registry, address: str) -> None:
-    change = Change(kind="promotion", before="2", after="3")
-    for _ in range(2):
-        ChangeList(MlflowClient(address))._create(NAME, change, "s3://models/x", "")
-    assert registry.changes(NAME)[-1].key == change.key
-    assert len(registry.changes(NAME)) == 3
+    assert history(registry) == [("", "1"), ("1", "2"), ("2", "3"), ("3", "4")]
 
 
 def test_a_stalled_promotion_does_not_overwrite_a_later_one(
@@ -128,7 +142,7 @@ def test_a_stalled_promotion_does_not_overwrite_a_later_one(
     monkeypatch.setattr(MlflowClient, "set_registered_model_alias", stalled)
     Registry(late, address).promote(version(registry, "3"), replacing="2")
     assert (at(registry, CHAMPION), at(registry, PREVIOUS)) == ("4", "3")
-    assert [(change.before, change.after) for change in registry.changes(NAME)[2:]] == [("2", "3"), ("3", "4")]
+    assert history(registry)[2:] == [("2", "3"), ("3", "4")]
 
 
 @pytest.mark.parametrize(("age", "champion"), [(timedelta(minutes=1), "2"), (timedelta(hours=1), "1")])
@@ -149,18 +163,16 @@ def test_an_alias_moved_in_mlflow_is_recorded_once_no_change_can_be_in_progress(
     by_hand = [(change.before, change.after) for change in registry.changes(NAME) if change.kind == "by hand"]
     assert by_hand == ([("2", "1")] if champion == "1" else [])
     registry.promote(version(registry, "3"))
-    assert registry.changes(NAME)[-1].before == champion
+    assert history(registry)[-1] == (champion, "3")
 
 
 def test_a_registry_without_a_change_list_starts_one_from_its_champion(address: str) -> None:
-    registry, client = Registry.open(address), MlflowClient(address)
-    for number in "12":
-        registry.register(NAME, source="s3://models/x", run_id="", package_sha256=number, description="")
-    client.set_registered_model_alias(NAME, CHAMPION, "1")
+    registry = Registry.open(address)
+    registered(registry, 2)
+    MlflowClient(address).set_registered_model_alias(NAME, CHAMPION, "1")
     assert registry.settle(NAME) == version(registry, "1")
     registry.promote(version(registry, "2"))
-    assert [(change.before, change.after) for change in registry.changes(NAME)] == [("1", "2")]
-    assert at(registry, PREVIOUS) == "1"
+    assert (history(registry), at(registry, PREVIOUS)) == ([("1", "2")], "1")
 
 
 @pytest.mark.parametrize(
@@ -186,16 +198,6 @@ def test_a_tag_that_another_process_sets_at_the_same_moment_does_not_stop_a_prom
     assert (at(registry, CHAMPION), at(registry, PREVIOUS), refusals) == ("3", "2", [])
 
 
-def test_a_user_without_a_name_is_recorded_by_uid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_USERNAME", raising=False)
-
-    def nameless() -> str:
-        raise KeyError("uid not found")
-
-    monkeypatch.setattr(changes_module.getpass, "getuser", nameless)
-    assert changes_module.who().startswith("uid ")
-
-
 NUM_PEOPLE = 20
 
 
@@ -205,83 +207,29 @@ def url(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) 
         yield server.url
 
 
-def register(registry: Registry, name: str) -> list[str]:
-    return [
-        registry.register(name, source="s3://models/x", run_id="", package_sha256=str(number), description="").version
-        for number in range(NUM_PEOPLE)
-    ]
-
-
-def champion(registry: Registry, name: str) -> str | None:
-    found = registry.at(name, CHAMPION)
-    return found.version if found else None
-
-
-def promote_until_it_counts(registry: Registry, name: str, number: str) -> int:
-    """Promote over whoever is the champion, as a person does who tries again; return the number of refusals."""
-    version = registry.version(name, number)
-    refused = 0
-    while True:
-        try:
-            registry.promote(version, replacing=champion(registry, name), why=f"person {number}")
-        except ChampionChangedError:
-            refused += 1
-        else:
-            return refused
-
-
 @pytest.mark.deployment  # a minute and a half: most of it, losers trying again
 def test_twenty_promotions_at_once_end_with_one_champion_and_a_complete_history(url: str) -> None:
     registry, name = Registry.open(url), "all"
-    versions = register(registry, name)
+
+    def promote_until_it_counts(number: str) -> int:
+        """Promote over whoever is the champion, as a person does who tries again; return the number of refusals."""
+        mine, refused = Registry.open(url), 0
+        while True:
+            try:
+                mine.promote(mine.version(name, number), replacing=at(mine, CHAMPION, name), why=f"person {number}")
+            except ChampionChangedError:
+                refused += 1
+            else:
+                return refused
+
+    numbers = registered(registry, NUM_PEOPLE, name)
     with ThreadPoolExecutor(NUM_PEOPLE) as people:
-        refused = list(people.map(lambda it: promote_until_it_counts(Registry.open(url), name, it), versions))
-    assert sum(refused) > 0, "no two met"
+        assert sum(people.map(promote_until_it_counts, numbers)) > 0, "no two met"
     changes = registry.changes(name)
-    assert sorted(change.after for change in changes) == sorted(versions)
+    assert sorted(change.after for change in changes) == sorted(numbers)
     assert [change.before for change in changes] == ["", *(change.after for change in changes[:-1])]
     assert [change.why for change in changes] == [f"person {change.after}" for change in changes]
-    previous = registry.at(name, PREVIOUS)
-    assert (champion(registry, name), previous and previous.version) == (changes[-1].after, changes[-2].after)
-
-
-@pytest.mark.deployment  # a minute and a half: most of it, losers trying again
-def test_one_of_twenty_concurrent_promotions_over_the_same_champion_succeeds(url: str) -> None:
-    registry, name = Registry.open(url), "one"
-    first, *others = register(registry, name)
-    registry.promote(registry.version(name, first))
-
-    def promote(number: str) -> bool:
-        mine = Registry.open(url)
-        try:
-            mine.promote(mine.version(name, number), replacing=first)
-        except ChampionChangedError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(len(others)) as people:
-        winners = [number for number, won in zip(others, people.map(promote, others), strict=True) if won]
-    assert len(winners) == 1
-    assert [change.after for change in registry.changes(name)] == [first, *winners]
-    assert champion(registry, name) == winners[0]
-
-
-@pytest.fixture
-def httpserver() -> Iterator[Callable[[int], str]]:
-    """Function that returns the address of a server that answers every request with `status`, without JSON."""
-    with ExitStack() as stack:
-
-        def start(status: int) -> str:
-            class Refusing(Handler):
-                def do_GET(self) -> None:
-                    self.reply(status, b"Permission denied")
-
-                do_PUT = do_GET
-
-            server = stack.enter_context(servers.answering(ThreadingHTTPServer(("127.0.0.1", 0), Refusing)))
-            return f"http://127.0.0.1:{server.server_port}"
-
-        yield start
+    assert [at(registry, alias, name) for alias in (CHAMPION, PREVIOUS)] == [changes[-1].after, changes[-2].after]
 
 
 @pytest.mark.parametrize(
@@ -305,30 +253,27 @@ def test_a_store_whose_client_is_not_installed_is_reported_with_the_command_to_t
     assert f"pip install {package}`" in caught.value.do
 
 
-REFUSED = [(401, "401 Unauthorized"), (403, "403 Forbidden")]
-
-
-@pytest.mark.parametrize(("status", "told_as"), REFUSED)
-def test_a_caller_refused_by_the_server_is_reported_as_refused(
-    httpserver: Callable[[int], str], monkeypatch: pytest.MonkeyPatch, status: int, told_as: str
+@pytest.mark.parametrize(("status", "told_as"), [(401, "401 Unauthorized"), (403, "403 Forbidden")])
+def test_a_caller_and_a_file_refused_by_the_server_are_reported_as_refused(
+    monkeypatch: pytest.MonkeyPatch, status: int, told_as: str
 ) -> None:
+    class Refusing(Handler):
+        def do_GET(self) -> None:
+            self.reply(status, b"Permission denied")
+
+        do_PUT = do_GET
+
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
-    address = httpserver(status)
-    with pytest.raises(ArtifactError, match="refuses the request") as caught:
-        Registry.open(address).at("clozeline-encoder", "champion")
-    assert f"{address}/api/2.0/mlflow/registered-models/alias of user ada: {told_as}" in caught.value.problem
-    assert "MLFLOW_TRACKING_USERNAME" in caught.value.do
-    assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("status", "told_as"), REFUSED)
-def test_a_file_refused_by_the_server_is_reported_as_refused(
-    httpserver: Callable[[int], str], monkeypatch: pytest.MonkeyPatch, status: int, told_as: str
-) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_USERNAME", raising=False)
-    address = httpserver(status)
-    answer = requests.put(f"{address}/api/2.0/mlflow-artifacts/artifacts/x", timeout=60)  # as MLflow's client does
-    with pytest.raises(ArtifactError, match="refuses the request") as caught, answering(address, "evidence"):
-        answer.raise_for_status()
-    assert f"{answer.url} of nobody: no user is set: {told_as}" in caught.value.problem
+    with servers.answering(ThreadingHTTPServer(("127.0.0.1", 0), Refusing)) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(ArtifactError, match="refuses the request") as caught:
+            Registry.open(address).at("clozeline-encoder", "champion")
+        assert f"{address}/api/2.0/mlflow/registered-models/alias of user ada: {told_as}" in caught.value.problem
+        assert "MLFLOW_TRACKING_USERNAME" in caught.value.do
+        assert "secret" not in str(caught.value)
+        monkeypatch.delenv("MLFLOW_TRACKING_USERNAME")
+        answer = requests.put(f"{address}/api/2.0/mlflow-artifacts/artifacts/x", timeout=60)  # as MLflow's client does
+        with pytest.raises(ArtifactError, match="refuses the request") as caught, answering(address, "evidence"):
+            answer.raise_for_status()
+        assert f"{answer.url} of nobody: no user is set: {told_as}" in caught.value.problem

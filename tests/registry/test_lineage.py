@@ -1,6 +1,7 @@
 """The trace leads from a served model back to the raw text, and verification checks every byte on the way."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.inference import package
 from clozeline.records.finetune.task_metrics import Headline, TaskMetrics
+from clozeline.records.package import FILES
 from clozeline.records.record import Lock, LockedPath, LockedStage
 from clozeline.registry.decisions import mark
 from clozeline.registry.lineage import Trace, ancestry, release_section, trace, verify
@@ -21,23 +23,26 @@ from clozeline.versions.graph import read_stage_graph
 from tests.make.projects import make_release_project, retrain
 from tests.make.texts import encoder_metrics
 
-PARAMS = Path(__file__).parents[2] / "params.yaml"
-URI = "models:/clozeline-encoder@champion"
+NAME = "clozeline-encoder"
+URI = f"models:/{NAME}@champion"
+
+
+def release(workspace: Workspace) -> None:
+    root, publisher = workspace.root, Publisher(workspace.defaults()["MLFLOW_TRACKING_URI"])
+    evidence = Evidence(files={"dvc.lock": root / "dvc.lock"}, tags={})
+    publisher.registry.promote(publisher.publish(root / "dist/encoder", NAME, evidence))
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path) -> Path:
     """Project whose encoder is released. A copy keeps the version, because its database finds the copied files."""
-    root = tmp_path_factory.mktemp("template") / "project"
-    workspace = Workspace(root)
+    workspace = Workspace(tmp_path_factory.mktemp("template") / "project")
     with pytest.MonkeyPatch.context() as monkeypatch:
         for name, value in workspace.defaults().items():
             monkeypatch.setenv(name, value)
-        make_release_project(root, {"encoder": encoder_package, "library": encoder_package})
-        publisher = Publisher(workspace.defaults()["MLFLOW_TRACKING_URI"])
-        evidence = Evidence(files={"dvc.lock": root / "dvc.lock"}, tags={})
-        publisher.registry.promote(publisher.publish(root / "dist/encoder", "clozeline-encoder", evidence))
-    return root
+        make_release_project(workspace.root, {"encoder": encoder_package, "library": encoder_package})
+        release(workspace)
+    return workspace.root
 
 
 @pytest.fixture
@@ -53,10 +58,18 @@ def traced(workspace: Workspace) -> Trace:
     return trace(URI, workspace)
 
 
+def md5_of(traced: Trace, path: str) -> str:
+    return {ancestor.path: ancestor.md5 for ancestor in traced.origin.all()}[path]
+
+
+def cached(workspace: Workspace, traced: Trace, path: str) -> Path:
+    md5 = md5_of(traced, path)
+    return workspace.root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
+
+
 def test_the_trace_goes_stage_by_stage_to_the_raw_text(traced: Trace, workspace: Workspace) -> None:
-    assert str(traced.version) == "clozeline-encoder version 1"
-    ancestors = {ancestor.path: ancestor.stage for ancestor in traced.origin.all()}
-    assert ancestors == {
+    assert str(traced.version) == f"{NAME} version 1"
+    assert {ancestor.path: ancestor.stage for ancestor in traced.origin.all()} == {
         "dist/encoder": "export@encoder",
         "models/encoder": "pretrain",
         "packages/encoder": None,
@@ -67,82 +80,71 @@ def test_the_trace_goes_stage_by_stage_to_the_raw_text(traced: Trace, workspace:
     }
     copied = {ancestor.path for ancestor in traced.origin.all() if ancestor.has_copy}
     assert copied == {"raw.txt", "validation.parquet"}
-    locked = Lock.read(workspace.root / "dvc.lock").stages["pretrain"].outs[0].md5
-    assert {ancestor.path: ancestor.md5 for ancestor in traced.origin.all()}["models/encoder"] == locked
+    lock = Lock.read(workspace.root / "dvc.lock")
+    assert md5_of(traced, "models/encoder") == lock.stages["pretrain"].outs[0].md5
+    assert verify(traced, workspace) == 5
 
 
-def test_the_trace_belongs_to_the_released_version_not_to_the_newest_files(traced: Trace, workspace: Workspace) -> None:
+def test_an_older_lineage_belongs_to_its_version_and_is_verified_from_the_cache(
+    traced: Trace, workspace: Workspace
+) -> None:
+    """Its source was overwritten: the snapshot has what was read."""
     retrain(workspace.root, "one two three")
     assert trace(URI, workspace).origin == traced.origin
     assert ancestry(Lock.read(workspace.root / "dvc.lock"), "dist/encoder") != traced.origin
-
-
-def test_an_intact_lineage_is_verified(traced: Trace, workspace: Workspace) -> None:
     assert verify(traced, workspace) == 5
-
-
-def test_an_older_lineage_is_verified_from_the_cache(traced: Trace, workspace: Workspace) -> None:
-    """Its source was overwritten: the snapshot has what was read."""
-    retrain(workspace.root, "one two three")
-    assert verify(traced, workspace) == 5
-
-
-def test_an_older_snapshot_that_is_gone_is_named(traced: Trace, workspace: Workspace) -> None:
-    retrain(workspace.root, "one two three")
-    md5 = {ancestor.path: ancestor.md5 for ancestor in traced.origin.all()}["data/raw"]
-    (workspace.root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]).unlink()
+    cached(workspace, traced, "data/raw").unlink()
     with pytest.raises(ArtifactError, match="broken") as caught:
         verify(traced, workspace)
-    assert f"data/raw: {md5} is neither in the cache" in caught.value.cause
+    assert f"data/raw: {md5_of(traced, 'data/raw')} is neither in the cache" in caught.value.cause
 
 
 @pytest.mark.parametrize("path", ["models/encoder", "data/clean"])
 def test_a_path_missing_from_cache_and_workspace_is_named(traced: Trace, workspace: Workspace, path: str) -> None:
-    md5 = {ancestor.path: ancestor.md5 for ancestor in traced.origin.all()}[path]
-    file = workspace.root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
-    file.chmod(0o644)
-    file.unlink()
+    cached(workspace, traced, path).unlink()
     assert verify(traced, workspace) == 5, "the workspace still has the object"
     shutil.rmtree(workspace.root / path)
     with pytest.raises(ArtifactError) as caught:
         verify(traced, workspace)
-    assert f"{path}: {md5} is neither in the cache" in caught.value.cause
+    assert f"{path}: {md5_of(traced, path)} is neither in the cache" in caught.value.cause
 
 
-def test_a_damaged_object_in_the_cache_is_named(traced: Trace, workspace: Workspace) -> None:
-    md5 = {ancestor.path: ancestor.md5 for ancestor in traced.origin.all()}["models/encoder"]
-    file = workspace.root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
+def damage_the_cache(traced: Trace, workspace: Workspace) -> None:
+    file = cached(workspace, traced, "models/encoder")
     file.chmod(0o644)
     file.write_text("[]")
     shutil.rmtree(workspace.root / "models")
+
+
+def change_the_manifest(traced: Trace, workspace: Workspace) -> None:
+    with (traced.package.folder / FILES.manifest).open("a") as manifest:
+        manifest.write("\n")
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (damage_the_cache, ["its content does not match its name"]),
+        (lambda traced, _: (traced.package.folder / FILES.tokenizer).write_text("{}"), [FILES.tokenizer]),
+        (change_the_manifest, ["not the package that was registered", "not the output of export@encoder"]),
+    ],
+)
+def test_damage_on_the_way_is_named(
+    traced: Trace, workspace: Workspace, damage: Callable[[Trace, Workspace], object], told: list[str]
+) -> None:
+    damage(traced, workspace)
     with pytest.raises(ArtifactError) as caught:
         verify(traced, workspace)
-    assert "its content does not match its name" in caught.value.cause
-
-
-def test_a_damaged_file_of_the_registered_package_is_named(traced: Trace, workspace: Workspace) -> None:
-    (traced.package.folder / "tokenizer.json").write_text("{}")
-    with pytest.raises(ArtifactError, match=r"tokenizer\.json"):
-        verify(traced, workspace)
-
-
-def test_a_registered_package_that_another_lock_made_is_named(traced: Trace, workspace: Workspace) -> None:
-    manifest = traced.package.folder / "manifest.json"
-    manifest.write_text(manifest.read_text() + "\n")
-    with pytest.raises(ArtifactError) as caught:
-        verify(traced, workspace)
-    assert "not the package that was registered" in caught.value.cause
-    assert "not the output of export@encoder" in caught.value.cause
+    assert all(part in str(caught.value) for part in told)
 
 
 def test_what_was_forgotten_is_said_to_be_so_and_the_rest_is_still_checked(
     traced: Trace, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removed = ("data/raw", "data/clean")
-    for ancestor in traced.origin.all():
-        if ancestor.path in removed:
-            (workspace.root / ".dvc/cache/files/md5" / ancestor.md5[:2] / ancestor.md5[2:]).unlink(missing_ok=True)
-            shutil.rmtree(workspace.root / ancestor.path)
+    for path in removed:
+        cached(workspace, traced, path).unlink(missing_ok=True)
+        shutil.rmtree(workspace.root / path)
     with pytest.raises(ArtifactError, match="broken"):
         verify(traced, workspace)
     mark(traced.version, removed, workspace.defaults()["MLFLOW_TRACKING_URI"], was_trained_on=True)
@@ -160,90 +162,59 @@ def test_what_was_forgotten_is_said_to_be_so_and_the_rest_is_still_checked(
     assert "data/clean" not in caught.value.cause
 
 
+def locked(path: str, md5: str) -> LockedPath:
+    return LockedPath(path=path, md5=md5)
+
+
 LOCK = Lock(
     stages={
         "clean": LockedStage(
             cmd="clean",
-            deps=(LockedPath(path="raw.txt", md5="11"), LockedPath(path="src/clozeline/text", md5="22.dir")),
-            outs=(LockedPath(path="models/encoder", md5="33.dir"),),
+            deps=(locked("raw.txt", "11"), locked("src/clozeline/text", "22.dir")),
+            outs=(locked("models/encoder", "33.dir"),),
         ),
         "export@encoder": LockedStage(
-            cmd="export",
-            deps=(LockedPath(path="models/encoder", md5="33.dir"),),
-            outs=(LockedPath(path="dist/encoder", md5="44.dir"),),
+            cmd="export", deps=(locked("models/encoder", "33.dir"),), outs=(locked("dist/encoder", "44.dir"),)
         ),
-        "elsewhere": LockedStage(cmd="x", deps=(LockedPath(path="other.txt", md5="55"),)),
+        "elsewhere": LockedStage(cmd="x", deps=(locked("other.txt", "55"),)),
     }
 )
-ENCODER = encoder_metrics(
-    perplexity=7.389, perplexity_low=7.1, perplexity_high=7.7, target_tokens=1234, contaminated_fraction=0.017
-)
-TASK = TaskMetrics(
-    headline=Headline(
-        metric="accuracy",
-        value=0.8,
-        low=0.78,
-        high=0.82,
-        baseline="TF-IDF",
-        baseline_value=0.7,
-        trivial="x",
-        trivial_value=0.1,
-    )
-)
+OF_TASK = {"metric": "accuracy", "value": 0.8, "low": 0.78, "high": 0.82}
+BASELINES = {"baseline": "TF-IDF", "baseline_value": 0.7, "trivial": "x", "trivial_value": 0.1}
 
 
-def test_the_section_names_the_sources_of_the_package_by_their_hashes() -> None:
-    told = release_section("encoder", ENCODER, LOCK)
+def test_the_section_of_a_release_has_the_sources_by_hash_and_the_figures_with_intervals() -> None:
+    ends = {"perplexity_low": 7.1, "perplexity_high": 7.7}
+    encoder = encoder_metrics(perplexity=7.389, **ends, target_tokens=1234, contaminated_fraction=0.017)
+    told = release_section("encoder", encoder, LOCK)
     assert "`raw.txt`: md5 `11`" in told
     assert not any(other in told for other in ("src/", "other.txt", "models/encoder"))
-
-
-def test_figures_of_an_encoder_have_their_intervals() -> None:
-    told = release_section("encoder", ENCODER, LOCK)
     assert "- perplexity: 7.3890 (7.1000 to 7.7000)\n" in told
     assert "1,234 tokens" in told
     assert "1.7%" in told
-
-
-def test_the_figure_of_a_task_has_its_interval_and_its_baselines() -> None:
-    told = release_section("encoder", TASK, LOCK)
-    assert "accuracy on the test split: 0.8000 (95 %: 0.7800 to 0.8200)" in told
-    assert "TF-IDF 0.7000" in told
-
-
-NAME = "clozeline-encoder"
-NIGHTS = ("one", "one two", "one two three")
-
-
-@pytest.fixture
-def first_machine(tmp_path: Path, encoder_package: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    """A project after three nights, each of which released a version and pushed; both machines use its registry."""
-    (tmp_path / "store").mkdir()
-    workspace = Workspace(tmp_path / "first" / "project")
-    address = workspace.defaults()["MLFLOW_TRACKING_URI"]
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-    root = make_release_project(workspace.root, {"encoder": encoder_package, "library": encoder_package})
-    remote.add(root, str(tmp_path / "store"))
-    publisher = Publisher(address)
-    for night in NIGHTS:
-        retrain(root, night)
-        evidence = Evidence(files={"dvc.lock": root / "dvc.lock"}, tags={})
-        publisher.registry.promote(publisher.publish(root / "dist/encoder", NAME, evidence))
-        remote.push(root)
-    return workspace
-
-
-def clone(root: Path, target: Path) -> Path:
-    """Copy what git holds of the project."""
-    made = shutil.ignore_patterns("cache", "tmp", "data", "models", "dist", "reports", "work")
-    return Path(shutil.copytree(root, target, ignore=made))
+    task = TaskMetrics(headline=Headline.model_validate(OF_TASK | BASELINES))
+    of_task = release_section("encoder", task, LOCK)
+    assert "accuracy on the test split: 0.8000 (95 %: 0.7800 to 0.8200)" in of_task
+    assert "TF-IDF 0.7000" in of_task
 
 
 def test_a_fresh_clone_restores_every_stage_serves_the_champion_and_verifies_older_nights(
-    first_machine: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, encoder_package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    second = Workspace(clone(first_machine.root, tmp_path / "second"))
-    shutil.rmtree(first_machine.root / ".dvc/cache")  # everything comes from the remote
+    """Each of three nights released a version and pushed; both machines use one registry."""
+    nights = ("one", "one two", "one two three")
+    (tmp_path / "store").mkdir()
+    first = Workspace(tmp_path / "first" / "project")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", first.defaults()["MLFLOW_TRACKING_URI"])
+    make_release_project(first.root, {"encoder": encoder_package, "library": encoder_package})
+    remote.add(first.root, str(tmp_path / "store"))
+    for night in nights:
+        retrain(first.root, night)
+        release(first)
+        remote.push(first.root)
+    not_in_git = shutil.ignore_patterns("cache", "tmp", "data", "models", "dist", "reports", "work")
+    second = Workspace(shutil.copytree(first.root, tmp_path / "second", ignore=not_in_git))
+    shutil.rmtree(first.root / ".dvc/cache")  # everything comes from the remote
     monkeypatch.chdir(second.root)
     monkeypatch.setenv("SHELL", "/bin/sh")
     assert remote.fetch_runs(second.root)
@@ -251,10 +222,10 @@ def test_a_fresh_clone_restores_every_stage_serves_the_champion_and_verifies_old
     stages = [node.name for node in read_stage_graph(second.root)]
     outcomes = {name: reproduce.outcome_of(reproduce.reproduce(name)) for name in stages}
     assert outcomes == dict.fromkeys(stages, "restored")
-    assert (second.root / "dvc.lock").read_bytes() == (first_machine.root / "dvc.lock").read_bytes()
-    assert package.load(second.root / "dist/encoder").manifest.versions["corpus"] == NIGHTS[-1]
-    folder, version = fetch_package(f"models:/{NAME}@champion", second)
+    assert (second.root / "dvc.lock").read_bytes() == (first.root / "dvc.lock").read_bytes()
+    folder, version = fetch_package(URI, second)
     assert version.version == "3"
-    assert package.load(folder).manifest.versions["corpus"] == NIGHTS[-1]
-    for version in ("1", "2", "3"):
-        verify(trace(f"models:/{NAME}/{version}", second), second)
+    for served in (second.root / "dist/encoder", folder):
+        assert package.load(served).manifest.versions["corpus"] == nights[-1]
+    for number in ("1", "2", "3"):
+        verify(trace(f"models:/{NAME}/{number}", second), second)

@@ -24,11 +24,10 @@ WEIGHTS, INNER = "model.safetensors", "generator/config.json"
 def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path) -> Path:
     """Folder of a project with a champion that has trained files, and an older version without."""
     root = tmp_path_factory.mktemp("trained") / "project"
-    files = {}
-    for path in (WEIGHTS, INNER):
-        (root / "models" / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / "models" / path).write_text(path)
-        files[path] = root / "models" / path
+    files = {path: root / "models" / path for path in (WEIGHTS, INNER)}
+    for path, file in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(path)
     trained = TrainedEncoder(files, {"objective": "mlm"})
     publisher = Publisher(Workspace(root).defaults()["MLFLOW_TRACKING_URI"])
     bare = shutil.copytree(encoder_package, root / "bare")
@@ -55,25 +54,22 @@ def client(workspace: Workspace) -> MlflowClient:
     return MlflowClient(workspace.defaults()["MLFLOW_TRACKING_URI"])
 
 
-def stored(workspace: Workspace, path: str) -> Path:
-    (found,) = (workspace.mlflow / "artifacts").rglob(f"trained/{path}")
-    return found
-
-
-def test_the_trained_files_of_the_champion_are_fetched_unchanged(workspace: Workspace, lock: StartLock) -> None:
+def test_the_trained_files_of_the_champion_are_fetched_unchanged(
+    workspace: Workspace, lock: StartLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fetched files need no registry; a damaged copy is fetched again, and the copy of old ones is removed."""
     assert (lock.version, lock.text, set(lock.files)) == ("2", "text", {WEIGHTS, INNER})
     assert lock.architecture == {"objective": "mlm"}
+    (workspace.work / "start" / f"{NAME}-1-0123456789ab").mkdir(parents=True)
     folder = fetch_trained(lock, workspace)
-    assert folder == workspace.work / "start" / lock.key
+    assert list((workspace.work / "start").iterdir()) == [folder] == [workspace.work / "start" / lock.key]
     assert {path: (folder / path).read_text() for path in lock.files} == {WEIGHTS: WEIGHTS, INNER: INNER}
     check_still_registered(lock, workspace)
-
-
-def test_an_unreachable_registry_gives_another_error_than_a_missing_champion(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    (folder / WEIGHTS).write_text("damaged")
+    assert (fetch_trained(lock, workspace) / WEIGHTS).read_text() == WEIGHTS
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert fetch_trained(lock, workspace) == folder
     with pytest.raises(TransientError, match="does not answer"):
         locked_champion(NAME, "text", workspace)
 
@@ -84,49 +80,28 @@ def test_servers_do_not_download_trained_files(workspace: Workspace) -> None:
     assert not list(model.rglob("*.safetensors"))
 
 
-def test_fetched_files_need_no_registry_and_a_damaged_copy_is_fetched_again(
-    workspace: Workspace, lock: StartLock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = fetch_trained(lock, workspace)
-    with monkeypatch.context() as away:
-        away.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        assert fetch_trained(lock, workspace) == folder
-    (folder / WEIGHTS).write_text("damaged")
-    assert (fetch_trained(lock, workspace) / WEIGHTS).read_text() == WEIGHTS
-
-
-def test_fetching_new_files_removes_the_copy_of_old_ones(workspace: Workspace, lock: StartLock) -> None:
-    old = workspace.work / "start" / f"{NAME}-1-0123456789ab"
-    old.mkdir(parents=True)
-    assert [fetch_trained(lock, workspace)] == list(old.parent.iterdir())
-
-
-@pytest.mark.parametrize("ask", [check_still_registered, fetch_trained])
-def test_a_deleted_version_is_refused_by_name(
-    workspace: Workspace, lock: StartLock, ask: Callable[[StartLock, Workspace], object]
-) -> None:
+def test_a_deleted_version_is_refused_by_name(workspace: Workspace, lock: StartLock) -> None:
     client(workspace).delete_model_version(NAME, lock.version)
-    with pytest.raises(ArtifactError, match=f"{START_LOCK} names a version") as caught:
-        ask(lock, workspace)
-    assert f"{NAME} version 2" in caught.value.cause
-    assert f"rm {START_LOCK}" in caught.value.do
+    for ask in (check_still_registered, fetch_trained):
+        with pytest.raises(ArtifactError, match=START_LOCK) as caught:
+            ask(lock, workspace)
+        assert f"{NAME} version 2" in caught.value.cause
+        assert f"rm {START_LOCK}" in caught.value.do
 
 
 @pytest.mark.parametrize("change", [Path.unlink, lambda file: file.write_text("other weights")])
 def test_files_that_differ_from_the_lock_are_refused_by_name(
     workspace: Workspace, lock: StartLock, change: Callable[[Path], object]
 ) -> None:
-    change(stored(workspace, WEIGHTS))
-    with pytest.raises(ArtifactError, match=f"{WEIGHTS} of {NAME} version 2 is not the file in {START_LOCK}"):
-        fetch_trained(lock, workspace)
-    assert not (workspace.work / "start" / lock.key).exists()
-
-
-def test_a_lock_with_edited_hashes_is_refused_by_name(workspace: Workspace, lock: StartLock) -> None:
     edited = lock.model_copy(update={"files": {**lock.files, INNER: "0" * 64}})
     for ask in (check_still_registered, fetch_trained):
         with pytest.raises(ArtifactError, match=f"{INNER} of {NAME} version 2 is not the file in {START_LOCK}"):
             ask(edited, workspace)
+    (stored,) = (workspace.mlflow / "artifacts").rglob(f"trained/{WEIGHTS}")
+    change(stored)
+    with pytest.raises(ArtifactError, match=f"{WEIGHTS} of {NAME} version 2 is not the file in {START_LOCK}"):
+        fetch_trained(lock, workspace)
+    assert not (workspace.work / "start" / lock.key).exists()
 
 
 def test_a_changed_list_of_trained_files_is_refused(workspace: Workspace) -> None:
@@ -171,20 +146,13 @@ LOCK = StartLock(
 @pytest.mark.parametrize("lock", [LOCK, None])
 def test_a_start_lock_survives_a_round_trip_with_identical_bytes(tmp_path: Path, lock: StartLock | None) -> None:
     path = tmp_path / START_LOCK
+    assert StartLock.of_yaml(path) is None
     write_start_lock(path, lock)
     assert StartLock.of_yaml(path) == lock
     first = path.read_bytes()
     write_start_lock(path, lock and lock.model_copy(update={"files": dict(reversed(lock.files.items()))}))
     assert path.read_bytes() == first
-
-
-def test_the_project_ships_a_lock_without_a_version(tmp_path: Path) -> None:
-    write_start_lock(tmp_path / START_LOCK, None)
-    assert (PROJECT / START_LOCK).read_bytes() == (tmp_path / START_LOCK).read_bytes()
-
-
-def test_a_missing_lock_names_no_version(tmp_path: Path) -> None:
-    assert StartLock.of_yaml(tmp_path / START_LOCK) is None
+    assert lock or (PROJECT / START_LOCK).read_bytes() == first, "the project ships a lock without a version"
 
 
 def test_the_key_of_a_lock_depends_only_on_version_and_files() -> None:
@@ -222,13 +190,9 @@ def test_params_that_ask_for_another_model_are_refused_with_both_values(
     tiny_pretraining: PretrainParams, changed: dict[str, object]
 ) -> None:
     lock = LOCK.model_copy(update={"architecture": tiny_pretraining.architecture})
+    training_alone = {"steps": 30, "model": {"dropout": 0.3, "initializer_range": 0.5}}
+    lock.check_architecture(PretrainParams.model_validate(laid_over(tiny_pretraining.model_dump(), training_alone)))
     ((key, value),) = leaves(changed)
-    with pytest.raises(ParamsError, match=f"cannot continue from {LOCK}") as caught:
+    with pytest.raises(ParamsError) as caught:
         lock.check_architecture(PretrainParams.model_validate(laid_over(tiny_pretraining.model_dump(), changed)))
     assert f"pretrain.{key}: {value}, not {tiny_pretraining.architecture[key]}" in caught.value.cause
-
-
-def test_settings_that_only_affect_training_may_change(tiny_pretraining: PretrainParams) -> None:
-    lock = LOCK.model_copy(update={"architecture": tiny_pretraining.architecture})
-    changed = {"steps": 30, "model": {"dropout": 0.3, "initializer_range": 0.5}}
-    lock.check_architecture(PretrainParams.model_validate(laid_over(tiny_pretraining.model_dump(), changed)))

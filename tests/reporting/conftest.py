@@ -13,11 +13,12 @@ import pytest
 from ruamel.yaml import YAML
 
 from clozeline.params.reading import complete_tree, read_params
-from clozeline.records.package import ExportMetrics
+from clozeline.records.package import ExportMetrics, read_manifest
 from clozeline.registry.decisions import Decision, Gate, Released
 from clozeline.registry.models import Registered
 from clozeline.reporting.run import ReportedRun, RunFiles
 from clozeline.tracking.past_runs import PastRuns, StageRun
+from tests.make import packages
 from tests.make.params import write_params
 from tests.make.texts import corpus_metrics, encoder_metrics, token_metrics
 
@@ -27,16 +28,10 @@ LABELS = [f"label {number}" for number in range(19)] + [f'{HARM}&"']
 BUILT_AT = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 
 
-def export_metrics(*, fp32: int, int8: int, agreement: float) -> dict[str, Any]:
-    return ExportMetrics(
-        served="int8",
-        fp32_size_bytes=fp32,
-        int8_size_bytes=int8,
-        int8_agreement=agreement,
-        parity_max_abs_difference=1e-6,
-        last_layer="every position",
-        num_agreement_texts=32,
-    ).model_dump(exclude_none=True)
+def export_metrics(**figures: float) -> dict[str, Any]:
+    always = {"served": "int8", "parity_max_abs_difference": 1e-6, "last_layer": "every position"}
+    made = ExportMetrics.model_validate({**always, "num_agreement_texts": 32, **figures})
+    return made.model_dump(exclude_none=True)
 
 
 METRICS: Mapping[str, Mapping[str, Any]] = {
@@ -73,8 +68,10 @@ METRICS: Mapping[str, Mapping[str, Any]] = {
         "num_test": 2403,
         "records": {"num_read": 11660, "duplicates": 0},
     },
-    "metrics/export/encoder.json": export_metrics(fp32=5693414, int8=1622207, agreement=0.963),
-    "metrics/export/library.json": export_metrics(fp32=5653850, int8=1578966, agreement=1.0),
+    "metrics/export/encoder.json": export_metrics(
+        fp32_size_bytes=5693414, int8_size_bytes=1622207, int8_agreement=0.963
+    ),
+    "metrics/export/library.json": export_metrics(fp32_size_bytes=5653850, int8_size_bytes=1578966, int8_agreement=1.0),
 }
 EXAMPLES = [
     {
@@ -101,46 +98,48 @@ def curve(name: str, num_points: int = 40) -> list[tuple[float, float]]:
     return [(25.0 * place, 3 + 6 / place + len(name) / 100) for place in range(1, num_points + 1)]
 
 
-TABLES: Mapping[str, tuple[Sequence[str], Sequence[Sequence[object]]]] = {
+OF_TOKENS = "targets,loss_nats_per_token,top1,top5"
+OF_STEPS = "step,loss,learning_rate,gradient_norm,num_tokens,accuracy"
+TABLES: Mapping[str, tuple[str, Sequence[Sequence[object]]]] = {
     "plots/pretrain.csv": (
-        ("step", "loss", "learning_rate", "gradient_norm", "num_tokens", "accuracy"),
+        OF_STEPS,
         [(int(step), loss, loss / 1000, loss / 2, 2048, 1 / loss) for step, loss in curve("training")],
     ),
     "plots/pretrain_validation.csv": (
-        ("step", "loss", "accuracy"),
+        "step,loss,accuracy",
         [(int(step), loss, 1 / loss) for step, loss in curve("held out")[9::10]],
     ),
-    "plots/timing/pretrain.csv": (("step", "tokens_per_second"), [(int(step), 9000 * y) for step, y in curve("speed")]),
+    "plots/timing/pretrain.csv": ("step,tokens_per_second", [(int(step), 9000 * y) for step, y in curve("speed")]),
     "plots/evaluate/calibration.csv": (
-        ("confidence_above", "confidence_to", "targets", "mean_confidence", "accuracy"),
+        "confidence_above,confidence_to,targets,mean_confidence,accuracy",
         [(0.0, 0.3, 9, 0.1, 0.12), (0.3, 0.7, 9, 0.5, 0.46), (0.7, 1.0, 9, 0.9, 0.88)],
     ),
     "plots/evaluate/place.csv": (
-        ("place_from", "place_to", "targets", "loss_nats_per_token", "top1", "top5"),
+        f"place_from,place_to,{OF_TOKENS}",
         [(1, 4, 9, 4.1, 0.3, 0.5), (5, 8, 9, 3.5, 0.4, 0.6)],
     ),
     "plots/evaluate/frequency.csv": (
-        ("times_in_training", "kinds_of_token", "targets", "loss_nats_per_token", "top1", "top5"),
+        f"times_in_training,kinds_of_token,{OF_TOKENS}",
         [("0", 4, 6, 12.8, 0.0, 0.0), ("1-9", 20, 38, 12.9, 0.01, 0.02)],
     ),
     "plots/evaluate/word_class.csv": (
-        ("word_class", "targets", "loss_nats_per_token", "top1", "top5"),
+        f"word_class,{OF_TOKENS}",
         [("whole word", 250365, 3.2, 0.43, 0.6), ("continuation", 16283, 6.4, 0.06, 0.1)],
     ),
     "plots/finetune/library_training.csv": (
-        ("step", "loss", "learning_rate", "gradient_norm", "num_tokens", "accuracy"),
+        OF_STEPS,
         [(int(step), loss, loss / 1000, loss / 2, 2048, "") for step, loss in curve("fine-tuning", 8)],
     ),
     "plots/finetune/library_validation.csv": (
-        ("step", "epoch", "validation_score"),
+        "step,epoch,validation_score",
         [(0, 0.0, "nan"), (100, 1.0, 0.71), (200, 2.0, 0.78)],
     ),
     "plots/finetune/library.csv": (
-        ("actual", "predicted"),
+        "actual,predicted",
         [(LABELS[place % 20], LABELS[(place if place % 7 else place * 3) % 20]) for place in range(400)],
     ),
     "plots/finetune/library_classes.csv": (
-        ("class", "precision", "recall", "f1", "num_texts"),
+        "class,precision,recall,f1,num_texts",
         [(label, 0.8, 0.7, 0.5 + place / 50, 20) for place, label in enumerate(LABELS)],
     ),
 }
@@ -151,10 +150,10 @@ def write_json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value), encoding="utf-8")
 
 
-def write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def write_table(path: Path, columns: str, rows: Sequence[Sequence[object]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([columns, *rows])
+        csv.writer(file, lineterminator="\n").writerows([columns.split(","), *rows])
 
 
 def write_lock(root: Path) -> None:
@@ -167,20 +166,16 @@ def write_lock(root: Path) -> None:
         if "timing" not in path
     ]
     clean = {"path": "data/clean", "md5": "c" * 32 + ".dir"}
+    package = {"path": "dist/encoder", "md5": "d" * 32 + ".dir"}
+    sections = {"preprocess": {"seed": params["seed"], "preprocess": params["preprocess"]}}
+    sections["export@encoder"] = {"export": params["export"]}
     stages = {
-        "preprocess": {
-            "cmd": "python",
-            "deps": [{"path": "raw.txt", "md5": "a" * 32}],
-            "params": {"params.yaml": {"seed": params["seed"], "preprocess": params["preprocess"]}},
-            "outs": [clean],
-        },
-        "evaluate": {"cmd": "python", "deps": [clean], "params": {}, "outs": outs},
-        "export@encoder": {
-            "cmd": "python",
-            "deps": [clean],
-            "params": {"params.yaml": {"export": params["export"]}},
-            "outs": [{"path": "dist/encoder", "md5": "d" * 32 + ".dir"}],
-        },
+        name: {"cmd": "python", "deps": [dep], "params": {"params.yaml": sections.get(name, {})}, "outs": made}
+        for name, dep, made in (
+            ("preprocess", {"path": "raw.txt", "md5": "a" * 32}, [clean]),
+            ("evaluate", clean, outs),
+            ("export@encoder", clean, [package]),
+        )
     }
     with (root / "dvc.lock").open("w", encoding="utf-8") as file:
         YAML().dump({"schema": "2.0", "stages": stages}, file)
@@ -243,36 +238,11 @@ def ran(tmp_path: Path, manifest_text: str) -> Ran:
 
 
 @pytest.fixture(scope="session")
-def manifest_text() -> str:
-    """Text of the manifest of an empty package."""
-    file = {"size_bytes": 5, "sha256": "0" * 64}
-    return json.dumps(
-        {
-            "format_version": 2,
-            "served": "int8",
-            "ladder": [],
-            "task": "fill-mask",
-            "family": "modernbert",
-            "inputs": [],
-            "outputs": [],
-            "labels": [],
-            "max_length": 64,
-            "vocab_size": 90,
-            "hidden_size": 32,
-            "special_tokens": {"ids": [0], "pad_id": 0, "mask_id": 4, "mask_token": "[MASK]"},
-            "quantization": {
-                "activations": "uint8 per token, dynamic",
-                "weights": "int8 per column, symmetric",
-                "reduce_range": True,
-                "embeddings": "int8 per row, symmetric",
-                "quantized_matmuls": 9,
-                "quantized_activations": 9,
-                "quantized_embeddings": 1,
-                "exact_matmuls": [],
-            },
-            "opset": 17,
-            "versions": {"torch": HARM},
-            "lock_sha256": "1" * 64,
-            "files": dict.fromkeys(("model.onnx", "model.int8.onnx", "tokenizer.json"), file),
-        }
-    )
+def manifest_text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Text of the manifest of a package in INT8, made with a tool that has a harmful version."""
+    folder = tmp_path_factory.mktemp("tiny") / "package"
+    packages.write_encoder(folder)
+    counts = {"quantized_matmuls": 9, "quantized_activations": 9, "quantized_embeddings": 1}
+    scheme = packages.SCHEME.model_copy(update={"embeddings": "int8 per row, symmetric", **counts})
+    facts = {"quantization": scheme, "versions": {"torch": HARM}}
+    return read_manifest(folder).model_copy(update=facts).model_dump_json()

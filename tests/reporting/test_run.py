@@ -44,9 +44,6 @@ def test_only_what_differs_is_listed_and_only_figures_with_intervals_are_final(t
         )
     }
     assert two.notes == []
-
-
-def test_a_run_without_its_lock_is_named() -> None:
     comparison = RunComparison([trained("fox", 0.39, 1.0, has_lock=False), trained("owl", 0.41, 2.0)])
     assert comparison.params == {}
     (note,) = comparison.notes

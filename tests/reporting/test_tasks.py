@@ -43,7 +43,4 @@ def test_the_most_frequent_mistake_is_named_first_with_its_share() -> None:
     assert first[:3] == ("b", "a", "3")
     assert first[3].startswith("75.0")
     assert second[:3] == ("a", "b", "2")
-
-
-def test_without_mistakes_no_table_is_shown() -> None:
     assert "mistakes" not in matrix("task", [("a", "a")])

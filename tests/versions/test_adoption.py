@@ -77,15 +77,6 @@ def changed(root: Path) -> set[str]:
         ({"dvc.yaml": GRAPH.replace("open('text').read()", "'a'")}, "train run again"),
         ({PIN: "numpy==3\n"}, "package run again"),
     ],
-    ids=[
-        "code moved",
-        "another definition",
-        "another library",
-        "another text",
-        "another output",
-        "another command",
-        "other libraries",
-    ],
 )
 def test_a_checkout_keeps_the_outputs_of_code_that_only_moved(
     checkout: Path, change: dict[str, str], told: str

@@ -71,6 +71,7 @@ def write_user(toy: Path, pid: int, written_seconds_ago: float = 0.0) -> Path:
     """Enter process `pid` into DVC's list of the paths in use, as the writer of one file and a reader of another."""
     user = {"pid": pid, "cmd": "dvc repro"}
     rwlock = toy / ".dvc/tmp/rwlock"
+    rwlock.parent.mkdir(parents=True, exist_ok=True)
     rwlock.write_text(json.dumps({"write": {str(toy / "upper.txt"): user}, "read": {str(toy / "raw.txt"): [user]}}))
     os.utime(rwlock, times=(time.time() - written_seconds_ago,) * 2)
     return rwlock
@@ -85,6 +86,9 @@ def test_ended_processes_are_taken_out_of_the_list_of_paths_in_use_and_living_on
         before = json.loads(rwlock.read_text())
         with open_project(toy):
             assert json.loads(rwlock.read_text()) == (lasting or before)
+    rwlock.write_text("")
+    with make_lock(str(toy / ".dvc/tmp/rwlock.lock"), tmp_dir=str(toy / ".dvc/tmp")), open_project(toy):
+        assert rwlock.exists(), "its writer lives"
 
 
 def test_a_process_that_only_has_the_number_of_a_killed_one_blocks_nothing(
@@ -100,14 +104,6 @@ def test_a_process_that_only_has_the_number_of_a_killed_one_blocks_nothing(
             assert ended(toy) == "executed"
         finally:
             other.kill()
-
-
-def test_a_list_of_paths_in_use_stays_while_its_writer_lives(toy: Path) -> None:
-    ended(toy)
-    rwlock = toy / ".dvc/tmp/rwlock"
-    rwlock.write_text("")
-    with make_lock(str(toy / ".dvc/tmp/rwlock.lock"), tmp_dir=str(toy / ".dvc/tmp")), open_project(toy):
-        assert rwlock.exists()
 
 
 KILLED_IN_THE_WRITE_OF_THE_LOCK = """
@@ -152,13 +148,6 @@ def test_dvc_lock_has_the_order_of_dvc_yaml_whatever_ran_first(toy: Path) -> Non
     assert list(Lock.read(toy / "dvc.lock").stages) == ["upper", "count", "sign@ada", "sign@alan"]
 
 
-def test_a_metric_that_dvc_does_not_cache_is_restored_too(toy: Path) -> None:
-    ended(toy)
-    assert ended(toy, "count") == "executed"
-    (toy / "metrics/count.json").unlink()
-    assert ended(toy, "count") == "restored"
-
-
 KILLING_OUR_SHELL = """
 import psutil
 next(it for it in psutil.Process().parents() if any(part.endswith("/shell") for part in it.cmdline())).kill()
@@ -199,12 +188,12 @@ def test_an_error_of_dvc_becomes_one_of_our_errors(toy: Path) -> None:
 
 
 def test_a_file_being_written_by_another_command_is_a_transient_error(toy: Path) -> None:
-    (toy / ".dvc/tmp").mkdir(parents=True, exist_ok=True)
-    writer = {"pid": os.getpid(), "cmd": "dvc repro"}
-    (toy / ".dvc/tmp/rwlock").write_text(json.dumps({"write": {str(toy / "upper.txt"): writer}}))
+    write_user(toy, os.getpid())
     ran = run(toy)
     assert ran.returncode == 75
     assert "error: another DVC command holds a lock that stage `upper` needs" in ran.stderr
+    with Repo(str(toy)) as holder, holder.lock, Repo(str(toy)) as other, pytest.raises(LockError), other.lock:
+        pass
 
 
 def test_a_command_sees_bin_sh_as_its_shell(toy: Path) -> None:
@@ -221,12 +210,6 @@ def test_output_contains_no_advice_about_commands_of_dvc(toy: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert "git add" not in ran.stdout + ran.stderr
     assert "dvc push" not in ran.stdout + ran.stderr
-
-
-@pytest.mark.slow
-def test_a_held_lock_raises_the_lock_error_of_dvc(toy: Path) -> None:
-    with Repo(str(toy)) as holder, holder.lock, Repo(str(toy)) as other, pytest.raises(LockError), other.lock:
-        pass
 
 
 def test_the_graph_matches_dvc_yaml_with_its_groups_expanded(toy: Path) -> None:
@@ -260,23 +243,18 @@ def test_a_fingerprint_covers_command_params_and_inputs(toy: Path) -> None:
     assert len({first, other_text, fingerprint(toy, "upper")}) == 3
 
 
-def test_the_hash_of_a_folder_is_the_md5_of_its_file_list(toy: Path) -> None:
+def test_a_folder_has_the_md5_of_its_file_list_and_an_object_lies_in_the_cache_under_its_hash(toy: Path) -> None:
     (toy / "folder").mkdir()
     (toy / "folder/a.txt").write_text("a")
-    of_a = hashlib.md5(b"a", usedforsecurity=False).hexdigest()
+    ended(toy)
+    of_a, of_output = (hashlib.md5(it, usedforsecurity=False).hexdigest() for it in (b"a", b"ONE TWO"))
     listed = json.dumps([{"md5": of_a, "relpath": "a.txt"}]).encode()
+    assert (toy / ".dvc/cache/files/md5" / of_output[:2] / of_output[2:]).read_text() == "ONE TWO"
     with Objects.open(toy) as objects:
         assert objects.md5_of(toy / "folder/a.txt") == of_a
         assert objects.md5_of(toy / "folder") == hashlib.md5(listed, usedforsecurity=False).hexdigest() + ".dir"
         assert objects.md5_of(toy / "nothing") is None
-
-
-def test_an_object_lies_in_the_cache_under_its_hash(toy: Path) -> None:
-    ended(toy)
-    md5 = hashlib.md5(b"ONE TWO", usedforsecurity=False).hexdigest()
-    assert (toy / ".dvc/cache/files/md5" / md5[:2] / md5[2:]).read_text() == "ONE TWO"
-    with Objects.open(toy) as objects:
-        assert objects.fault_of("upper.txt", md5, None) is None
+        assert objects.fault_of("upper.txt", of_output, None) is None
 
 
 @pytest.mark.slow

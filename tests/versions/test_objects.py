@@ -20,25 +20,26 @@ from tests.make.stores import BUCKET, ObjectStore
 from tests.make.swept_project import DVC_YAML, PAGES, outcomes
 
 
+def md5_of(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
 def test_a_stored_file_is_found_after_the_workspace_copy_changed(toy: Path) -> None:
     file = toy / "start.lock"
     file.write_text("first")
-    md5 = hashlib.md5(b"first", usedforsecurity=False).hexdigest()
     with Objects.open(toy) as objects:
         objects.keep(file)
         objects.keep(file)
         file.write_text("second")
-        assert objects.fault_of("start.lock", md5, commit=None) is None
-        other = hashlib.md5(b"third", usedforsecurity=False).hexdigest()
-        assert objects.fault_of("start.lock", other, commit=None)
+        assert objects.fault_of("start.lock", md5_of(b"first"), commit=None) is None
+        assert objects.fault_of("start.lock", md5_of(b"third"), commit=None)
 
 
 def test_a_commit_of_the_registry_is_no_option_of_git(toy: Path, tmp_path: Path) -> None:
-    for arguments in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message", "toy"]):
-        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments], cwd=toy, check=True)
-    missing = hashlib.md5(b"missing", usedforsecurity=False).hexdigest()
+    git(toy, "init", "--quiet")
+    git(toy, "commit", "--quiet", "--allow-empty", "--message", "toy")
     with Objects.open(toy) as objects:
-        assert objects.fault_of("raw.txt", missing, commit=f"--output={tmp_path}/planted")
+        assert objects.fault_of("raw.txt", md5_of(b"missing"), commit=f"--output={tmp_path}/planted")
     assert not list(tmp_path.glob("planted*"))
 
 
@@ -49,8 +50,7 @@ def test_a_file_in_the_workspace_is_not_looked_for_at_the_remote(
     remote.add(toy, str(tmp_path / "store"))
     monkeypatch.setattr(Objects, "_fetch", lambda self, md5: pytest.fail("the remote was asked"))
     with Objects.open(toy) as objects:
-        md5 = objects.md5_of(toy / "raw.txt")
-        assert objects.fault_of("raw.txt", str(md5), None) is None
+        assert objects.fault_of("raw.txt", str(objects.md5_of(toy / "raw.txt")), None) is None
 
 
 NO_AGE = datetime(2100, 1, 1, tzinfo=UTC)
@@ -95,6 +95,10 @@ def has(root: Path, lock: Lock) -> bool:
 
 def cached(root: Path, md5: str | None) -> Path:
     return root / ".dvc/cache/files/md5" / str(md5)[:2] / str(md5)[2:]
+
+
+def runs(root: Path) -> list[Path]:
+    return [path for path in (root / ".dvc/cache/runs").rglob("*") if path.is_file()]
 
 
 def git(root: Path, *command: str) -> None:
@@ -173,9 +177,7 @@ def test_old_files_of_a_recent_folder_and_outputs_of_a_recent_run_are_kept(root:
     before = datetime(2000, 1, 1, tzinfo=UTC)
     stores = swept(root, before=before)
     assert stores["DVC cache: objects"].num_removable == 0, "the text is a file of the young folder, too"
-    (run,) = (
-        path for path in (root / ".dvc/cache/runs").rglob("*") if path.is_file() and str(folder) in path.read_text()
-    )
+    (run,) = (path for path in runs(root) if str(folder) in path.read_text())
     os.utime(cached(root, folder), LONG_AGO)
     os.utime(run)
     assert swept(root, before=before)["DVC cache: objects"].num_removable == 0
@@ -199,9 +201,8 @@ def test_a_damaged_file_list_is_refused_unless_the_remote_has_it(root: Path, tmp
 
 
 def test_damaged_runs_are_removed_with_their_empty_folders_which_break_dvc(root: Path) -> None:
-    for run in (root / ".dvc/cache/runs").rglob("*"):
-        if run.is_file():
-            run.write_text("outs: [")
+    for run in runs(root):
+        run.write_text("outs: [")
     assert swept(root)["DVC cache: runs"].num_removable == 4
     assert [folder for folder in (root / ".dvc/cache/runs").rglob("*") if folder.name != folder.name[:2]] == []
     assert outcomes(root, "one") == ["executed", "executed"]
@@ -211,7 +212,7 @@ def test_a_run_is_removed_with_the_first_of_its_outputs(root: Path, one: Lock) -
     """DVC would treat the run as complete and restore only the files that are left."""
     (needed,) = Lock.read(root / "dvc.lock").stages["upper"].outs
     folder = str(one.stages["pages"].outs[0].md5)
-    (run,) = (path for path in (root / ".dvc/cache/runs").rglob("*") if path.is_file() and folder in path.read_text())
+    (run,) = (path for path in runs(root) if folder in path.read_text())
     record = YAML(typ="safe").load(run.read_text())
     record["outs"].append({"path": needed.path, "hash": "md5", "md5": needed.md5})
     with run.open("w") as file:

@@ -134,12 +134,9 @@ def test_an_unusable_remote_is_refused_and_nothing_is_changed(
 
 
 def test_without_a_remote_nothing_is_pushed_or_fetched(toy: Path) -> None:
-    assert (remote.push(toy), remote.fetch_runs(toy), remote.missing(toy), remote.address(toy)) == (
-        0,
-        False,
-        None,
-        None,
-    )
+    assert remote.push(toy) == 0
+    assert remote.fetch_runs(toy) is False
+    assert remote.missing(toy) is remote.address(toy) is None
 
 
 def test_stages_run_while_the_remote_is_unreachable(

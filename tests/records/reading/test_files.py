@@ -40,12 +40,10 @@ def test_a_missing_field_is_reported_with_the_given_fields_and_the_likely_one() 
     assert caught.value.problem == "a.csv, line 1: no field `text`"
     assert caught.value.given == "fields: body_text, label"
     assert caught.value.do == "set `text_field` to body_text"
-
-
-def test_a_field_named_by_another_knob_is_not_suggested() -> None:
     both = {"first_field": "sentence1", "second_field": "sentence2"}
-    with pytest.raises(DataError, match="set `second_field` to one of these fields"):
+    with pytest.raises(DataError) as caught:
         check_fields(("sentence1", "score"), both, "a.csv")
+    assert caught.value.do.startswith("set `second_field` to one of these"), "another knob names the likely one"
 
 
 def test_renaming_the_field_is_advised_only_if_no_earlier_record_has_it() -> None:
@@ -106,11 +104,7 @@ def written(path: Path, content: bytes) -> Path:
     return path
 
 
-def test_this_test_has_a_writer_for_every_format() -> None:
-    assert WRITERS.keys() == FORMATS.keys()
-
-
-@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("suffix", FORMATS)
 def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
     assert read(written(tmp_path / f"data{suffix}", WRITERS[suffix](ROWS))) == ROWS
 
@@ -123,19 +117,10 @@ def test_a_compressed_file_gives_the_same_rows(
     assert read(written(tmp_path / f"data{suffix}{end}", compress(WRITERS[suffix](ROWS)))) == ROWS
 
 
-@pytest.mark.parametrize(
-    ("name", "suffix"),
-    [
-        ("a.csv", ".csv"),
-        ("A.CSV.gz", ".csv"),
-        ("a.b.jsonl.zst", ".jsonl"),
-        ("a.gz", ""),
-        ("a", ""),
-        ("a.gz.csv", ".csv"),
-    ],
-)
-def test_the_format_is_recognized_by_the_name_without_its_compression(name: str, suffix: str) -> None:
-    assert format_of(Path("folder.tsv") / name) == suffix
+def test_the_format_is_recognized_by_the_name_without_its_compression() -> None:
+    names = ("a.csv", "A.CSV.gz", "a.b.jsonl.zst", "a.gz", "a", "a.gz.csv")
+    suffixes = [format_of(Path("folder.tsv") / name) for name in names]
+    assert suffixes == [".csv", ".csv", ".jsonl", "", "", ".csv"]
 
 
 @pytest.mark.parametrize(("suffix", "unit"), [(".jsonl", "line 3"), (".csv", "line 4"), (".parquet", "row 2")])
@@ -145,15 +130,10 @@ def test_each_row_comes_with_its_file_and_line(tmp_path: Path, suffix: str, unit
     assert [place for place, _ in rows_in(path)][1] == f"{path}, {unit}"
 
 
-def test_only_the_wanted_columns_of_parquet_are_read(tmp_path: Path) -> None:
-    path = written(tmp_path / "data.parquet", as_parquet(ROWS))
-    assert [sorted(values) for _, values in rows_in(path)] == [["body", "topic"]] * len(ROWS)
-
-
-def test_every_parquet_row_gets_its_row_number(tmp_path: Path) -> None:
+def test_every_parquet_row_has_its_row_number_and_only_the_wanted_columns(tmp_path: Path) -> None:
     path = written(tmp_path / "data.parquet", as_parquet([(str(number), "x") for number in range(2_500)]))
     rows = rows_in(path)
-    assert [values["body"] for _, values in rows] == [str(number) for number in range(2_500)]
+    assert [values for _, values in rows] == [{"body": str(number), "topic": "x"} for number in range(2_500)]
     assert [place for place, _ in rows[::1_200]] == [f"{path}, row {row}" for row in (1, 1_201, 2_401)]
 
 
@@ -192,14 +172,10 @@ def test_invalid_values_are_reported_with_file_line_and_value(tmp_path: Path, na
     assert given in str(caught.value)
 
 
-def test_the_nearest_field_is_suggested_for_a_knob_with_a_missing_field(tmp_path: Path) -> None:
+def test_the_nearest_field_is_suggested_and_the_shape_of_an_object_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read(written(tmp_path / "data.csv", b"body,topics\na,x\n"))
     assert caught.value.do == "set `room.label_field` to topics"
-    assert "`room.label_field`" in str(caught.value)
-
-
-def test_the_shape_of_a_json_object_is_recognized_by_its_fields(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read(written(tmp_path / "data.jsonl", b"3\n"))
     assert caught.value.expected.endswith('{"body": …, "topic": …}')

@@ -12,22 +12,13 @@ from hypothesis import strategies as st
 
 from clozeline.records.words import shingles
 from clozeline.records.words.bytes import word_hashes
-from clozeline.records.words.shingles import (
-    MIN_CONTAINED_SHINGLES,
-    SIMILARITY,
-    Banding,
-    Contamination,
-    ShingleSets,
-    contamination,
-    plain_sets,
-    shingle_sets,
-)
+from clozeline.records.words.shingles import Banding, Contamination, ShingleSets, contamination
 
 BANDING = Banding.finding(0.5)
 
 
 def sketched(texts: list[str], banding: Banding = BANDING) -> ShingleSets:
-    return shingle_sets(pa.array(texts, pa.string()), banding)
+    return shingles.shingle_sets(pa.array(texts, pa.string()), banding)
 
 
 def one_hash(word: str) -> int:
@@ -39,13 +30,10 @@ def sets_of(texts: list[str]) -> list[set[int]]:
     return [set(part.tolist()) for part in np.split(found.hashes_S, np.cumsum(found.counts_N)[:-1])]
 
 
-def test_shingles_of_three_words_ignore_case_and_punctuation() -> None:
+def test_shingles_of_three_words_ignore_case_punctuation_and_repetition_but_not_order() -> None:
     one, other = sets_of(["The quick brown fox jumps", "the  QUICK, brown: fox\njumps!"])
     assert one == other
     assert len(one) == 3
-
-
-def test_repeated_shingles_count_once_and_order_matters() -> None:
     once, twice, turned = sets_of(["a b c", "a b c a b c a b c", "c b a"])
     assert once < twice
     assert len(twice) == 3
@@ -79,9 +67,8 @@ def test_a_text_has_the_same_sketch_alone_and_in_a_batch(words) -> None:
     texts = [words(seed, 5 + seed * 7) for seed in range(30)]
     batch = sketched(texts)
     alone = [sketched([text]) for text in texts]
-    np.testing.assert_array_equal(batch.hashes_S, np.concatenate([one.hashes_S for one in alone]))
-    np.testing.assert_array_equal(batch.counts_N, np.concatenate([one.counts_N for one in alone]))
-    np.testing.assert_array_equal(batch.bands_NB, np.concatenate([one.bands_NB for one in alone]))
+    for figure in ("hashes_S", "counts_N", "bands_NB"):
+        np.testing.assert_array_equal(getattr(batch, figure), np.concatenate([getattr(one, figure) for one in alone]))
 
 
 def test_sketches_are_the_same_in_every_process_and_release() -> None:
@@ -99,9 +86,6 @@ def test_the_banding_is_the_most_selective_that_finds_97_percent(similarity: flo
     assert found >= 0.97
     stricter = banding.num_rows + 1
     assert 1 - (1 - similarity**stricter) ** (128 // stricter) < 0.97
-
-
-def test_a_similarity_near_zero_still_has_a_banding() -> None:
     assert Banding.finding(0.001) == Banding(num_bands=128, num_rows=1)
 
 
@@ -120,7 +104,8 @@ def test_bands_agree_as_often_as_the_signatures_should(words) -> None:
 
 
 def test_a_lone_surrogate_separates_words() -> None:
-    assert plain_sets(["one \ud83d two three"]).hashes_S.tolist() == plain_sets(["one two three"]).hashes_S.tolist()
+    one, other = (shingles.plain_sets([text]).hashes_S.tolist() for text in ("one \ud83d two three", "one two three"))
+    assert one == other
 
 
 SENTENCE = "return a new array of the given shape and type filled with zeros unless the caller asks for something else"
@@ -140,37 +125,42 @@ def counted_one_by_one(test: list[str], training: list[str]) -> Contamination:
     for text in test:
         ours = word_triples(text)
         shares = [(len(ours & theirs), len(ours | theirs)) for theirs in map(word_triples, training)]
-        if any(common >= SIMILARITY * union for common, union in shares):
+        is_long = len(ours) >= shingles.MIN_CONTAINED_SHINGLES
+        if any(common >= shingles.SIMILARITY * union for common, union in shares):
             near += 1
-        elif len(ours) >= MIN_CONTAINED_SHINGLES and any(common >= SIMILARITY * len(ours) for common, _ in shares):
+        elif is_long and any(common >= shingles.SIMILARITY * len(ours) for common, _ in shares):
             contained += 1
     return Contamination(len(test), near, contained)
 
 
-def test_only_a_near_copy_counts_as_contamination() -> None:
-    near = SENTENCE.replace("something else", "something more")
-    assert contamination([near, "quite another text about other things"], [[SENTENCE]]) == Contamination(2, 1, 0)
-    assert contamination([near], [[SENTENCE]]).fraction == 1.0
+OTHER = "quite another text about other things"
+INSIDE = " ".join([f"before{place}" for place in range(30)]) + f" {SENTENCE} " + "after it comes more"
+LONG = SENTENCE + " and so on" * 20
+
+
+@pytest.mark.parametrize(
+    ("test", "training", "expected"),
+    [
+        ([SENTENCE.replace("something else", "something more"), OTHER], [[SENTENCE]], Contamination(2, 1, 0)),
+        ([SENTENCE.upper() + "!"], [[SENTENCE]], Contamination(1, 1, 0)),
+        ([SENTENCE], [[INSIDE]], Contamination(1, 0, 1)),
+        (["return a new array of the given shape"], [[INSIDE]], Contamination(1, 0, 0)),
+        ([SENTENCE], [[SENTENCE, LONG], [LONG, SENTENCE]], Contamination(1, 1, 0)),
+        ([], [[SENTENCE]], Contamination(0, 0, 0)),
+        ([SENTENCE], [], Contamination(1, 0, 0)),
+    ],
+    ids=["a near copy", "case", "inside a longer text", "a phrase", "counted once", "no test text", "no training"],
+)
+def test_only_a_near_copy_or_a_contained_text_counts_as_contamination(
+    test: list[str], training: list[list[str]], expected: Contamination
+) -> None:
+    found = contamination(test, training)
+    assert found == expected
+    assert found.fraction == (found.num_near_duplicates + found.num_contained) / max(len(test), 1)
 
 
 def test_the_places_of_near_duplicates_among_the_test_texts_are_known() -> None:
-    found = contamination(["quite another text about other things", SENTENCE.upper(), SENTENCE], [[SENTENCE]])
-    assert found.place_of_near == (1, 2)
-
-
-def test_case_and_punctuation_do_not_hide_contamination() -> None:
-    assert contamination([SENTENCE.upper() + "!"], [[SENTENCE]]).num_near_duplicates == 1
-
-
-def test_a_text_inside_a_longer_one_counts_as_contained_but_a_phrase_does_not() -> None:
-    long = " ".join([f"before{place}" for place in range(30)]) + f" {SENTENCE} " + "after it comes more"
-    assert contamination([SENTENCE], [[long]]) == Contamination(1, 0, 1)
-    assert contamination(["return a new array of the given shape"], [[long]]) == Contamination(1, 0, 0)
-
-
-def test_a_contaminated_text_is_counted_once() -> None:
-    long = SENTENCE + " and so on" * 20
-    assert contamination([SENTENCE], [[SENTENCE, long], [long, SENTENCE]]) == Contamination(1, 1, 0)
+    assert contamination([OTHER, SENTENCE.upper(), SENTENCE], [[SENTENCE]]).place_of_near == (1, 2)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -191,9 +181,3 @@ def test_all_pairs_of_a_brute_force_comparison_are_found(seed: int) -> None:
     assert expected.num_contained > 0
     for size in (1, 7, 100):
         assert contamination(test, batches(training, size)) == expected
-
-
-def test_empty_test_or_training_text_gives_no_contamination() -> None:
-    assert contamination([], [[SENTENCE]]) == Contamination(0, 0, 0)
-    assert contamination([], [[SENTENCE]]).fraction == 0.0
-    assert contamination([SENTENCE], []) == Contamination(1, 0, 0)
