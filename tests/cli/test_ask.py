@@ -224,6 +224,7 @@ def test_a_terminal_gets_a_table_and_the_marked_text(arguments: list[str], told:
         (["answer", "a", "--context", ""], 3, ["--context"]),
         (["choose", "a", "-l", "lists"], 3, ["label 'lists'", "one token each"]),
         (["choose", "a", "-l", "list,"], 2, ["--labels", "'list,'"]),
+        (["choose", "a", "-l", "list,list"], 2, ["--labels", "each once"]),
         (["choose", "a", "-l", JOINED, "--template", "none"], 3, ["hypothesis_template"]),
         (["choose", "a", "-l", JOINED, "--multi-label"], 2, ["leave --multi-label out"]),
         (["choose", "a", "-l", JOINED, "--model", "dist/library"], 2, ["dist/library", "clozeline classify"]),

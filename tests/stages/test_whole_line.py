@@ -194,7 +194,7 @@ def test_stages_on_two_raylets_give_the_same_lock_also_when_one_is_killed(
         said = all_said(*beside)
     assert len(set(nodes)) == 2, said
     assert "its node ended (attempt 1 of 4)" in said[nodes.index(cluster.nodes[1])]
-    assert line.lock == lines[0].lock
+    assert line.stages == lines[0].stages
 
 
 def stage_on(cluster: Cluster, name: str) -> list[psutil.Process]:
