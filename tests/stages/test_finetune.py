@@ -10,7 +10,7 @@ import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +185,10 @@ def test_a_model_that_learned_nothing_is_reported(
     assert all(f"- Known fault: {fault}." in limits for fault in faults)
 
 
+def all_near(rows: Sequence[str], texts: object) -> Contamination:
+    return Contamination(len(rows), len(rows), 0, tuple(range(len(rows))))
+
+
 def test_test_texts_seen_in_pre_training_or_near_a_training_text_are_counted(
     run: Finetune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +207,6 @@ def test_test_texts_seen_in_pre_training_or_near_a_training_text_are_counted(
     assert 0 <= headline["value"] * metrics["num_test"] - num_right <= num_near
     assert f"{others['value']:.4f} ({others['low']:.4f} to" in card_in(out / "model").sections["Figures"]
     assert metrics["records"]["duplicates"] == 0
-    all_near = lambda rows, texts: Contamination(len(rows), len(rows), 0, tuple(range(len(rows))))  # noqa: E731
     monkeypatch.setattr(finetune, "contamination", all_near)
     assert "without_near_duplicates" not in metrics_of(run("near", epochs=1))["headline"]
 

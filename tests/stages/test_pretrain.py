@@ -21,7 +21,7 @@ from clozeline.language.shards import TokenShards
 from clozeline.params.pretraining import PretrainParams
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 from clozeline.stages import pretrain
-from clozeline.training.state import Callback
+from clozeline.training.state import Callback, State
 from tests.conftest import TokensMaker, counting_documents, write_tokens
 from tests.make.packages import card_in
 
@@ -171,6 +171,14 @@ def project_with(params: PretrainParams, folder: Path) -> Path:
     return folder
 
 
+class Began(Callback):
+    def __init__(self) -> None:
+        self.at_steps: list[int] = []
+
+    def on_start(self, state: State) -> None:
+        self.at_steps.append(state.step)
+
+
 def test_a_stage_killed_in_mid_run_ends_with_the_same_bytes(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
@@ -187,11 +195,9 @@ def test_a_stage_killed_in_mid_run_ends_with_the_same_bytes(
     assert process.wait() == -signal.SIGKILL
     assert not (killed / "encoder").exists()
 
-    began = []
-    listener = Callback()
-    listener.on_start = lambda state: began.append(state.step)  # type: ignore[method-assign]
+    began = Began()
     for folder in (killed, tmp_path / "whole"):
-        run_stage(params, tiny_tokens, tiny_tokenizer, folder, callbacks=[listener])
-    assert began[0] >= 100
-    assert began[1] == 0
+        run_stage(params, tiny_tokens, tiny_tokenizer, folder, callbacks=[began])
+    assert began.at_steps[0] >= 100
+    assert began.at_steps[1] == 0
     assert outputs(killed) == outputs(tmp_path / "whole")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -111,7 +112,7 @@ def test_the_first_nightly_run_is_recorded_with_its_texts_by_the_next_power_of_t
     ],
 )
 def test_a_short_or_foreign_feed_stops_the_run_before_training_and_names_the_difference(
-    accepted: Path, texts: list[str], changes: dict[str, float], found: str
+    accepted: Path, texts: list[str], changes: dict[str, Any], found: str
 ) -> None:
     before = (accepted / FILE).read_bytes()
     write(accepted, texts, **changes)
