@@ -10,9 +10,9 @@ import pytest
 
 import clozeline as cz
 from clozeline.params.editing import changes_in, edit
-from clozeline.params.reading import read_params
+from clozeline.params.reading import default_tree, read_params
 from tests.conftest import PROJECT
-from tests.make.projects import TINY_EVALUATION, TINY_MODEL, toy_language
+from tests.make.projects import TINY_MODEL, toy_language
 
 CONFIGS = sorted((PROJECT / "configs").glob("*.yaml"))
 PUBLISHED = "distilbert/distilbert-base-uncased"
@@ -23,15 +23,8 @@ SHRUNK: list[tuple[str, Any]] = [
     ("pretrain.num_threads", 1),
     ("pretrain.compile", False),
     ("tokenize.vocab_size", 200),
-    *((f"evaluate.{name}", value) for name, value in TINY_EVALUATION.items()),
+    ("evaluate.max_length", 32),
 ]
-
-
-def adapted(config: Path, folder: Path) -> Path:
-    """Return params.yaml with the changes of `config`."""
-    path = Path(shutil.copy(PROJECT / "params.yaml", folder))
-    edit(path, changes_in(config), config.name)
-    return path
 
 
 def test_the_documented_configs_are_those_that_exist() -> None:
@@ -39,19 +32,20 @@ def test_the_documented_configs_are_those_that_exist() -> None:
     assert set(re.findall(r"`configs/([\w-]+\.yaml)`", page)) == {config.name for config in CONFIGS}
 
 
-@pytest.mark.slow  # each reads the long params.yaml once for every value
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_each_value_of_a_config_differs_from_the_default(config: Path, tmp_path: Path) -> None:
-    path = Path(shutil.copy(PROJECT / "params.yaml", tmp_path))
-    changes = changes_in(config)
-    told = [line for line in edit(path, changes, config.name) if not line.endswith("→ null")]
-    assert len(told) == len(changes)
+def test_each_value_of_a_config_differs_from_the_default(config: Path) -> None:
+    for key, value in changes_in(config):
+        default: Any = default_tree()
+        for name in key.split("."):
+            default = default.get(name)
+        assert value != default, key
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_a_run_with_a_config_makes_an_encoder(config: Path, small_encoder: Path, tmp_path: Path) -> None:
-    path = adapted(config, tmp_path)
+    path = Path(shutil.copy(PROJECT / "params.yaml", tmp_path))
+    edit(path, changes_in(config), config.name)
     params = read_params(path)
     changes = list(SHRUNK)
     if params.pretrain.start == PUBLISHED:
@@ -71,6 +65,5 @@ def test_a_run_with_a_config_makes_an_encoder(config: Path, small_encoder: Path,
         lines = (json.dumps({"text": record["text"]}) for record in records)
         (source / "texts.jsonl").write_text("\n".join(lines), encoding="utf-8")
     run = cz.pretrain(source, cz.Config(path), folder=tmp_path / "run")
-    figures = cz.evaluate(run)
-    assert figures.perplexity < 10_000
+    assert (run.folder / run.model / "model.safetensors").is_file()
     assert run.config.pretrain.objective == params.pretrain.objective

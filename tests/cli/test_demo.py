@@ -65,19 +65,17 @@ def test_a_question_is_held_out_text_that_lacks_the_right_word(corpus: Path, obj
             assert (place, question.slot) == (len(words) - 1, len(question.input_ids) - 1)
 
 
-def test_rare_words_are_never_masked(corpus: Path) -> None:
-    asking = examiner(corpus, "mlm")
-    asking.is_frequent_V[:] = False
-    assert asking.questions(3) == []
-
-
-def test_asking_a_question_leaves_the_model_in_training_mode(corpus: Path, tiny_pretraining: PretrainParams) -> None:
+def test_rare_words_are_never_asked_for_and_a_question_leaves_the_model_in_training_mode(
+    corpus: Path, tiny_pretraining: PretrainParams
+) -> None:
     model = models.build(tiny_pretraining.model, "clm", TokenIds(64, 0, 2, 3), seed=1).train()
     asking = examiner(corpus, "clm")
     answer = asking.ask(model, asking.questions(1)[0])
     assert model.training
     assert [share for _, share in answer.guesses] == sorted((share for _, share in answer.guesses), reverse=True)
     assert len(answer.continuation.split()) <= 12
+    asking.is_frequent_V[:] = False
+    assert asking.questions(3) == []
 
 
 @pytest.mark.slow
@@ -118,7 +116,5 @@ def test_a_few_steps_run_in_a_fresh_project(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "docstrings of the standard library" in done.stdout
-    assert done.stdout.count("(right: ") == 4
-    assert done.stdout.count("continues after:") == 4
-    assert "from token frequencies alone" in " ".join(done.stdout.split())
+    assert done.stdout.count("(right: ") == done.stdout.count("continues after:") == 4
     assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]

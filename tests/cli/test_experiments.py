@@ -52,7 +52,8 @@ def test_every_trial_the_winner_and_its_diff_are_told(
     )
     monkeypatch.setattr(winner, "_tested", lambda *_: tested)
     monkeypatch.setenv("COLUMNS", "120")
-    verb._end(Workspace(Path.cwd()), found, write=False)
+    verb._end(Workspace(Path.cwd()), found, write=True)
+    assert Config("params.yaml").checked.pretrain.masking.mask_rate == pytest.approx(0.41), "the winner is written"
     told = capsys.readouterr().out
     rows = [line.split("│")[1:-1] for line in told.splitlines() if line.startswith("│")]
     assert [[cell.strip() for cell in row[:3]] for row in rows] == [
@@ -63,15 +64,8 @@ def test_every_trial_the_winner_and_its_diff_are_told(
     ]
     assert "winner: trial 2, nats_per_byte 1.2500" in told
     assert "params.yaml as it is: 1.7500" in told
-    assert f"optuna-dashboard sqlite:///{found.trials.file.relative_to(Path.cwd())}" in told
     assert "on 40 holdout texts: nats_per_byte 1.3000" in told
     assert "mask_rate: 0.41" in Path("reports/sweep.diff").read_text(encoding="utf-8")
-
-
-def test_the_winner_is_written_into_params_yaml_if_asked(found: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(winner, "_tested", lambda *_: None)
-    verb._end(Workspace(Path.cwd()), found, write=True)
-    assert Config("params.yaml").checked.pretrain.masking.mask_rate == pytest.approx(0.41)
 
 
 @pytest.mark.parametrize(("address", "error"), [("ray://127.0.0.1:1", TransientError), ("127.0.0.1:6379", ParamsError)])

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -21,16 +22,8 @@ from tests.conftest import PROJECT
 
 WHOLE_PARAMS = "data/params.yaml"
 IMPORTED = {
-    "model": "./folder",
-    "revision": None,
-    "task": "fill-mask",
-    "pooling": "mean",
-    "prompts": {},
-    "default_prompt": None,
-    "max_length": 64,
-    "reads_pairs": False,
-    "items": "items.jsonl",
-    "sha256": {},
+    **{"model": "./folder", "revision": None, "task": "fill-mask", "pooling": "mean", "prompts": {}},
+    **{"default_prompt": None, "max_length": 64, "reads_pairs": False, "items": "items.jsonl", "sha256": {}},
 }
 
 
@@ -59,14 +52,16 @@ def test_the_stages_are_ours_with_the_pin_in_place_of_code() -> None:
         assert set(other["deps"]) == {PIN, *(dep for dep in own["deps"] if not dep.startswith("src/"))}
 
 
-def test_dvc_reads_the_stages_and_all_follow_the_completed_params(made: Path) -> None:
+def test_dvc_reads_the_stages_and_all_follow_the_completed_params(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nodes = {node.name: node for node in read_stage_graph(made)}
     assert next(iter(nodes)) == "params"
     assert [name for name, node in nodes.items() if name != "params" and "params" not in node.parents] == []
     assert "export@encoder" in nodes
-
-
-def test_the_completed_params_are_what_the_stages_read(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = shutil.copytree(made, tmp_path / "own")
+    edit(folder / "params.yaml", [("imports.mine", IMPORTED)], "test")
+    assert [node.name for node in read_stage_graph(folder, only="import@mine")] == ["params", "import@mine"]
     monkeypatch.chdir(made)
     CliRunner().invoke(app, ["params", "--out", WHOLE_PARAMS], catch_exceptions=False)
     layers = {"recipes", "presets", "finetune_defaults"}
@@ -74,13 +69,10 @@ def test_the_completed_params_are_what_the_stages_read(made: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("template", project.TEMPLATES)
-def test_each_template_states_what_dvc_yaml_reads_in_params_yaml(template: project.Template, tmp_path: Path) -> None:
-    path = project.template_file(template)
-    tree = read(path)
-    assert isinstance(tree, dict)
+def test_each_template_states_what_dvc_yaml_reads_in_params_yaml(template: project.Template) -> None:
+    tree: Any = read(path := project.template_file(template))
     assert tree["preprocess"]["source"]["path"]
-    assert tree["finetune"] == {}
-    assert tree["export"]["models"] == {"encoder": "encoder"}
+    assert (tree["finetune"], tree["export"]["models"]) == ({}, {"encoder": "encoder"})
     assert read_params(path).preprocess.source.kind == "files"
 
 
@@ -115,23 +107,14 @@ def test_its_pages_link_only_to_files_that_it_has(made: Path) -> None:
     assert "(docs/operations.md of Clozeline)" in (made / "infra/README.md").read_text(encoding="utf-8")
 
 
-def test_every_deployed_flow_is_in_flows(made: Path) -> None:
+def test_its_flows_workflow_and_own_test_work(made: Path) -> None:
     for file, flow in re.findall(r"entrypoint: (\S+):(\w+)", (made / "infra/prefect.yaml").read_text(encoding="utf-8")):
         assert f"from clozeline.flows.{Path(file).stem} import {flow}" in (made / file).read_text(encoding="utf-8")
-
-
-def test_its_own_test_passes(made: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "unittest", "discover", "--start-directory", "tests"],
-        cwd=made, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-
-
-def test_its_workflow_is_one_of_github(made: Path) -> None:
-    file = made / ".github/workflows/ci.yaml"
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(file)]
-    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    workflow = [".github/workflows/ci.yaml", "--builtin-schema", "vendor.github-workflows"]
+    tests = ["discover", "--start-directory", "tests"]
+    for command in (["check_jsonschema", *workflow], ["unittest", *tests]):
+        done = subprocess.run([sys.executable, "-m", *command], cwd=made, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_files_of_another_project_are_kept(made: Path) -> None:
@@ -152,13 +135,6 @@ def test_an_upgrade_writes_pin_and_stages_and_leaves_the_params(tmp_path: Path) 
     assert (tmp_path / "params.yaml").read_text(encoding="utf-8") == "pretrain: {steps: 700}\n"
     with pytest.raises(ParamsError, match="is not a project"):
         project.upgrade_project(tmp_path / "none")
-
-
-def test_dvc_runs_an_import_of_a_project_without_its_other_stages(made: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(made, tmp_path / "own")
-    params = folder / "params.yaml"
-    edit(params, [("imports.mine", IMPORTED)], "test")
-    assert [node.name for node in read_stage_graph(folder, only="import@mine")] == ["params", "import@mine"]
 
 
 @pytest.mark.parametrize(("folder", "next_command"), [(".", "`clozeline run`"), ("mine", "`cd mine && clozeline run`")])

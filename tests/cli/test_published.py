@@ -9,6 +9,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from huggingface_hub.errors import EntryNotFoundError
@@ -25,17 +26,12 @@ from clozeline.records.snapshot import FORGOTTEN_LOCK, with_tombstone, write
 from clozeline.system.errors import ArtifactError, GateError, ParamsError, TransientError
 from tests.make import packages
 from tests.make.models import NAME, OLD, sentence_tokenizer, small_bert
+from tests.make.tasks import contents
 
 RELEASE = published._release
 NLI = ("contradiction", "entailment", "neutral")
-FOUND = Described(
-    task="feature-extraction",
-    family="bert",
-    vectors=SentenceVectors(pooling="cls", prompts={"query": "query: "}),
-    max_length=16,
-    labels=(),
-    reads_pairs=False,
-)
+VECTORS = SentenceVectors(pooling="cls", prompts={"query": "query: "})
+FOUND = Described("feature-extraction", "bert", VECTORS, max_length=16, labels=(), reads_pairs=False)
 
 
 @pytest.fixture
@@ -74,21 +70,22 @@ def test_an_import_is_written_into_params_with_its_hashes_and_items(project: Pat
 def test_a_name_on_the_hub_is_written_with_its_commit_and_the_hashes_of_that_commit(
     project: Path, packaged: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (project / "My.Model/model.safetensors").write_bytes(b"weights")
+    files = {"config.json": b"{}", "model.safetensors": b"weights"}
+    for name, content in files.items():
+        (project / "My.Model" / name).write_bytes(content)
 
     def download(name: str, file: str, revision: str) -> str:
-        if not (found := project / "My.Model" / file).is_file() or (name, revision) != (NAME, OLD):
+        if file not in files or (name, revision) != (NAME, OLD):
             raise EntryNotFoundError.__new__(EntryNotFoundError)
-        return str(found)
+        return str(project / "My.Model" / file)
 
+    weights = RepoFile(path="model.safetensors", size=7, oid="0")
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: SimpleNamespace(sha=OLD))
-    weights = RepoFile(path="model.safetensors", size=7, oid="0")
     monkeypatch.setattr("huggingface_hub.HfApi.get_paths_info", lambda *_, **__: [weights])
     CliRunner().invoke(app, ["import", NAME], catch_exceptions=False)
     entry = read_params(project / "params.yaml").imports["model"]
     assert (entry.model, entry.revision, packaged) == (NAME, OLD, ["model"])
-    files = {"config.json": b"{}", "model.safetensors": b"weights"}
     assert entry.sha256 == {name: sha256(content).hexdigest() for name, content in files.items()}
 
 
@@ -98,33 +95,27 @@ def write_entailment(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "labels", "reads_pairs", "write"),
+    ("task", "labels", "write"),
     [
-        ("fill-mask", (), False, packages.write_encoder),
-        ("fill-mask", (), False, packages.write_encoder_of_another_mask),
-        ("text-generation", (), False, packages.write_completer),
-        ("text-classification", ("bad", "good"), False, packages.write_classifier),
-        ("text-classification", ("LABEL_0",), True, packages.write_ranker),
-        ("text-classification", NLI, True, write_entailment),
-        ("token-classification", ("O", "B-PER"), False, packages.write_tagger),
-        ("question-answering", (), False, packages.write_answerer),
-        ("feature-extraction", (), False, packages.write_embedder),
+        ("fill-mask", (), packages.write_encoder),
+        ("fill-mask", (), packages.write_encoder_of_another_mask),
+        ("text-generation", (), packages.write_completer),
+        ("text-classification", ("bad", "good"), packages.write_classifier),
+        ("text-classification", ("LABEL_0",), packages.write_ranker),
+        ("text-classification", NLI, write_entailment),
+        ("token-classification", ("O", "B-PER"), packages.write_tagger),
+        ("question-answering", (), packages.write_answerer),
+        ("feature-extraction", (), packages.write_embedder),
     ],
 )
 def test_the_next_command_asks_the_package(
-    found: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    task: str,
-    labels: tuple[str, ...],
-    reads_pairs: bool,
-    write: Callable[[Path], None],
+    found: Path, monkeypatch: pytest.MonkeyPatch, task: str, labels: tuple[str, ...], write: Callable[[Path], None]
 ) -> None:
+    reads_pairs = labels in (NLI, ("LABEL_0",))
     described = replace(FOUND, task=task, labels=labels, reads_pairs=reads_pairs)
     monkeypatch.setattr("clozeline.orchestration.importing.described", lambda *_, **__: described)
     monkeypatch.setattr(published, "_package", lambda workspace, called: write(found / "dist" / called))
-    monkeypatch.setattr(published, "_release", lambda workspace, called, before: None)
-    told = run().output
-    (next_command,) = re.findall("Next: `clozeline ([^`]+)`", told)
+    (next_command,) = re.findall("Next: `clozeline ([^`]+)`", run("--no-release").output)
     answered = CliRunner().invoke(app, shlex.split(next_command))
     assert (answered.exception, bool(answered.stdout.strip())) == (None, True)
 
@@ -141,29 +132,21 @@ def test_a_forgotten_text_does_not_come_back_as_an_item(project: Path, packaged:
 def test_the_project_is_as_before_if_the_model_is_not_packaged(
     found: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise fault
-
-    monkeypatch.setattr(published, "_package", fail)
-    items = found / "imports/again.jsonl"
-    items.parent.mkdir()
-    items.write_text("those of an earlier import")
+    monkeypatch.setattr(published, "_package", Mock(side_effect=fault))
+    (found / "imports").mkdir()
+    (found / "imports/again.jsonl").write_text("those of an earlier import")
     before = (found / "params.yaml").read_bytes()
     for name in ("my-model", "again"):
-        result = CliRunner().invoke(app, ["import", "My.Model", "--name", name])
-        assert result.exit_code != 0
+        assert CliRunner().invoke(app, ["import", "My.Model", "--name", name]).exit_code != 0
     assert (found / "params.yaml").read_bytes() == before
-    assert [(file.name, file.read_text()) for file in items.parent.iterdir()] == [(items.name, items.read_text())]
-    assert items.read_text() == "those of an earlier import"
+    assert contents(found / "imports") == {"again.jsonl": b"those of an earlier import"}
 
 
 def test_a_package_stays_in_params_if_only_its_release_fails(
     project: Path, packaged: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise TransientError("MLflow does not answer", given="it", expected="an answer", do="start it")
-
-    monkeypatch.setattr(published, "_release", fail)
+    fault = TransientError("MLflow does not answer", given="it", expected="an answer", do="start it")
+    monkeypatch.setattr(published, "_release", Mock(side_effect=fault))
     with pytest.raises(TransientError):
         run()
     assert packaged == list(read_params(project / "params.yaml").imports) == ["my-model"]
@@ -216,12 +199,10 @@ def again(project: Path, packaged: list[str], monkeypatch: pytest.MonkeyPatch) -
 def test_a_refused_import_shows_its_figures_and_the_earlier_one_comes_back(
     project: Path, packaged: list[str], again: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise ReleaseRefusedError.of([released("refused")])
-
     files = (project / "params.yaml", project / "imports/my-model.jsonl")
     before = [file.read_bytes() for file in files]
-    monkeypatch.setattr("clozeline.flows.release.release", refuse)
+    refused = Mock(side_effect=ReleaseRefusedError.of([released("refused")]))
+    monkeypatch.setattr("clozeline.flows.release.release", refused)
     (project / "notes.txt").write_text("A text of one's own.\n")
     result = CliRunner().invoke(app, ["import", "My.Model", "--text", "notes.txt"])
     assert isinstance(result.exception, ReleaseRefusedError)
@@ -235,8 +216,7 @@ def test_a_held_import_stays_in_params_and_says_so(
 ) -> None:
     before = (project / "params.yaml").read_bytes()
     monkeypatch.setattr("clozeline.flows.release.release", lambda *_, **__: [released("held")])
-    result = run()
-    assert "to go back, import the earlier model again" in result.output
+    assert "to go back, import the earlier model again" in run().output
     assert ((project / "params.yaml").read_bytes() == before, again) == (False, ["held"])
 
 

@@ -19,32 +19,30 @@ def test_queue_and_timeout_defaults_equal_those_of_the_server() -> None:
     assert options["timeout"] == capacity.timeout_seconds
 
 
+CHAMPION, CANDIDATE, FIXED = (f"models:/clozeline-encoder{version}" for version in ("@champion", "@candidate", "/7"))
+
+
 @pytest.mark.parametrize(
-    ("places", "watch"),
+    ("places", "watch", "named"),
     [
-        (["models:/clozeline-encoder@champion", "models:/clozeline-encoder@candidate"], 10.0),
-        (["."], 10.0),
-        (["models:/clozeline-encoder@champion"], 0.0),
+        ([CHAMPION, CANDIDATE], 10.0, "candidate"),
+        ([CHAMPION], 0.0, "cannot change together"),
+        # Until --fleet lost its address, `--fleet 10.0.0.5` was how a replica was started.
+        (["10.0.0.5", CHAMPION], 10.0, "no address of this server"),
     ],
 )
-def test_models_that_cannot_change_together_are_refused_at_once(places: list[str], watch: float) -> None:
-    with pytest.raises(ParamsError, match="cannot change together"):
+def test_models_that_cannot_change_together_are_refused_at_once(
+    places: list[str], watch: float, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ParamsError) as caught:
         _in_fleet([ModelSource.parse(place) for place in places], watch)
+    assert named in str(caught.value)
 
 
 def test_the_champions_change_together_beside_fixed_versions() -> None:
-    sources = [ModelSource.parse(f"models:/clozeline-encoder{version}") for version in ("@champion", "/7")]
+    sources = [ModelSource.parse(place) for place in (CHAMPION, FIXED)]
     assert [source.is_in_fleet for source in _in_fleet(sources, 10.0)] == [True, False]
-
-
-def test_an_address_behind_fleet_is_refused_as_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until --fleet lost its address, `--fleet 10.0.0.5` was how a replica was started."""
-    monkeypatch.chdir(tmp_path)
-    sources = [ModelSource.parse(text) for text in ("10.0.0.5", "models:/clozeline-encoder@champion")]
-    with pytest.raises(ParamsError) as caught:
-        _in_fleet(sources, 10.0)
-    assert "10.0.0.5" in caught.value.problem
-    assert "no address of this server" in caught.value.do
 
 
 @pytest.mark.parametrize(("is_in_fleet", "retries"), [(True, "1"), (False, "3")])

@@ -29,11 +29,9 @@ def changed_lines(path: Path) -> list[str]:
 def test_a_value_changes_and_its_comment_stays_in_its_column(path: Path) -> None:
     assert edit(path, assignments(["pretrain.batch_tokens=512"]), "--set") == ["pretrain.batch_tokens: 2048 → 512"]
     (line,) = changed_lines(path)
-    (before,) = [
-        one for one in (PROJECT / "params.yaml").read_text().splitlines() if one.startswith("  batch_tokens: 2048")
-    ]
-    assert line.split("#") == [before.split("#")[0].replace("2048", "512 "), before.split("#")[1]]
+    assert line.replace("512 ", "2048") in (PROJECT / "params.yaml").read_text(encoding="utf-8").splitlines()
     assert read_params(path).pretrain.batch_tokens == 512
+    assert edit(path, assignments(["pretrain.batch_tokens=512"]), "--set") == [], "it is there already"
 
 
 @pytest.mark.parametrize(
@@ -45,12 +43,9 @@ def test_a_value_changes_and_its_comment_stays_in_its_column(path: Path) -> None
         ("export.models={encoder: encoder}", "  models: {encoder: encoder}"),
         (
             "preprocess.source.label_field='a: b'",
-            "    label_field: 'a: b'        # ... and field of its label; null: no labels",
+            f"    label_field: 'a: b'{' ' * 8}# ... and field of its label; null: no labels",
         ),
-        (
-            "presets.sst2.metric=f1",
-            "presets: {sst2: {metric: f1}}",
-        ),
+        ("presets.sst2.metric=f1", "presets: {sst2: {metric: f1}}"),
     ],
 )
 def test_a_key_is_written_where_it_belongs(path: Path, setting: str, line: str) -> None:
@@ -58,16 +53,12 @@ def test_a_key_is_written_where_it_belongs(path: Path, setting: str, line: str) 
     assert changed_lines(path) == [line]
 
 
-def test_a_value_that_is_an_alias_is_replaced_there_and_not_at_its_anchor(path: Path) -> None:
-    text = (
-        path.read_text(encoding="utf-8")
-        .replace("max_length: 192", "max_length: *length")
-        .replace("  max_length: 64               # tokens per row", "  max_length: &length 64       # tokens per row")
-    )
-    path.write_text(text, encoding="utf-8")
-    edit(path, assignments(["finetune.library.max_length=100"]), "--set")
+def test_a_value_that_is_an_alias_is_replaced_there_and_not_at_its_anchor(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text("pretrain: {max_length: &length 64}\nevaluate: {max_length: *length}\n")
+    edit(path, assignments(["evaluate.max_length=60"]), "--set")
     params = read_params(path)
-    assert (params.finetune["library"].max_length, params.pretrain.max_length) == (100, 64)
+    assert (params.evaluate.max_length, params.pretrain.max_length) == (60, 64)
 
 
 def test_a_key_that_the_recipe_sets_is_changed_in_the_recipe(path: Path) -> None:
@@ -77,35 +68,22 @@ def test_a_key_that_the_recipe_sets_is_changed_in_the_recipe(path: Path) -> None
 
 
 def test_a_budget_replaces_that_of_another_sort(path: Path) -> None:
-    assert edit(path, assignments(["pretrain.epochs=2.5"]), "--set") == [
-        "pretrain.epochs: 50 → 2.5",
-        "pretrain.steps: 6300 → null",
-    ]
-    assert edit(path, assignments(["pretrain.steps=50"]), "--set")[1:] == ["pretrain.epochs: 2.5 → null"]
-    assert edit(path, assignments(["pretrain.steps=40", "pretrain.tokens=50"]), "--set") == [
-        "pretrain.steps: 50 → 40",
-        "pretrain.tokens: null → 50",
-    ]
+    for settings, said in (
+        (["pretrain.epochs=2.5"], ["pretrain.epochs: 50 → 2.5", "pretrain.steps: 6300 → null"]),
+        (["pretrain.steps=50"], ["pretrain.steps: null → 50", "pretrain.epochs: 2.5 → null"]),
+        (["pretrain.steps=40", "pretrain.tokens=50"], ["pretrain.steps: 50 → 40", "pretrain.tokens: null → 50"]),
+    ):
+        assert edit(path, assignments(settings), "--set") == said
 
 
 def test_a_short_file_gets_the_key_that_it_leaves_to_the_defaults(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
-    path.write_text(
-        "seed: 7\npretrain:\n  max_length: 32  # short\nfinetune: {}\nexport: {models: {encoder: encoder}}\n"
-    )
-    assert edit(path, assignments(["pretrain.steps=500", "tokenize.vocab_size=99"]), "--set") == [
-        "pretrain.steps: 6300 → 500",
-        "tokenize.vocab_size: 8192 → 99",
-    ]
+    path.write_text("seed: 7\npretrain:\n  max_length: 32  # short\nfinetune: {}\nexport: {models: {it: encoder}}\n")
+    edit(path, assignments(["pretrain.steps=500", "tokenize.vocab_size=99"]), "--set")
     assert path.read_text() == (
         "seed: 7\npretrain:\n  max_length: 32  # short\n  steps: 500\nfinetune: {}\n"
-        "export: {models: {encoder: encoder}}\ntokenize: {vocab_size: 99}\n"
+        "export: {models: {it: encoder}}\ntokenize: {vocab_size: 99}\n"
     )
-
-
-def test_a_value_that_is_already_there_changes_nothing(path: Path) -> None:
-    assert edit(path, assignments(["pretrain.optimizer.learning_rate=0.004"]), "--set") == []
-    assert path.read_bytes() == (PROJECT / "params.yaml").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -114,9 +92,7 @@ def test_a_value_that_is_already_there_changes_nothing(path: Path) -> None:
         ("pretrain.stepz=1", "rename it to `steps`"),
         ("pretrain.steps=-4", "pretrain.steps: -4"),
         ("pretrain.steps=many", "a whole number"),
-        ("pretrain.model.hidden_size=96", "a `size`, or null and the four numbers"),
         ("pretrain.steps", "KEY=VALUE"),
-        ("=3", "KEY=VALUE"),
         ("seed=[1", "is not YAML"),
         ("seed.inner=1", "seed"),
     ],
@@ -158,10 +134,9 @@ def config() -> Config:
 
 def test_the_defaults_are_those_of_params_yaml(config: Config) -> None:
     assert config.checked == read_params(PROJECT / "params.yaml")
-
-
-def test_every_section_is_listed(config: Config) -> None:
     assert set(dir(config)) == set(Params.model_fields)
+    assert "warmup_fraction: 0.0238" in repr(config.pretrain.schedule)
+    assert "pretrain" in repr(config)
 
 
 def test_a_value_is_set_and_read_as_an_attribute_or_as_an_item(config: Config) -> None:
@@ -171,13 +146,10 @@ def test_a_value_is_set_and_read_as_an_attribute_or_as_an_item(config: Config) -
     assert config.checked.pretrain.schedule.warmup_fraction == 0.2
 
 
-def test_a_mapping_is_laid_over_a_section(config: Config) -> None:
+def test_a_mapping_is_laid_over_a_section_and_replaces_names_that_a_user_chooses(config: Config) -> None:
     before = config.checked.pretrain.model
     config["pretrain"]["model"] = {"dropout": 0.2}
     assert config.checked.pretrain.model == before.model_copy(update={"dropout": 0.2})
-
-
-def test_a_mapping_replaces_the_names_that_a_user_chooses(config: Config) -> None:
     config["export"]["models"] = {"encoder": "encoder"}
     config["finetune"] = {}
     assert config.checked.export.models == {"encoder": "encoder"}
@@ -190,6 +162,8 @@ def test_a_key_that_the_recipe_sets_can_be_changed(config: Config) -> None:
     assert config.pretrain.masking.mask_rate == 0.25
     assert config.checked.pretrain.masking.mask_rate == 0.25
     assert config.checked.pretrain.masking.final_mask_rate is None, "set by the recipe"
+    with pytest.raises(ParamsError, match=r"`recipes.low-resource.masking.mask_rate` cannot be used"):
+        config.pretrain.masking.mask_rate = 2.0
 
 
 def test_a_key_of_a_task_is_set_for_this_task_alone(config: Config) -> None:
@@ -204,13 +178,10 @@ def test_a_key_of_a_task_is_set_for_this_task_alone(config: Config) -> None:
     [
         ("pretrain", "stpes", 3, "rename it to `steps`"),
         ("pretrain", "steps", "many", "a whole number"),
-        ("pretrain", "steps", True, "a number"),
-        ("pretrain", "steps", -1, "greater than or equal to 0"),
         ("pretrain", "recipe", "strnge", "a key of `recipes`"),
         ("pretrain.model", "family", "bart", "modernbert"),
         ("finetune", "mine", {"kind": "classification", "data": "a.csv", "epocs": 3}, "rename it to `epochs`"),
         ("pretrain", "masking", {"mask_rate": 2.0}, "less than 1"),
-        ("finetune_defaults.classification", "positive_label", 7, "in quotes"),
     ],
 )
 def test_a_wrong_value_is_refused_where_it_is_set(
@@ -225,12 +196,6 @@ def test_a_wrong_value_is_refused_where_it_is_set(
     assert told in str(caught.value)
     assert f"{place}.{key}" in str(caught.value)
     assert config.checked == before
-
-
-def test_a_wrong_value_of_a_key_that_the_recipe_sets_is_refused_there(config: Config) -> None:
-    config.pretrain.recipe = "low-resource"
-    with pytest.raises(ParamsError, match=r"`recipes.low-resource.masking.mask_rate` cannot be used"):
-        config.pretrain.masking.mask_rate = 2.0
 
 
 def test_keys_that_contradict_each_other_are_reported_when_the_params_are_used(config: Config) -> None:
@@ -254,12 +219,6 @@ def test_an_unknown_key_cannot_be_read(config: Config) -> None:
         _ = config.pretrain.stpes  # type: ignore[attr-defined]  # that is the point
 
 
-def test_a_copy_is_independent(config: Config) -> None:
-    other = config.copy()
-    other.pretrain.steps = 7000
-    assert config.pretrain.steps != 7000
-
-
 def test_a_written_config_is_read_back_equal(config: Config, tmp_path: Path) -> None:
     config.pretrain.recipe = "low-resource"
     config.pretrain.steps = 7000
@@ -269,12 +228,9 @@ def test_a_written_config_is_read_back_equal(config: Config, tmp_path: Path) -> 
     assert Config(tmp_path / "params.yaml").checked == config.checked
 
 
-def test_a_section_shows_its_values(config: Config) -> None:
-    assert "warmup_fraction: 0.0238" in repr(config.pretrain.schedule)
-    assert "pretrain" in repr(config)
-
-
-def test_another_process_gets_the_same_params(config: Config) -> None:
+def test_a_copy_is_independent_and_another_process_gets_the_same_params(config: Config) -> None:
+    config.copy().pretrain.steps = 500
+    assert config.pretrain.steps != 500
     config.pretrain.steps = 500
     sent, section = pickle.loads(pickle.dumps((config, config.pretrain.schedule)))  # noqa: S301  # our own bytes
     assert isinstance(sent, Config)

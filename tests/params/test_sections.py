@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.params.delivery import RungParams
 from clozeline.params.model import CAUSAL_FAMILIES, FAMILY_NAMES
 from clozeline.params.pretraining import laid_over
 from clozeline.params.project import Params
@@ -33,7 +32,6 @@ REFUSED: dict[str, dict[str, str]] = {
         "min_words: 9, max_words: 3": "min_words max_words",
         "same_side_similarity: 0.9": "same_side_similarity near_duplicate_similarity",
         "holdout_fraction: 0.99": "validation_fraction holdout_fraction",
-        "sorce: {kind: files}": "sorce",
     },
     "preprocess.source": {
         "dataset: some/corpus": "kind dataset",
@@ -42,7 +40,6 @@ REFUSED: dict[str, dict[str, str]] = {
         "kind: sql, url: 'sqlite:///x.db'": "kind query",
         "kind: sql, query: SELECT 1": "kind url",
         "kind: sql, query: SELECT 1, url: 'postgresql://reader:geheim@db/tickets'": "url",
-        "kind: files, url: 'https://me:geheim@example.org/x'": "url",
         "kind: files, url: 'https://example.org/x?X-Amz-Signature=geheim'": "url",
         "kind: files, url: my-texts": "url",
     },
@@ -51,11 +48,8 @@ REFUSED: dict[str, dict[str, str]] = {
         "existing: some/tokenizer": "algorithm existing",
     },
     "pretrain": {
-        "stepz: 50": "stepz",
-        "steps: true": "steps",
         "steps: 0": "steps start",
         "steps: null, epochs: null": "steps tokens epochs",
-        "recipe: no-such": "recipe",
         "discriminator_weight: 0": "discriminator_weight",
         "objective: rtd": "objective model.family start",
         "objective: clm, model: {family: albert}": "objective model.family start",
@@ -64,8 +58,6 @@ REFUSED: dict[str, dict[str, str]] = {
         "start: champion, start_revision: abc": "start start_revision",
         "micro_batch_tokens: 32": "micro_batch_tokens max_length",
         "batch_tokens: 32": "batch_tokens max_length",
-        "validation: {every_steps: two}": "validation.every_steps",
-        "validation: {patience: 0}": "validation.patience",
         "validation: {every_steps: null, patience: 2}": "validation.patience validation.every_steps",
         # The first token of a causal model sees no other, so every text would get the same label.
         **{
@@ -78,43 +70,31 @@ REFUSED: dict[str, dict[str, str]] = {
         "size: null": "size hidden_size num_hidden_layers num_attention_heads intermediate_size",
         f"{SHAPE}, num_attention_heads: 3": "hidden_size num_attention_heads",
         f"{SHAPE}, num_attention_heads: 128": "family hidden_size num_attention_heads",
-        "family: modernbrt": "family",
         "family: longformer": "family export.models",
         "generator_fraction: 1.5": "generator_fraction",
-        "generator_fraction: 0": "generator_fraction",
     },
     "pretrain.masking": {
-        "mask_rat: 0.3": "mask_rat",
         "mask_rate: 20": "mask_rate",
         "keep_share: 0.5": "mask_share random_share keep_share",
         "mean_span_tokens: 3": "unit mean_span_tokens",
-        "protected_tokens: the": "protected_tokens",
     },
     "pretrain.optimizer": {
         "learning_rate: -1": "learning_rate",
-        "learning_rate: .inf": "learning_rate",
-        "learning_rate: true": "learning_rate",
         "matrix_learning_rate: 0.02": "kind matrix_learning_rate",
     },
-    "recipes": {"domain-adaptation: {masking: {mask_rat: 0.1}}": "domain-adaptation.masking.mask_rat"},
     "evaluate": {"max_length: 513": "max_length pretrain.model.max_position_embeddings"},
     "finetune_defaults": {
         "clasification: {}": "clasification",
-        "classification: {mx_classes: 3}": "classification.mx_classes",
-        "shared: {mx_length: 3}": "shared.mx_length",
         "shared: {warmup_fraction: 3}": "shared.warmup_fraction",
         "shared: {test_fraction: 0.95}": "shared.validation_fraction shared.test_fraction",
         "classification: {too_long: shorten}": "classification.too_long",
     },
     "finetune.library": {
         "max_length: 513": "max_length pretrain.model.max_position_embeddings",
-        "max_clases: 3": "max_clases",
     },
     "finetune.more": {
         "data: x": "kind",
         "kind: classificatoin, data: x": "kind",
-        "kind: {a: b}, data: x": "kind",
-        "kind: classification": "data",
         "preset: sst2, data: labels/mine.csv": "data presets.sst2.hub",
         "kind: tagging, preset: sst2, data: corpus.lock": "preset",
         "kind: classification, preset: ss2, data: x": "preset",
@@ -137,13 +117,11 @@ REFUSED: dict[str, dict[str, str]] = {
         },
     },
     "classification": {
-        "hub: {dataset: a, revison: b}, data: corpus.lock": "hub.revison",
         "hub: {dataset: some/set}, data: labels/mine.csv": "data hub",
         f"{FILES_OF_LABELS}, second_field: other": "second_field label_files",
         f"{FILES_OF_LABELS}, hub: {{dataset: x}}": "hub label_files",
         "label_files: {good: some.pos}": "label_files",
         "rate_factors: [1.0, 1.0]": "rate_factors",
-        "rate_factors: [3, 1.0, 3.0]": "rate_factors",
         "rate_factors: [true, 3]": "rate_factors",
         "metric: f1": "metric finetune_defaults.classification.positive_label",
         "multi_label: true, metric: accuracy": "multi_label metric",
@@ -168,21 +146,15 @@ REFUSED: dict[str, dict[str, str]] = {
         **dict.fromkeys(("epochs: 9", "epochs: 3"), "epochs"),  # 3 is its default
         "frozen_layers: 2": "frozen_layers",
         "optimizer: {learning_rate: 1.0e-5}": "optimizer",
-        "patience: null": "patience",
         "prompt: no blank": "prompt",
         "multi_label: true": "multi_label",
         "second_field: other": "second_field",
-        "num_seeds: 2": "num_seeds",
-        "class_weights: balanced": "class_weights",
-        "train_length: 64": "train_length",
-        LORA: "lora",
     },
     "export": {
         "models: {encoder: encoder/generator}": "models.encoder",
         "models: {library: finetuned/libary}": "models.library",
         "max_parity_difference: .nan": "max_parity_difference",
         "ladder: [int9]": "ladder.0.weights",
-        "ladder: [int7 exact]": "ladder.0",
         "ladder: [int7 exact 1.5]": "ladder.0.exact_share",
         "ladder: [int7 embeddings int8]": "ladder.0",
     },
@@ -242,19 +214,17 @@ def test_what_cannot_be_used_is_refused_by_its_keys(place: str, values: str, key
         ("pretrain", "steps: 0, start: bert-base-uncased", "steps", 0),
         ("pretrain", "start: champion, replay_fraction: 0.5", "replay_fraction", 0.5),
         ("pretrain", "objective: clm", "model.family", "modernbert"),
-        ("pretrain.optimizer", "epsilon: 1e-6", "epsilon", 1e-6),
         ("classification", "epochs: 9", "epochs", 9),
         ("classification", "positive_label: '1'", "positive_label", "1"),
         ("classification", "rate_factors: [1.0, 3.0]", "rate_factors", (1, 3)),
         ("classification", f"{FILES_OF_LABELS}", "label_files", {"good": "some.pos", "bad": "some.neg"}),
         ("finetune.more", "preset: sst2, data: labels/mine.csv, hub: null, splits: null", "text_field", "sentence"),
-        *(
-            ("finetune.more", f"preset: sst2, data: {lock}", "hub.subset", "sst2")
-            for lock in ("corpus.lock", "requirements.lock")
-        ),
-        *(
-            ("classification", f"data: {data}, hub: {{dataset: labels/copy}}", "data", data)
-            for data in ("labels/copy", "labels/copy/train.parquet", "labels")
+        ("finetune.more", "preset: sst2, data: corpus.lock", "hub.subset", "sst2"),
+        (
+            "classification",
+            "data: labels/copy/train.parquet, hub: {dataset: labels/copy}",
+            "hub.dataset",
+            "labels/copy",
         ),
     ],
 )
@@ -300,12 +270,6 @@ def test_the_champion_is_a_start_only_if_the_encoder_is_released() -> None:
     assert "`pretrain.start` cannot be used" in fault_of(tree).problem
 
 
-def test_a_family_that_cannot_be_exported_is_trained_without_exports() -> None:
-    tree = tree_of("pretrain.model", "family: longformer")
-    tree["export"]["models"] = tree["finetune"] = {}
-    assert checked(tree).pretrain.model.family == "longformer"
-
-
 SQL = "kind: sql, url: 'sqlite:///tickets.db', query: SELECT 1"
 PINNED = f"revision: {'b08601e0' * 5}"
 
@@ -318,7 +282,6 @@ PINNED = f"revision: {'b08601e0' * 5}"
         ("kind: files, url: 's3://texts/in'", False),
         (SQL, False),
         (f"kind: hub, dataset: a/b, {PINNED}", True),
-        ("kind: hub, dataset: a/b, revision: main", False),
         ("kind: hub, dataset: a/b", False),
     ],
 )
@@ -327,21 +290,15 @@ def test_dvc_watches_only_sources_determined_by_local_files(values: str, is_watc
 
 
 @pytest.mark.parametrize(
-    ("words", "weights", "exact_share", "quantize_embeddings"),
+    ("words", "section"),
     [
-        ("int7", "int7", 0.0, True),
-        ("int8 exact 0.1", "int8", 0.1, True),
-        ("uint8 embeddings fp32", "uint8", 0.0, False),
-        ("uint8  exact .5 embeddings fp32", "uint8", 0.5, False),
+        ("int7", "weights: int7, exact_share: 0.0, quantize_embeddings: true"),
+        ("uint8  exact .5 embeddings fp32", "weights: uint8, exact_share: 0.5, quantize_embeddings: false"),
     ],
 )
-def test_words_and_a_section_give_the_same_rung(
-    words: str, weights: str, exact_share: float, quantize_embeddings: bool
-) -> None:
-    section = {"weights": weights, "exact_share": exact_share, "quantize_embeddings": quantize_embeddings}
-    assert RungParams.model_validate(words) == RungParams.model_validate(section)
-    tree = tree_of("export", f"ladder: [{{{', '.join(f'{key}: {value}' for key, value in section.items())}}}]")
-    assert checked(tree).export.ladder == (RungParams.model_validate(words),)
+def test_words_and_a_section_give_the_same_rung(words: str, section: str) -> None:
+    one, other = checked(tree_of("export", f"ladder: [{words}, {{{section}}}]")).export.ladder
+    assert one == other
 
 
 @pytest.mark.parametrize("kind", SECTIONS)
@@ -354,39 +311,30 @@ def test_a_task_of_any_kind_needs_only_kind_and_data_and_takes_the_rest_from_the
 
 def test_values_of_a_task_win_over_those_of_its_preset_and_of_the_defaults_key_by_key() -> None:
     params = checked(tree_of("classification", "optimizer: {learning_rate: 1.0e-5}"))
-    optimizer = params.finetune["more"].optimizer
-    assert (optimizer.learning_rate, optimizer.beta2) == (
-        1e-5,
-        params.finetune_defaults["shared"]["optimizer"]["beta2"],
-    )
+    optimizer, usual = params.finetune["more"].optimizer, params.finetune_defaults["shared"]["optimizer"]
+    assert (optimizer.learning_rate, optimizer.beta2) == (1e-5, usual["beta2"])
     more = "preset: sst2, data: requirements.lock"
     known, own = (
         checked(tree_of("finetune.more", values)).finetune["more"]
         for values in (more, f"{more}, hub: {{dataset: my/copy}}, text_field: body")
     )
-    assert known.hub is not None
-    assert (known.kind, known.hub.subset, known.text_field) == ("classification", "sst2", "sentence")
-    assert (known.metric, own.splits) == ("accuracy", known.splits)
+    assert (known.kind, known.metric, known.text_field) == ("classification", "accuracy", "sentence")
+    assert own.splits == known.splits
     assert own.hub is not None
     assert (own.hub.dataset, own.hub.revision, own.text_field) == ("my/copy", None, "body"), "a key replaces it whole"
-
-
-def test_shared_defaults_may_set_what_has_no_effect_in_a_kind() -> None:
-    tree = tree_of("zero_shot", "")
-    tree["finetune_defaults"]["shared"]["epochs"] = 9
-    assert checked(tree).finetune["more"].epochs == 9
 
 
 def test_a_zero_shot_task_begins_with_the_fields_of_classification_and_not_with_its_training() -> None:
     tree = tree_of("zero_shot", "")
     tree["finetune_defaults"]["classification"] |= {"text_field": "body", "class_weights": "balanced"}
+    tree["finetune_defaults"]["shared"]["epochs"] = 9  # which has no effect here
     params = checked(tree)
     task = params.finetune["more"]
     assert (task.text_field, task.class_weights, task.train_length) == ("body", "none", None)
     assert params.finetune["library"].class_weights == "balanced"
 
 
-@pytest.mark.parametrize("label", ["1", "true", "0.5"])
+@pytest.mark.parametrize("label", ["1", "true"])
 def test_a_label_that_yaml_reads_as_a_number_must_be_quoted(label: str) -> None:
     error = fault_of(tree_of("classification", f"positive_label: {label}"))
     assert error.given == f"finetune.more.positive_label: {label}"

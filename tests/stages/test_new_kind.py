@@ -4,6 +4,7 @@ Toy ones go from params.yaml through fine-tuning, export, the exam for INT8 and 
 """
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,15 +28,13 @@ from clozeline.registry.models import CHAMPION
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.registry.sources import ModelSource
 from clozeline.serving.loading import open_source
-from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.server import create_app
-from clozeline.stages import export, finetune
 from clozeline.tasks.classification.texts import SingleLabel
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.report import TaskReport
-from tests.make.tasks import text_of, write_rows
+from tests.make.apps import running
+from tests.make.models import run_export
+from tests.make.tasks import fine_tune, text_of, write_rows
 from tests.make.texts import write_clean_text
-from tests.serving.conftest import run_app
 
 PROJECT = Path(__file__).parents[2]
 NUM_TEXTS = 300
@@ -121,60 +120,33 @@ def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Params]:
     Params.model_rebuild(force=True)
 
 
-@pytest.fixture
-def root(tmp_path: Path, params: Params, small_encoder: Path) -> Path:
-    """The project, with its model fine-tuned and exported."""
+def test_a_new_kind_goes_from_params_to_the_server(
+    params: Params, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = [text_of(number) for number in range(NUM_TEXTS)]
-    records = [{"text": text, "label": "late" if text > "o" else "early"} for text in texts]
-    write_rows(tmp_path / "data.jsonl", records)
+    rows = [{"text": text, "label": "late" if text > "o" else "early"} for text in texts]
+    data = write_rows(tmp_path / "data.jsonl", rows)
+    trained = fine_tune(params.finetune["early"], tmp_path / "trained", encoder=small_encoder, data=data, seed=1)
     write_clean_text(tmp_path / "clean.parquet", texts[: NUM_TEXTS // 2])
-    (tmp_path / "requirements.lock").write_text("nothing==1")
-    finetune.run(
-        params.finetune["early"],
-        seed=1,
-        task="early",
-        encoder=small_encoder,
-        data=tmp_path / "data.jsonl",
-        pretraining_text=tmp_path / "clean.parquet",
-        out=tmp_path / "models/finetuned/early",
-        metrics=tmp_path / "metrics/finetune/early.json",
-        curve=tmp_path / "plots/early_training.csv",
-        validation=tmp_path / "plots/early_validation.csv",
-        confusion=tmp_path / "plots/early.csv",
-        classes=tmp_path / "plots/early_classes.csv",
-        examples=tmp_path / "reports/early",
-        work=tmp_path / "work",
+    package = run_export(
+        trained / "model", tmp_path / "clean.parquet", tmp_path, ladder=params.export.ladder[:1], static_ratios=()
     )
-    export.run(
-        params.export.model_copy(update={"ladder": params.export.ladder[:1], "static_ratios": ()}),
-        model=tmp_path / "models/finetuned/early",
-        texts=tmp_path / "clean.parquet",
-        lock=tmp_path / "requirements.lock",
-        out=tmp_path / "dist/early",
-        metrics=tmp_path / "metrics/export/early.json",
-    )
-    return tmp_path
-
-
-def test_a_new_kind_goes_from_params_to_the_server(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = root / "dist/early"
-    found = PackageMetrics.read(root / "metrics", MetricPaths.of("early", "finetuned/early"))
+    for file, stage in ((trained / "metrics.json", "finetune"), (tmp_path / "metrics.json", "export")):
+        (tmp_path / "metrics" / stage).mkdir(parents=True)
+        shutil.copy(file, tmp_path / "metrics" / stage / "early.json")
+    found = PackageMetrics.read(tmp_path / "metrics", MetricPaths.of("early", "finetuned/early"))
     assert found.quality.headline.method == "first word"
     (rung,) = read_manifest(package).ladder
     assert (rung.metric, rung.fp32_metric > 0) == ("share of sides", True), "the exam of the row judges INT8"
     assert read_manifest(package).task == KIND_NAME
 
-    address = f"sqlite:///{root / 'mlflow.db'}"
+    address = f"sqlite:///{tmp_path / 'mlflow.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     publisher = Publisher(address)
     version = publisher.publish(package, "clozeline-early", Evidence(files={}, tags={}))
     publisher.check(version, example_texts(read_manifest(package)))
     publisher.registry.promote(version)
-
-    service = Service(Capacity(num_workers=1))
-    source = ModelSource.parse(f"models:/clozeline-early@{CHAMPION}")
-    service.open(Catalogue([open_source(source, None)]))
-    with run_app(create_app(service)) as client:
+    with running([open_source(ModelSource.parse(f"models:/clozeline-early@{CHAMPION}"), None)]) as client:
         answer = client.post("/invocations", json={"inputs": ["the keel", "a keel"]})
     assert answer.headers["x-model-version"] == version.version
     late, early = (record["lateness"] for record in answer.json()["predictions"])

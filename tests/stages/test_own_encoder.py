@@ -18,26 +18,21 @@ from clozeline.cli import app
 from clozeline.lab.experiment import Experiment, held
 from clozeline.lab.glue_data import glue_tasks
 from clozeline.lab.sweep import TaskTraining
+from clozeline.records.package import read_manifest
 from clozeline.registry.publishing import Evidence, Publisher
-from clozeline.registry.sources import parse_sources
+from clozeline.registry.sources import ModelSource
 from clozeline.serving.loading import open_source
-from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.server import create_app
 from clozeline.system.errors import ArtifactError
+from tests.make.apps import running
 from tests.make.glue_copies import write_official
 from tests.make.projects import TINY_EVALUATION, TINY_MODEL, merge, toy_language
-from tests.serving.conftest import run_app
 
 PROJECT = Path(__file__).parents[2]
 SHRUNK: dict[str, Any] = {
     "tokenize": {"vocab_size": 200},
     "pretrain": {
-        "model": {**TINY_MODEL, "family": "mine:build"},
-        "max_length": 32,
-        "batch_tokens": 256,
-        "steps": 20,
-        "num_threads": 1,
-        "validation": {"every_steps": None},
+        **{"model": {**TINY_MODEL, "family": "mine:build"}, "max_length": 32, "batch_tokens": 256},
+        **{"steps": 20, "num_threads": 1, "validation": {"every_steps": None}},
     },
     "evaluate": TINY_EVALUATION,
     "finetune_defaults": {"shared": {"max_length": 32, "num_threads": 1, "epochs": 2}},
@@ -57,7 +52,7 @@ class Line:
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
-    """The line, in whose folder the tests of this file run."""
+    """The line with the model of docs/pretraining.md, in whose folder the tests of this file run."""
     page = (PROJECT / "docs" / "pretraining.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(from torch.*?)```", page, re.DOTALL)
     root = tmp_path_factory.mktemp("own")
@@ -78,9 +73,8 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
 
 def test_an_own_encoder_is_trained_fine_tuned_exported_and_asked(line: Line) -> None:
     assert cz.evaluate(line.encoder).perplexity < 250
-    manifest = json.loads((line.package / "manifest.json").read_text())
-    assert manifest["family"] == "clozeline-encoder"
-    assert manifest["ladder"], "INT8 was tried"
+    manifest = read_manifest(line.package)
+    assert (manifest.family, len(manifest.ladder) > 0) == ("clozeline-encoder", True), "INT8 was tried"
     asked = line.records[240:300]
     answers = cz.load(line.package).classify([record["text"] for record in asked])
     right = sum(best.label == record["topic"] for (best,), record in zip(answers, asked, strict=True))
@@ -92,12 +86,9 @@ def test_a_released_own_encoder_answers_over_http(line: Line, monkeypatch: pytes
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     publisher = Publisher(address)
     publisher.registry.promote(publisher.publish(line.package, "clozeline-topics", Evidence({}, {})))
-    service = Service(Capacity(num_workers=1))
-    monkeypatch.delitem(sys.modules, "mine")
     monkeypatch.setitem(sys.modules, "mine", None)  # the server has the graph alone
-    service.open(Catalogue([open_source(one, None) for one in parse_sources(["models:/clozeline-topics@champion"])]))
     asked = [record["text"] for record in line.records[240:260]]
-    with run_app(create_app(service)) as client:
+    with running([open_source(ModelSource.parse("models:/clozeline-topics@champion"), None)]) as client:
         answer = client.post("/classify", json={"inputs": asked})
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-model-version"] == "1"

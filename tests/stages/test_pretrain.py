@@ -4,7 +4,6 @@ import csv
 import hashlib
 import json
 import logging
-import os
 import shutil
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from clozeline.language.shards import TokenShards
 from clozeline.params.pretraining import PretrainParams
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 from clozeline.stages import pretrain
+from clozeline.training.state import Callback, State
 from tests.conftest import TokensMaker, counting_documents, write_tokens
 from tests.make.packages import card_in
 
@@ -80,14 +80,11 @@ def metrics_of(folder: Path) -> dict[str, Any]:
     return metrics
 
 
-def test_the_encoder_loads_in_stock_transformers_and_checkpoints_are_gone(trained: Path) -> None:
+def test_the_encoder_loads_in_stock_transformers_and_figures_and_curve_agree(trained: Path) -> None:
     model = AutoModelForMaskedLM.from_pretrained(trained / "encoder", local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(trained / "encoder", local_files_only=True)
     assert model.config.vocab_size == len(tokenizer)
-    assert list((trained / "work").iterdir()) == []
-
-
-def test_metrics_and_curve_agree(trained: Path) -> None:
+    assert list((trained / "work").iterdir()) == [], "checkpoints are gone"
     with (trained / "curve.csv").open(newline="") as file:
         points = list(csv.DictReader(file))
     metrics = metrics_of(trained)
@@ -111,19 +108,33 @@ def test_the_model_card_states_text_budget_and_limits(trained: Path, tiny_pretra
 
 
 def test_the_card_of_a_causal_model_says_that_it_continues_texts(train: Train) -> None:
-    card = card_in(train(objective="clm") / "encoder")
+    card = card_in(train(objective="clm", steps=1) / "encoder")
     assert card.facts["pipeline_tag"] == "text-generation"
     assert "fills no blanks" in card.sections["Limits of the encoder"]
 
 
-@pytest.mark.parametrize(("steps", "epochs", "found"), [(1000, 2.0, 1), (5, 2.0, None), (None, 2.0, 1)])
+@pytest.mark.parametrize(("stated", "told"), [({"license": "cc-by-4.0"}, "cc-by-4.0"), ({}, "not stated")])
+def test_the_model_card_passes_on_the_licence_of_the_base_model(
+    stated: dict[str, str], told: str, train: Train, trained: Path, tmp_path: Path
+) -> None:
+    base = Path(shutil.copytree(trained / "encoder", tmp_path / "base"))
+    facts = {**stated, "base_model": "someone/encoder"}
+    front = "\n".join(f"{name}: {fact}" for name, fact in facts.items())
+    (base / "README.md").write_text(f"---\n{front}\n---\n# Someone's\n", encoding="utf-8")
+    card = card_in(train(start=str(base), steps=0) / "encoder")
+    assert facts.items() <= card.facts.items()
+    assert ("license" in card.facts) == ("license" in stated)
+    assert f"Licence: {told}" in card.sections["Base model"]
+
+
+@pytest.mark.parametrize(("steps", "epochs", "found"), [(1000, 2.0, 1), (5, 2.0, 0), (None, 2.0, 1)])
 def test_a_training_ends_at_the_smallest_of_its_budgets(
-    steps: int | None, epochs: float, found: int | None, train: Train, caplog: pytest.LogCaptureFixture
+    steps: int | None, epochs: float, found: int, train: Train, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     metrics = metrics_of(train(steps=steps, epochs=epochs))
-    assert metrics["epochs"] == (found or 0)
-    assert (metrics["steps"] == 5) is (found is None)
+    assert metrics["epochs"] == found
+    assert (metrics["steps"] == 5) is (steps == 5)
     assert ("because the text is short: `epochs: 2`" in caplog.text) is (steps == 1000)
 
 
@@ -147,20 +158,6 @@ def test_text_of_several_windows_is_read_ahead_and_trains_alike_with_and_without
     assert outputs(tmp_path / "alone") == outputs(tmp_path / "workers")
 
 
-@pytest.mark.parametrize(("stated", "told"), [({"license": "cc-by-4.0"}, "cc-by-4.0"), ({}, "not stated")])
-def test_the_model_card_passes_on_the_licence_of_the_base_model(
-    stated: dict[str, str], told: str, train: Train, trained: Path, tmp_path: Path
-) -> None:
-    base = Path(shutil.copytree(trained / "encoder", tmp_path / "base"))
-    facts = {**stated, "base_model": "someone/encoder"}
-    front = "\n".join(f"{name}: {fact}" for name, fact in facts.items())
-    (base / "README.md").write_text(f"---\n{front}\n---\n# Someone's\n", encoding="utf-8")
-    card = card_in(train(start=str(base), steps=0) / "encoder")
-    assert facts.items() <= card.facts.items()
-    assert ("license" in card.facts) == ("license" in stated)
-    assert f"Licence: {told}" in card.sections["Base model"]
-
-
 def project_with(params: PretrainParams, folder: Path) -> Path:
     """Return a folder in which `clozeline stage pretrain` reads these params."""
     yaml = YAML(typ="safe")
@@ -174,34 +171,33 @@ def project_with(params: PretrainParams, folder: Path) -> Path:
     return folder
 
 
-def start(folder: Path, tokens: Path, tokenizer: Path) -> "subprocess.Popen[bytes]":
-    files = {"start": "start.lock", "out": "encoder", "metrics": "metrics.json", "work": "work"}
-    paths = {"tokens": tokens, "tokenizer": tokenizer, **files, **{name: f"{name}.csv" for name in CURVES}}
-    arguments = [f"{key}={value}" for key, value in paths.items()]
-    return subprocess.Popen([sys.executable, "-m", "clozeline", "stage", "pretrain", *arguments], cwd=folder)
+class Began(Callback):
+    def __init__(self) -> None:
+        self.at_steps: list[int] = []
 
-
-def kill_at_checkpoint(process: "subprocess.Popen[bytes]", work: Path, name: str) -> None:
-    """Kill the process once it has written this checkpoint or, if we see it too late, a later one."""
-    deadline = time.monotonic() + 240
-    while not any(checkpoint.name >= name for checkpoint in work.glob("*/step-*")):
-        assert process.poll() is None, "the stage ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    def on_start(self, state: State) -> None:
+        self.at_steps.append(state.step)
 
 
 def test_a_stage_killed_in_mid_run_ends_with_the_same_bytes(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     params = tiny_pretraining.model_copy(update={"steps": 400, "checkpoint_every_steps": 50})
-    whole = project_with(params, tmp_path / "whole")
-    assert start(whole, tiny_tokens, tiny_tokenizer).wait() == 0
-
     killed = project_with(params, tmp_path / "killed")
-    kill_at_checkpoint(start(killed, tiny_tokens, tiny_tokenizer), killed / "work", "step-000000100")
-    kill_at_checkpoint(start(killed, tiny_tokens, tiny_tokenizer), killed / "work", "step-000000200")
+    files = {"start": "start.lock", "out": "encoder", "metrics": "metrics.json", "work": "work"}
+    paths = {"tokens": tiny_tokens, "tokenizer": tiny_tokenizer, **files, **{name: f"{name}.csv" for name in CURVES}}
+    command = ["clozeline", "stage", "pretrain", *(f"{key}={value}" for key, value in paths.items())]
+    process = subprocess.Popen([sys.executable, "-m", *command], cwd=killed)
+    while not any(checkpoint.name >= "step-000000100" for checkpoint in (killed / "work").glob("*/step-*")):
+        assert process.poll() is None, "the stage ended before it could be killed"
+        time.sleep(0.002)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
     assert not (killed / "encoder").exists()
-    assert start(killed, tiny_tokens, tiny_tokenizer).wait() == 0
-    assert outputs(killed) == outputs(whole)
+
+    began = Began()
+    for folder in (killed, tmp_path / "whole"):
+        run_stage(params, tiny_tokens, tiny_tokenizer, folder, callbacks=[began])
+    assert began.at_steps[0] >= 100
+    assert began.at_steps[1] == 0
+    assert outputs(killed) == outputs(tmp_path / "whole")

@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +16,7 @@ from clozeline.params.project import Params
 from clozeline.params.reading import read_params
 from clozeline.stages import tokenize
 from tests.make.models import SENTENCES, SaveTrained, small_bert
+from tests.make.projects import merge
 from tests.make.tasks import fine_tune, metrics_of
 from tests.make.texts import write_clean_text
 from tests.make.topics import topic_records
@@ -40,18 +40,9 @@ def params(published: Path, tmp_path: Path) -> Params:
     (example,) = re.findall(r"## A published encoder\n.*?```yaml\n(.*?)```", text, re.DOTALL)
     yaml = YAML()
     tree = yaml.load(PROJECT / "params.yaml")
-    lay(tree, yaml.load(example.replace(NAME, str(published))))
+    merge(tree, yaml.load(example.replace(NAME, str(published))))
     yaml.dump(tree, tmp_path / "params.yaml")
     return read_params(tmp_path / "params.yaml")
-
-
-def lay(tree: Any, values: Any) -> None:
-    for key, value in values.items():
-        assert key in tree, f"params.yaml has no {key}"
-        if isinstance(value, dict):
-            lay(tree[key], value)
-        else:
-            tree[key] = value
 
 
 def test_the_example_of_the_docs_fine_tunes_the_published_weights(

@@ -54,40 +54,34 @@ def md5(root: Path) -> str:
     return out.md5
 
 
-def test_a_new_snapshot_extends_the_order_and_an_older_one_stays_complete(project: Path) -> None:
+def test_a_new_snapshot_extends_the_order_and_an_older_or_unreadable_one_leaves_the_last_complete(
+    project: Path,
+) -> None:
     assert snapshot(project)[0] == "executed"
     first = md5(project)
     (project / "texts" / "a.txt").write_text("second")
-    assert snapshot(project)[0] == "executed"
-    assert order(project) == [(1, "b.txt"), (2, "a.txt")]
-    assert snapshot(project)[0] == "unchanged"
-    assert snapshot(project, AGAIN)[0] == "executed"
-    assert order(project) == [(1, "b.txt"), (2, "a.txt")]
+    for options, outcome in (((), "executed"), ((), "unchanged"), ((AGAIN,), "executed")):
+        assert snapshot(project, *options)[0] == outcome
+        assert order(project) == [(1, "b.txt"), (2, "a.txt")]
+    before = md5(project)
     shutil.rmtree(project / "texts")
+    (project / "texts").mkdir()
+    outcome, said = snapshot(project)
+    assert outcome == 3
+    assert "no file matches" in said
+    assert "`preprocess.source.path`" in said
+    assert (order(project), md5(project)) == ([(1, "b.txt"), (2, "a.txt")], before)
     with Objects.open(project) as objects:
         assert objects.fault_of("data/raw", first, None) is None
 
-    shutil.rmtree(project / ".dvc/cache")
-    shutil.rmtree(project / "data")
-    (project / "texts").mkdir()
+    for folder in (".dvc/cache", "data"):
+        shutil.rmtree(project / folder)
     for name in ("a.txt", "b.txt"):
         (project / "texts" / name).write_text(name)
     outcome, said = snapshot(project)
     assert outcome == "executed"
     assert order(project) == [(1, "a.txt"), (1, "b.txt")], "a clone without its cache starts a new order"
     assert "dvc pull data/raw" in said
-
-
-def test_an_unreadable_source_leaves_the_last_snapshot_unchanged(project: Path) -> None:
-    snapshot(project)
-    before, lock = (project / "data/raw/manifest.json").read_text(), md5(project)
-    (project / "texts" / "b.txt").unlink()
-    outcome, said = snapshot(project)
-    assert outcome == 3
-    assert "no file matches" in said
-    assert "`preprocess.source.path`" in said
-    assert (project / "data/raw/manifest.json").read_text() == before
-    assert md5(project) == lock
 
 
 def test_a_source_imported_by_dvc_is_accepted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,13 +20,12 @@ import clozeline as cz
 from clozeline.cli import app
 from clozeline.params.reading import default_tree
 from clozeline.stages.calling.calls import own_graph
-from tests.make.projects import TINY_EVALUATION, TINY_MODEL, merge, toy_language
+from tests.make.projects import TINY_EVALUATION, TINY_MODEL, TOPICS, merge, toy_language
 from tests.make.tasks import contents
 
 PROJECT = Path(__file__).parents[3]
 PAGE = (PROJECT / "docs" / "python.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-MOST_LINES = 10
 SHRUNK: dict[str, Any] = {
     "pretrain": {
         **{"model": TINY_MODEL, "max_length": 32, "batch_tokens": 256},
@@ -68,69 +67,49 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executed]:
 
 def test_from_texts_to_a_model_it_takes_ten_lines() -> None:
     lines = [line for line in BLOCKS[0].splitlines() if line]
-    assert len(lines) <= MOST_LINES
+    assert len(lines) <= 10
     assert "cz.load(" in lines[-1]
-
-
-def test_the_lines_of_the_readme_are_those_of_the_page() -> None:
     assert BLOCKS[0] in (PROJECT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_encoder_has_learned_and_stock_transformers_loads_it(executed: Executed) -> None:
-    figures = executed.names["figures"]
+    run, figures = executed.names["run"], executed.names["figures"]
     assert figures.perplexity < figures.unigram_perplexity
-    model = executed.folder / executed.names["run"].model
-    weights = AutoModelForMaskedLM.from_pretrained(model, local_files_only=True)
-    assert weights.config.vocab_size == len(AutoTokenizer.from_pretrained(model, local_files_only=True))
-
-
-def test_a_run_has_the_packages_of_this_environment_where_the_built_in_text_reads_them(executed: Executed) -> None:
-    corpus = executed.names["run"].folder / default_tree()["preprocess"]["source"]["path"]
+    weights = AutoModelForMaskedLM.from_pretrained(executed.folder / run.model, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(executed.folder / run.model, local_files_only=True)
+    assert weights.config.vocab_size == len(tokenizer)
+    corpus = run.folder / default_tree()["preprocess"]["source"]["path"]  # where the built-in text reads packages
     assert f"numpy=={version('numpy')}" in corpus.read_text(encoding="utf-8").splitlines()
+    assert "validation text: " in executed.printed, "the callback heard the curve"
+    assert "rename it to `steps`" in executed.printed
 
 
-def test_the_package_fills_masks_and_embeds(executed: Executed) -> None:
-    (masks,) = executed.names["model"].fill("the [MASK] is open.", top_k=3)
+def test_the_package_fills_masks_and_embeds_a_text_as_the_mean_of_its_tokens(executed: Executed) -> None:
+    model, texts = executed.names["model"], ["the door is open", "the [MASK]"]
+    (masks,) = model.fill("the [MASK] is open.", top_k=3)
     assert [len(words) for words in masks] == [3]
     assert executed.names["vectors"].shape == (2, TINY_MODEL["hidden_size"])
-
-
-def test_the_vector_of_a_text_is_the_mean_of_those_of_its_tokens(executed: Executed) -> None:
-    model, texts = executed.names["model"], ["the door is open", "the [MASK]"]
     for embedding_H, hidden_LH in zip(model.embed(texts), model.tokens(texts), strict=True):
         mean_H = hidden_LH.mean(axis=0)
         np.testing.assert_allclose(embedding_H, mean_H / np.linalg.norm(mean_H), atol=1e-5)
 
 
-def test_the_task_classifies(executed: Executed) -> None:
+def test_the_task_classifies_and_a_model_says_what_else_it_can_be_asked(executed: Executed) -> None:
     assert executed.names["task"].figures["headline"]["metric"] == "accuracy"
     (labels, _) = executed.names["classifier"].classify(["the door is open", "the sea is calm"])
-    assert labels[0].label in {"baking", "mining", "sailing"}
-
-
-def test_a_model_says_what_else_it_can_be_asked(executed: Executed) -> None:
+    assert labels[0].label in TOPICS
     with pytest.raises(cz.ParamsError, match="by `classify`"):
         executed.names["classifier"].fill("the [MASK].")
     with pytest.raises(cz.ParamsError, match="by `fill` or `embed` or `tokens`"):
         executed.names["model"].answer(("What is open?", "The door is open."))
 
 
-def test_the_callback_heard_the_curve(executed: Executed) -> None:
-    assert "validation text: " in executed.printed
-    assert "rename it to `steps`" in executed.printed
-
-
-def test_a_page_shows_curves_masks_and_guesses(executed: Executed) -> None:
-    page = (executed.folder / "run.html").read_text(encoding="utf-8")
-    assert "<polyline" in page
-    assert "five likeliest" in page
-    assert "<mark" in page
-    assert "notice" not in page.partition("</style>")[2]
-
-
-def test_a_notebook_shows_a_run_and_a_task_in_a_frame_of_their_own(
+def test_a_page_and_a_notebook_show_curves_masks_and_guesses(
     executed: Executed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    page = (executed.folder / "run.html").read_text(encoding="utf-8")
+    assert [told for told in ("<polyline", "five likeliest", "<mark") if told not in page] == []
+    assert "notice" not in page.partition("</style>")[2]
     monkeypatch.chdir(executed.folder)
     for shown, told in ((executed.names["run"], "hidden"), (executed.names["task"], "Task ")):
         made = shown._repr_html_()
@@ -156,12 +135,8 @@ def test_the_files_are_those_of_the_stages(executed: Executed, tmp_path: Path, m
     assert made == contents(run.folder / "models" / "encoder")
 
 
-@pytest.mark.parametrize("name", cz.__all__)
-def test_each_name_of_the_api_can_be_imported_and_is_listed(name: str) -> None:
-    assert getattr(cz, name).__name__ == name
-    assert name in dir(cz)
-
-
-def test_an_unknown_name_of_the_api_raises_an_attribute_error() -> None:
+def test_each_name_of_the_api_can_be_imported_and_is_listed_and_an_unknown_one_is_no_attribute() -> None:
+    assert [getattr(cz, name).__name__ for name in cz.__all__] == list(cz.__all__)
+    assert set(cz.__all__) <= set(dir(cz))
     with pytest.raises(AttributeError, match="has no attribute 'pretrian'"):
         cz.__getattr__("pretrian")
