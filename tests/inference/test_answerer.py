@@ -121,7 +121,7 @@ def test_the_trained_margin_decides_whether_there_is_an_answer(tmp_path: Path) -
 
 
 def test_the_probabilities_of_all_answers_add_up_to_at_most_one(tmp_path: Path) -> None:
-    search = replace(IMPOSSIBLE, max_answer_len=1, align_to_words=False)
+    search = IMPOSSIBLE.model_copy(update={"max_answer_len": 1, "align_to_words": False})
     (answers,) = tiny(tmp_path / "reader").ask([("a", "b")], top_k=90, search=search)
     assert [one.answer for one in answers if one.answer] == ["b"]
     # The rest belongs to spans that start at no answer and end at `b`, or the other way round.

@@ -108,7 +108,7 @@ def list_outside(name: str) -> Damage:
 
 
 NESTED = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
-FOREIGN = ('"vocab":{', '"vocab":{"foreign":100000,')
+FOREIGN = ('"vocab": {', '"vocab": {"foreign": 100000,')
 DAMAGE: dict[str, tuple[Damage, str]] = {
     "garbage graph": (rewrite(FILES.int8, b"no protobuf" * 9), FILES.int8),
     "empty graph": (rewrite(FILES.int8, b""), FILES.int8),
