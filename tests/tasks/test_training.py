@@ -168,29 +168,23 @@ def are_equal(some: list[Tensor], others: list[Tensor]) -> bool:
         ((0, 3, 1, 3, 2), 2),
         ((0, 0, 0, 0, 0), 5),
         ((math.nan,) * 5, 5),
+        ((math.nan, 1, math.nan, 3, 3), 4),
         ((3, 3, 3, 1, 3), 3),
         ((0, 0, 0, 0, 1), 5),
+        ((3, 1, 2, 3, 0, 0), 1),  # six: the weights before the first step are validated too
+        ((3, 1, 4, 3, 0, 0), 3),
     ],
 )
 def test_the_first_best_epoch_is_kept_or_the_last_if_none_improved(
     tmp_path: Path, scores: tuple[float, ...], best: int
 ) -> None:
     seen: list[list[Tensor]] = []
-    points, weights = run(tmp_path, scores_of(*scores, seen=seen))
+    steps = [0, 4, 8, 12, 16, 20][-len(scores) :]
+    points, weights = run(tmp_path, scores_of(*scores, seen=seen), validates_start=len(scores) == 6)
+    assert [point.step for point in points] == steps
     assert [point.validation_score for point in points] == list(scores)
-    assert [point.step for point in points] == [4, 8, 12, 16, 20]
     assert [place for place, kept in enumerate(seen, start=1) if are_equal(weights, kept)] == [best]
-
-
-@pytest.mark.parametrize(("scores", "best"), [((3, 1, 2, 3, 0, 0), 0), ((3, 1, 4, 3, 0, 0), 2)])
-def test_the_weights_before_the_first_step_are_kept_unless_later_ones_are_better(
-    tmp_path: Path, scores: tuple[float, ...], best: int
-) -> None:
-    seen: list[list[Tensor]] = []
-    validations, weights = run(tmp_path, scores_of(*scores, seen=seen), validates_start=True)
-    assert [validation.step for validation in validations] == [0, 4, 8, 12, 16, 20]
-    assert best_of(validations) is validations[best]
-    assert are_equal(weights, seen[best])
+    assert best_of(points) is points[best - 1]
 
 
 @pytest.mark.parametrize("killed_after", [0, 2, 4])
@@ -250,10 +244,3 @@ def test_validation_passes_are_evenly_spaced_and_close_each_epoch(tmp_path: Path
     assert [validation.epoch for validation in validations[:3]] == [0.5, 1.0, 1.5]
     assert ValidationPlan(5, 1, 3, None, None).validation_steps == [2, 4, 5]
     assert ValidationPlan(1, 2, 7, None, None).validation_steps == [1, 2]
-
-
-def test_a_nan_score_loses_to_any_number() -> None:
-    scores = [math.nan, 0.1, math.nan, 0.3, 0.3]
-    validations = [ValidationScore(place, place, score) for place, score in enumerate(scores)]
-    assert best_of(validations) is validations[3]
-    assert best_of(validations[:1]) is validations[0]

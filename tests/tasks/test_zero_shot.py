@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from clozeline.system.errors import ArtifactError, DataError, ParamsError
+from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.tasks.zero_shot import Cloze, Entailment, prompted
 from tests.make.models import small_modernbert, with_random_weights
 from tests.make.tasks import contents, fine_tune, inputs_of, metrics_of, params_of, write_rows
@@ -129,30 +129,27 @@ def test_the_prompt_stays_whole_after_a_text_that_is_too_long(cloze: Make) -> No
 
 
 @pytest.mark.parametrize(("kind", "problem"), [("cloze", "leaves no room"), ("entailment", "over half of")])
-def test_texts_too_long_beside_the_prompt_are_truncated_dropped_or_refused_as_configured(
+def test_texts_too_long_beside_the_prompt_are_counted_and_a_prompt_that_is_too_long_refused(
     kind: str, problem: str, request: pytest.FixtureRequest, small_encoder: Path
 ) -> None:
     prepare, tokenizer = request.getfixturevalue(kind), AutoTokenizer.from_pretrained(small_encoder)
     phrases = {"files": ["rows", "the end of the file"], "models": ["the model"]}
     prompts = [PROMPT_OF_ENTAILMENT.replace("[MASK]", word) for words in phrases.values() for word in words]
-    rows = LETTERS if kind == "cloze" else [it | {"text": f"{it['text']} " * (n % 4 + 1)} for n, it in enumerate(NAMED)]
-    knobs: dict[str, Any] = {"rows": rows} if kind == "cloze" else {"rows": rows, "label_words": phrases}
+    longer = [it | {"text": f"{it['text']} " * (n % 4 + 1)} for n, it in enumerate(NAMED)]
+    knobs: dict[str, Any] = {} if kind == "cloze" else {"rows": longer, "label_words": phrases}
 
     def is_too_long(text: str) -> bool:
         if kind == "cloze":
             return len(tokenizer(f"{text} {PROMPT}".strip()).input_ids) > 24
         return max(len(tokenizer(text.strip(), prompt).input_ids) for prompt in prompts) > 40
 
-    cut, num_every = prepare(**knobs), sum(is_too_long(row["text"]) for row in rows)
-    figures = cut.test().figures
-    for name, part in (("train", cut.train), ("test", cut.test_part)):
+    task = prepare(**knobs)
+    figures = task.test().figures
+    for name, part in (("train", task.train), ("test", task.test_part)):
         num_long = sum(map(is_too_long, part.texts.first))
-        assert figures[f"num_truncated_{name}"] == cut.num_truncated(part) == num_long > 1
+        assert figures[f"num_truncated_{name}"] == task.num_truncated(part) == num_long > 1
     dropped = prepare(**knobs, too_long="drop").test().figures
-    assert dropped["records"]["too_long"] == num_every
     assert dropped["num_truncated_train"] == dropped["num_truncated_test"] == 0
-    with pytest.raises(DataError, match=f"{num_every} of 80 texts exceed"):
-        prepare(**knobs, too_long="error")
     with pytest.raises(ParamsError, match=problem):
         prepare(**knobs, too_long="drop", prompt="the text " * 20 + "[MASK]")
 

@@ -108,7 +108,7 @@ def test_labels_that_word_counts_cannot_predict_are_learned(name: str, learned: 
     assert headline["low"] < headline["value"] <= headline["high"]
 
 
-def test_stock_classes_give_the_evaluated_label_sets(learned: Callable[[str], Path]) -> None:
+def test_stock_classes_give_the_evaluated_label_sets_which_the_confusion_counts(learned: Callable[[str], Path]) -> None:
     out = learned("sets")
     model = AutoModelForSequenceClassification.from_pretrained(out / "model").eval()
     assert model.config.problem_type == "multi_label_classification"
@@ -120,16 +120,10 @@ def test_stock_classes_give_the_evaluated_label_sets(learned: Callable[[str], Pa
         is_given_BC = model(**inputs).logits.sigmoid() > model.config.decision_threshold
     names = [", ".join(model.config.id2label[place] for place in np.flatnonzero(row)) for row in is_given_BC]
     assert [item["predicted"] for item in shown] == [name or "(none)" for name in names]
-
-
-def test_a_confusion_of_label_sets_counts_every_actual_and_every_predicted_label(
-    learned: Callable[[str], Path],
-) -> None:
-    out = learned("sets")
-    rows = [line.split(",") for line in (out / "confusion.csv").read_text().splitlines()[1:]]
-    hits = sum(actual == predicted for actual, predicted in rows)
-    named = sum(label != "(none)" for row in rows for label in row)
-    assert 2 * hits / named == pytest.approx(metrics_of(out)["micro_f1"])
+    confusion = [line.split(",") for line in (out / "confusion.csv").read_text().splitlines()[1:]]
+    num_named = sum(label != "(none)" for both in confusion for label in both)
+    num_right = sum(actual == predicted for actual, predicted in confusion)
+    assert 2 * num_right / num_named == pytest.approx(metrics_of(out)["micro_f1"]), "every label is counted"
 
 
 def test_windows_of_long_texts_keep_their_labels_and_the_sequence_can_resume_at_any_batch(prepare: Prepare) -> None:
