@@ -3,6 +3,7 @@
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ TEXTS = [
     "small models answer [MASK] on ordinary [MASK]",
     "a [MASK] cuts text into pieces that the model has seen before, and [MASK] a tensor",
 ]
+LONG = "the " * 100
 
 
 @pytest.fixture(scope="module")
@@ -32,105 +34,88 @@ def int8(encoder_package: Path) -> OpenEncoder:
     return load_as(OpenEncoder, encoder_package)
 
 
-def test_candidates_equal_those_of_the_trained_model(encoder: OpenEncoder, small_encoder: Path) -> None:
+@torch.inference_mode()
+def test_candidates_and_embeddings_equal_those_of_the_trained_model(encoder: OpenEncoder, small_encoder: Path) -> None:
     model = AutoModelForMaskedLM.from_pretrained(small_encoder).eval()
     tokenizer = AutoTokenizer.from_pretrained(small_encoder)
-    for text, masks in zip(TEXTS, encoder.fill(TEXTS, top_k=5), strict=True):
+    for text, masks, embedding_H in zip(TEXTS, encoder.fill(TEXTS, top_k=5), encoder.embed(TEXTS), strict=True):
         inputs = tokenizer(text, return_tensors="pt")
-        with torch.inference_mode():
-            logits_MV = model(**inputs).logits[inputs["input_ids"] == tokenizer.mask_token_id]
-        best = logits_MV.softmax(dim=-1).topk(5)
+        best = model(**inputs).logits[inputs["input_ids"] == tokenizer.mask_token_id].softmax(dim=-1).topk(5)
         assert [[filled.token for filled in mask] for mask in masks] == best.indices.tolist()
         np.testing.assert_allclose([[filled.score for filled in mask] for mask in masks], best.values, atol=1e-5)
+        mean_H = model.base_model(**inputs).last_hidden_state[0].mean(dim=0)
+        np.testing.assert_allclose(embedding_H, mean_H / mean_H.norm(), atol=1e-5)
 
 
-def test_each_mask_is_filled_separately_in_the_original_text(encoder: OpenEncoder) -> None:
-    (masks,) = encoder.fill(["Small MODELS answer [MASK] on ordinary [MASK]"], targets=["the"])
-    assert masks[0][0].sequence == "Small MODELS answer the on ordinary [MASK]"
-    assert masks[1][0].sequence == "Small MODELS answer [MASK] on ordinary the"
-
-
-def test_a_word_piece_is_joined_to_the_word_before_it(encoder: OpenEncoder) -> None:
-    (((filled,),),) = encoder.fill(["Small MODELS answer [MASK] on ordinary processors"], targets=["##er"])
-    assert filled.sequence == "Small MODELS answerer on ordinary processors"
+def test_each_mask_is_filled_separately_in_the_original_text_where_a_word_piece_joins_a_word(
+    encoder: OpenEncoder,
+) -> None:
+    (masks,) = encoder.fill(["Small MODELS answer [MASK] on ordinary [MASK]"], targets=["##er"])
+    assert [mask[0].sequence for mask in masks] == [
+        "Small MODELS answerer on ordinary [MASK]",
+        "Small MODELS answer [MASK] on ordinaryer",
+    ]
 
 
 def test_probabilities_are_normalized_over_the_targets(encoder: OpenEncoder) -> None:
-    (((first, second),),) = encoder.fill(["the [MASK] reads"], targets=["in", "the"])
+    (((first, second),),) = encoder.fill(TEXTS[:1], targets=["in", "the"])
     assert {first.token_str, second.token_str} == {"in", "the"}
     assert first.score >= second.score
     assert first.score + second.score == pytest.approx(1)
 
 
-def test_the_top_words_of_the_graph_equal_those_of_its_logits(encoder: OpenEncoder) -> None:
+def test_the_top_words_of_the_graph_equal_those_of_its_logits(encoder: OpenEncoder, encoder_package: Path) -> None:
+    """Requests with targets or for more tokens than the graph returns are answered from logits, as older packages."""
     vocab_size = encoder.manifest.vocab_size
-    named = encoder.filling(TEXTS, top_k=vocab_size)
-    counted = encoder.filling(TEXTS, top_k=vocab_size + 1)  # more tokens than the graph returns by itself
+    named, counted = (encoder.filling(TEXTS, top_k=top_k) for top_k in (vocab_size, vocab_size + 1))
     assert (named.output, counted.output) == (TOP, "logits")
+    assert encoder.filling(TEXTS, targets=["in", "the"]).output == "logits"
     for ours, theirs in zip(encoder.answers(named), encoder.answers(counted), strict=True):
         for mask, expected in zip(ours, theirs, strict=True):
-            assert [filled.token for filled in mask] == [filled.token for filled in expected]
-            assert [filled.sequence for filled in mask] == [filled.sequence for filled in expected]
-            np.testing.assert_allclose(
-                [filled.score for filled in mask], [filled.score for filled in expected], rtol=1e-5
-            )
-
-
-def test_requests_with_targets_and_older_packages_are_answered_from_logits(
-    encoder: OpenEncoder, encoder_package: Path
-) -> None:
+            told, wanted = ([(filled.token, filled.sequence) for filled in some] for some in (mask, expected))
+            assert told == wanted
+            scores, wanted_scores = ([filled.score for filled in some] for some in (mask, expected))
+            np.testing.assert_allclose(scores, wanted_scores, rtol=1e-5)
     outputs = tuple(spec for spec in encoder.manifest.outputs if spec.name not in (TOP_IDS, TOP_SCORES))
     older = open_graph(encoder_package / FILES.fp32, encoder.manifest.model_copy(update={"outputs": outputs}))
     assert isinstance(older, OpenEncoder)
-    assert encoder.filling(TEXTS, targets=["in", "the"]).output == "logits"
     assert older.filling(TEXTS).output == "logits"
-    assert tokens(older) == tokens(encoder)
+    assert [[[filled.token for filled in mask] for mask in text] for text in older.fill(TEXTS)] == [
+        [[filled.token for filled in mask] for mask in text] for text in encoder.fill(TEXTS)
+    ]
 
 
-def tokens(encoder: OpenEncoder) -> list[list[list[int]]]:
-    return [[[filled.token for filled in mask] for mask in text] for text in encoder.fill(TEXTS, top_k=5)]
+@pytest.mark.parametrize(
+    ("texts", "how", "kind", "told"),
+    [
+        *((["the [MASK]"], {"targets": ["the", it]}, TargetError, re.escape(repr(it))) for it in ("語", "[PAD]")),
+        (["the [MASK]"], {"targets": ["sentences"]}, TargetError, "'sentences'"),
+        (["the [MASK]", "the model"], {}, NoMaskError, "text 1 has no mask"),
+        ([f"{LONG}[MASK]"], {"truncate": True}, NoMaskError, "has no mask within the 64 tokens"),
+        (
+            ["the [MASK]", f"the [MASK] {LONG}[MASK] [MASK]"],
+            {"truncate": True},
+            MaskCutOffError,
+            "text 1 has masks beyond the 64 tokens.*3 masks, the last 2 cut off",
+        ),
+        ([f"[MASK] {LONG}"], {}, TextTooLongError, "too long"),
+    ],
+)
+def test_a_request_that_cannot_be_answered_is_refused_by_number_or_target(
+    encoder: OpenEncoder, texts: list[str], how: dict[str, Any], kind: type[Exception], told: str
+) -> None:
+    with pytest.raises(kind, match=f"(?s){told}"):
+        encoder.fill(texts, **how)
 
 
-@pytest.mark.parametrize("target", ["sentences", "語", "[PAD]"])
-def test_a_target_in_pieces_or_unknown_is_refused_by_name(encoder: OpenEncoder, target: str) -> None:
-    with pytest.raises(TargetError, match=re.escape(repr(target))):
-        encoder.fill(["the [MASK]"], targets=["the", target])
-
-
-def test_a_text_without_mask_is_refused_by_number(encoder: OpenEncoder) -> None:
-    with pytest.raises(NoMaskError, match="text 1 has no mask"):
-        encoder.fill(["the [MASK]", "the model"])
-
-
-def test_a_mask_that_was_cut_off_is_refused(encoder: OpenEncoder) -> None:
-    with pytest.raises(NoMaskError, match="has no mask within the 64 tokens"):
-        encoder.fill(["the " * 100 + "[MASK]"], truncate=True)
-
-
-def test_a_text_that_loses_masks_to_truncation_is_refused_with_their_number(encoder: OpenEncoder) -> None:
-    long = "the [MASK] " + "the " * 100 + "[MASK] [MASK]"
-    with pytest.raises(MaskCutOffError, match="text 1 has masks beyond the 64 tokens") as raised:
-        encoder.fill(["the [MASK]", long], truncate=True)
-    assert "3 masks, the last 2 cut off" in raised.value.given
-    (words,) = encoder.fill(["the [MASK] " + "the " * 100], truncate=True)
+def test_a_long_text_is_cut_on_request(encoder: OpenEncoder) -> None:
+    (words,) = encoder.fill([f"the [MASK] {LONG}"], truncate=True)
     assert len(words) == 1
+    assert encoder.embed([LONG], truncate=True).shape == (1, 32)
 
 
-def test_an_embedding_is_the_mean_of_the_last_hidden_states(encoder: OpenEncoder, small_encoder: Path) -> None:
-    model = AutoModelForMaskedLM.from_pretrained(small_encoder).eval()
-    tokenizer = AutoTokenizer.from_pretrained(small_encoder)
-    for text, embedding_H in zip(TEXTS, encoder.embed(TEXTS), strict=True):
-        with torch.inference_mode():
-            hidden_1LH = model.base_model(**tokenizer(text, return_tensors="pt")).last_hidden_state
-        mean_H = hidden_1LH[0].mean(dim=0)
-        np.testing.assert_allclose(embedding_H, mean_H / mean_H.norm(), atol=1e-5)
-
-
-def test_embeddings_have_length_one(int8: OpenEncoder) -> None:
+def test_embeddings_have_length_one_and_no_texts_give_no_answers(int8: OpenEncoder) -> None:
     np.testing.assert_allclose(np.linalg.norm(int8.embed(TEXTS), axis=1), 1, rtol=1e-5)
-
-
-def test_no_texts_give_no_answers(int8: OpenEncoder) -> None:
     assert int8.fill([]) == []
     assert int8.embed([]).shape == (0, 32)
 
@@ -138,10 +123,8 @@ def test_no_texts_give_no_answers(int8: OpenEncoder) -> None:
 @pytest.mark.parametrize("batch_tokens", [8, 32, 512])
 def test_the_order_of_texts_does_not_change_an_int8_answer(encoder_package: Path, batch_tokens: int) -> None:
     encoder = load_as(OpenEncoder, encoder_package, batch_tokens=batch_tokens)
-    texts = [" ".join(TEXTS).split()[start : start + 9] for start in range(12)]
-    ordered = [" ".join(words) for words in texts]
-    embeddings = encoder.embed(ordered)
-    assert (encoder.embed(ordered[::-1])[::-1] == embeddings).all()
+    ordered = [" ".join(" ".join(TEXTS).split()[start : start + 9]) for start in range(12)]
+    assert (encoder.embed(ordered[::-1])[::-1] == encoder.embed(ordered)).all()
 
 
 def test_other_texts_of_the_batch_do_not_change_an_int8_answer(int8: OpenEncoder) -> None:
@@ -152,12 +135,4 @@ def test_other_texts_of_the_batch_do_not_change_an_int8_answer(int8: OpenEncoder
 def test_threads_can_share_an_encoder(int8: OpenEncoder) -> None:
     alone = [int8.fill([text]) for text in TEXTS]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda text: int8.fill([text]), TEXTS * 10))
-    assert together == alone * 10
-
-
-def test_a_long_text_is_refused_unless_truncation_is_requested(int8: OpenEncoder) -> None:
-    long = "the model " * 60
-    with pytest.raises(TextTooLongError, match="too long"):
-        int8.embed([long])
-    assert int8.embed([long], truncate=True).shape == (1, 32)
+        assert list(pool.map(lambda text: int8.fill([text]), TEXTS * 10)) == alone * 10

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 from transformers import pipeline
 
-from clozeline.inference.classifier import Aggregation, Entity, Extent, TaggedToken, Tagger, extents
+from clozeline.inference.classifier import Aggregation, Entity, TaggedToken, Tagger, extents
 from clozeline.inference.fields import TagReading
 from tests.make.opened import load_as
 from tests.make.packages import TAGS, write_tagger
@@ -18,7 +18,6 @@ TEXTS = [
     "small models answer quickly on ordinary processors; processors cut text into pieces",
     "a é 中 [word] of sixty-four unknown-like pieces!",
 ]
-STRATEGIES: tuple[Aggregation, ...] = ("none", "simple", "first", "average", "max")
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +25,20 @@ def tagger(tagger_package: Path) -> Tagger:
     return load_as(Tagger, tagger_package, precision="fp32")
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+def tiny(folder: Path, max_length: int) -> Tagger:
+    write_tagger(folder)
+    return load_as(Tagger, folder, max_length=max_length)
+
+
+@pytest.mark.parametrize("strategy", ["none", "simple", "first", "average", "max"])
 def test_entities_equal_those_of_the_transformers_pipeline(
     tagger: Tagger, small_tagger: Path, strategy: Aggregation
 ) -> None:
     stock = pipeline("token-classification", model=str(small_tagger), aggregation_strategy=strategy)
+    names = ("entity_group", "word", "start", "end") if strategy != "none" else ("entity", "word", "index", "start")
     for text, ours in zip(TEXTS, tagger.tag(TEXTS, strategy=strategy), strict=True):
         theirs = stock(text)
         assert len(theirs) > 1
-        names = ("entity_group", "word", "start", "end") if strategy != "none" else ("entity", "word", "index", "start")
         assert [[getattr(one, name) for name in names] for one in ours] == [[one[n] for n in names] for one in theirs]
         assert [one.score for one in ours] == pytest.approx([float(one["score"]) for one in theirs], abs=1e-4)
 
@@ -45,34 +49,29 @@ def test_ignored_labels_are_left_out(tagger: Tagger) -> None:
     assert {one.entity_group for one in every} == {"O", "thing", "act"}
     assert things == [one for one in every if one.entity_group == "thing"]
     (tokens,) = tagger.tag(TEXTS[:1], strategy="none", ignored=("O", "B-act"))
-    assert {"I-act"} <= {one.entity for one in tokens if isinstance(one, TaggedToken)}
-    assert "B-act" not in {one.entity for one in tokens if isinstance(one, TaggedToken)}
+    named = {one.entity for one in tokens if isinstance(one, TaggedToken)}
+    assert "I-act" in named
+    assert "B-act" not in named
 
 
-@pytest.mark.parametrize("strategy", ["none", "first"])
-@pytest.mark.parametrize("overlap", [None, 0, 3, 500])
+@pytest.mark.parametrize(("strategy", "overlap"), [("none", 3), ("first", None), ("first", 0), ("first", 500)])
 def test_a_text_of_many_windows_gets_the_tags_of_the_whole_text(
     tmp_path: Path, strategy: Aggregation, overlap: int | None
 ) -> None:
     """The graph reads each token alone, so the cuts between windows can only affect how answers are combined."""
-    write_tagger(tmp_path / "short")
-    write_tagger(tmp_path / "whole")
-    short = load_as(Tagger, tmp_path / "short", max_length=16)
-    whole = load_as(Tagger, tmp_path / "whole", max_length=4096)
+    short, whole = tiny(tmp_path / "short", 16), tiny(tmp_path / "whole", 4096)
     words = ["the", "lists", "of", "opened", "files", "a", "b", "c", "return", "é"]
     texts = [" ".join(words[n % 10] for n in range(211)), "a file", "list"]
     assert len(short.tagging(texts, overlap=overlap).texts) > 16
     found = short.converse(short.tags(texts, TagReading(aggregation_strategy=strategy, stride=overlap)))
-    expected = whole.tag(texts, strategy=strategy)
-    assert found == expected
+    assert found == whole.tag(texts, strategy=strategy)
     assert len(found[0]) > 50
     assert all(one.word == texts[0][one.start : one.end] for one in found[0] if isinstance(one, Entity))
 
 
 def test_a_token_is_labelled_by_the_window_with_more_context_around_it(tmp_path: Path) -> None:
-    write_tagger(tmp_path / "short")
-    short = load_as(Tagger, tmp_path / "short", max_length=12)
-    text = " ".join("abcdefghijklmnopqrst")
+    short, letters = tiny(tmp_path / "short", 12), "abcdefghijklmnopqrst"
+    text = " ".join(letters)
     windows = short.answers(short.tagging([text], overlap=4))
     assert [window.first_token for window in windows] == [0, 6, 12]
     for window, mark in zip(windows, (0.1, 0.2, 0.3), strict=True):
@@ -80,17 +79,10 @@ def test_a_token_is_labelled_by_the_window_with_more_context_around_it(tmp_path:
     (tokens,) = short.scored_tokens([text], windows)
     told = [round(float(token.score_C[0]), 1) for token in tokens]
     assert told == [0.1] * 8 + [0.2] * 6 + [0.3] * 6
-    assert [token.text for token in tokens] == list("abcdefghijklmnopqrst")
+    assert [token.text for token in tokens] == [*letters]
 
 
 @given(st.lists(st.sampled_from(["O", *TAGS[1:]]), max_size=12))
-def test_extents_equal_those_of_seqeval(tags: list[str]) -> None:
+def test_extents_equal_those_of_seqeval_also_for_invalid_sequences(tags: list[str]) -> None:
     found = set(get_entities(tags)) if any(tag != "O" for tag in tags) else set()
     assert {(one.type, one.first, one.last) for one in extents(tags)} == found
-
-
-def test_invalid_tag_sequences_have_the_expected_extents() -> None:
-    assert extents(["I-a", "I-b", "O", "I-b", "B-b"]) == [
-        *(Extent("a", 0, 0), Extent("b", 1, 1)),
-        *(Extent("b", 3, 3), Extent("b", 4, 4)),
-    ]

@@ -1,13 +1,11 @@
 """Claim: an ablation pairs its arms by seed, and calls one better only if the difference holds over seeds and texts."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from clozeline.lab import ablation
-from clozeline.lab.ablation import Ablation, ablate
 from clozeline.lab.experiment import Arm, Corpus, Result, Seconds
 from clozeline.params.editing import Config
 from clozeline.system.errors import TrainingError
@@ -16,83 +14,72 @@ DOCUMENTS = 40
 CORPUS = Corpus(Path("corpus"), "a hash")
 
 
-@dataclass
-class Trained:
-    """Experiments with made-up results: `effect` nats and `seconds` are added to those of arm B."""
-
-    effect: float
-    noise: float
-    seconds: float
-    order: list[tuple[str, int]]
-
-    def result(self, arm: str, seed: int) -> Result:
-        self.order.append((arm, seed))
-        of_text, of_seed = np.random.default_rng(0), np.random.default_rng([seed, ord(arm)])
-        is_second = arm == "B"
-        nats_D = 100 + of_text.normal(size=DOCUMENTS) + self.noise * of_seed.normal() + self.effect * is_second
-        wall = 20 + of_seed.normal() + self.seconds * is_second
-        return Result(
-            nats=tuple(nats_D.tolist()),
-            text_bytes=(50,) * DOCUMENTS,
-            num_documents=DOCUMENTS,
-            steps=5,
-            seconds=Seconds(wall, 2 * wall),
-        )
+def made(arm: str, seed: int, effect: float = 0.0, noise: float = 0.0, seconds: float = 0.0) -> Result:
+    """Return a made-up result: `effect` nats and `seconds` are added to those of arm B."""
+    of_text, of_seed = np.random.default_rng(0), np.random.default_rng([seed, ord(arm)])
+    is_second = arm == "B"
+    nats_D = 100 + of_text.normal(size=DOCUMENTS) + noise * of_seed.normal() + effect * is_second
+    wall = 20 + of_seed.normal() + seconds * is_second
+    sizes = (50,) * DOCUMENTS
+    return Result(
+        nats=tuple(nats_D.tolist()), text_bytes=sizes, num_documents=DOCUMENTS, steps=5, seconds=Seconds(wall, 2 * wall)
+    )
 
 
-def ablated(monkeypatch: pytest.MonkeyPatch, trained: Trained, num_seeds: int = 5) -> Ablation:
-    monkeypatch.setattr(ablation, "_result", lambda item: trained.result(item.arm, item.seed))
-    config = Config()
-    arms = [Arm(name, config, config.checked) for name in "AB"]
-    return ablate(arms, num_seeds, CORPUS, config.checked, Path("kept"))
+def ablated(num_seeds: int = 5, folder: Path = Path("kept"), **of_second: int) -> ablation.Ablation:
+    """Return the ablation of two arms, the second with other numbers of words."""
+    config, other = Config(), Config()
+    for name, value in of_second.items():
+        other.tokenize[name] = value
+    arms = [Arm("A", config, config.checked), Arm("B", other, other.checked)]
+    return ablation.ablate(arms, num_seeds, CORPUS, config.checked, folder)
 
 
 def test_an_effect_beyond_seeds_and_texts_names_the_better_arm(monkeypatch: pytest.MonkeyPatch) -> None:
-    trained = Trained(effect=-2.0, noise=0.2, seconds=5.0, order=[])
-    found = ablated(monkeypatch, trained)
+    turns: list[str] = []
+
+    def result(item: ablation._Item) -> Result:
+        turns.append(item.arm)
+        return made(item.arm, item.seed, effect=-2.0, noise=0.2, seconds=5.0)
+
+    monkeypatch.setattr(ablation, "_result", result)
+    found = ablated()
     first = Config().seed
-    assert found.better == "B"
-    assert found.seeds == tuple(range(first, first + 5))
+    assert (found.better, found.seeds) == ("B", tuple(range(first, first + 5)))
     effect = found.nats_per_byte
     assert effect.second - effect.first == pytest.approx(effect.over_seeds.difference)
     assert effect.over_seeds.difference == pytest.approx(found.over_documents.difference) == pytest.approx(-0.04, 0.2)
     assert found.wall_seconds.over_seeds.difference == pytest.approx(5, abs=2)
     assert found.cpu_seconds.over_seeds.difference == pytest.approx(10, abs=4)
-    turns = [arm for arm, _ in trained.order]
     assert turns == list("ABBAABBAAB"), "a drift of the machine favours neither arm"
 
 
 def test_an_effect_that_the_seeds_drown_names_no_arm_though_all_texts_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = ablated(monkeypatch, Trained(effect=0.5, noise=2.0, seconds=0.0, order=[]))
+    monkeypatch.setattr(ablation, "_result", lambda item: made(item.arm, item.seed, effect=0.5, noise=2.0))
+    found = ablated()
     assert found.over_documents.p_value < 0.01
     assert found.better is None
 
 
 def test_a_failed_training_names_its_arm_and_its_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fail(self: object, callbacks: object = ()) -> Result:
+    def fail(*_: object) -> Result:
         raise TrainingError("the loss is not finite", given="nan", expected="a number", do="lower the rate")
 
     monkeypatch.setattr(ablation.Experiment, "run", fail)
-    config = Config()
-    arms = [Arm(name, config, config.checked) for name in ("one", "other")]
-    with pytest.raises(TrainingError, match=f"`one` from seed {config.seed}: the loss is not finite"):
-        ablate(arms, 2, CORPUS, config.checked, tmp_path)
+    with pytest.raises(TrainingError, match=f"`A` from seed {Config().seed}: the loss is not finite"):
+        ablated(2, tmp_path)
 
 
-def test_arms_with_another_vocabulary_get_tokens_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_arms_with_another_vocabulary_get_tokens_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     read: dict[str, str] = {}
 
     def result(item: ablation._Item) -> Result:
         read[item.arm] = item.experiment.corpus.digest
-        return Trained(0, 0, 0, []).result("A", item.seed)
-
-    def own_tokens(corpus: Corpus, config: Config, kept: Path) -> Corpus:
-        return Corpus(kept / "tokens", f"{config.tokenize.vocab_size} words")
+        return made("A", item.seed)
 
     monkeypatch.setattr(ablation, "_result", result)
-    monkeypatch.setattr(ablation, "tokenized", own_tokens)
-    config, other = Config(), Config()
-    other.tokenize.vocab_size = 500
-    arms = [Arm("A", config, config.checked), Arm("B", other, other.checked)]
-    ablate(arms, 2, CORPUS, config.checked, tmp_path)
-    assert read == {"A": "a hash", "B": "500 words"}
+    monkeypatch.setattr(
+        ablation, "tokenized", lambda corpus, config, kept: Corpus(kept, f"{config.tokenize.vocab_size}")
+    )
+    ablated(2, vocab_size=500)
+    assert read == {"A": "a hash", "B": "500"}

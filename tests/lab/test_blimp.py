@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from clozeline.cli.evaluate import source_of
-from clozeline.lab.blimp import BlimpFigures, MinimalPair, Verdicts, read_pairs, sentences
+from clozeline.lab import blimp
+from clozeline.lab.blimp import BlimpFigures, MinimalPair, Verdicts, read_pairs
 from clozeline.lab.contest import ContestAsking, ContestQuestions, judge_models
 from clozeline.language import models
 from clozeline.language.models import LanguageModel
@@ -21,34 +22,31 @@ def record(good: str, bad: str, paradigm: str = "p", phenomenon: str = "agreemen
     return {"sentence_good": good, "sentence_bad": bad, **named, "pairID": "7"}
 
 
-def write(path: Path, *records: dict[str, str]) -> None:
-    content = "".join(json.dumps(each) + "\n" for each in records).encode()
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+def lines(*records: dict[str, str]) -> str:
+    return "".join(json.dumps(each) + "\n" for each in records)
 
 
 def test_pairs_are_read_from_every_file_of_a_folder_compressed_or_not(tmp_path: Path) -> None:
-    write(tmp_path / "a.jsonl", record("w5 w6", "w6 w6"), record("w7", "w8"))
-    write(tmp_path / "b.jsonl.gz", record("w9", "w5", "q", "islands"))
+    (tmp_path / "a.jsonl").write_text(lines(record("w5 w6", "w6 w6"), record("w7", "w8")))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines(record("w9", "w5", "q", "islands")).encode()))
     (tmp_path / "README.md").write_text("no pairs")
     pairs = read_pairs(tmp_path)
     assert [pair.sentence_good for pair in pairs] == ["w5 w6", "w7", "w9"]
     assert pairs[2] == MinimalPair(**record("w9", "w5", "q", "islands"))
-    assert list(sentences(pairs)) == ["w5 w6", "w6 w6", "w7", "w8", "w9", "w5"]
+    assert list(blimp.sentences(pairs)) == ["w5 w6", "w6 w6", "w7", "w8", "w9", "w5"]
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("line", "told"),
     [
         *((line, r"a\.jsonl, line 2: not a minimal pair") for line in ("{", '{"sentence_good": "a"}', "[]", "7")),
         (json.dumps(record("a", "b") | {"sentence_bad": 1}), "line 2: not a minimal pair"),
         (None, "no file matches"),
     ],
 )
-def test_a_line_without_a_pair_or_a_folder_without_any_is_named(lines: str | None, told: str, tmp_path: Path) -> None:
-    if lines:
-        write(tmp_path / "a.jsonl", record("a", "b"))
-        with (tmp_path / "a.jsonl").open("a") as file:
-            file.write(lines + "\n")
+def test_a_line_without_a_pair_or_a_folder_without_any_is_named(line: str | None, told: str, tmp_path: Path) -> None:
+    if line:
+        (tmp_path / "a.jsonl").write_text(f"{lines(record('a', 'b'))}{line}\n")
     with pytest.raises(DataError, match=told):
         read_pairs(tmp_path)
     with pytest.raises(DataError, match="there are no minimal pairs"):
@@ -56,43 +54,32 @@ def test_a_line_without_a_pair_or_a_folder_without_any_is_named(lines: str | Non
 
 
 def test_accuracy_is_per_phenomenon_and_its_mean_is_over_paradigms() -> None:
-    pairs = [
-        MinimalPair(**record("g", "b", paradigm, name))
-        for paradigm, name in [("p", "x"), ("p", "x"), ("q", "x"), ("r", "y")]
-    ]
+    pairs = [MinimalPair(**record("g", "b", paradigm, name)) for paradigm, name in ("px", "px", "qx", "ry")]
     verdicts = Verdicts(np.array([True, False, True, False]), np.array([False, False, False, True]))
     figures = BlimpFigures.of(pairs, verdicts)
-    assert [(found.name, found.accuracy, found.num_pairs) for found in figures.phenomena] == [
-        ("x", pytest.approx(2 / 3), 3),
-        ("y", 0.0, 1),
-    ]
+    found = [(it.name, it.accuracy, it.num_pairs) for it in figures.phenomena]
+    assert found == [("x", pytest.approx(2 / 3), 3), ("y", 0.0, 1)]
     assert figures.accuracy == pytest.approx((0.5 + 1.0 + 0.0) / 3)
-    assert figures.overall.accuracy == 0.5
-    assert figures.overall.num_ties == 1
+    assert (figures.overall.accuracy, figures.overall.num_ties) == (0.5, 1)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("name", ["model", "causal_model"])
 def test_the_likelier_sentence_is_chosen_and_a_tie_counts_as_wrong(
-    model: LanguageModel, causal_model: LanguageModel, is_causal: bool, tiny_tokenizer: Path, tmp_path: Path
+    name: str, request: pytest.FixtureRequest, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
-    asked = causal_model if is_causal else model
+    asked: LanguageModel = request.getfixturevalue(name)
     with torch.no_grad():
         asked.head.output.bias[5] += 3.0
-    folder = tmp_path / "model"
-    folder.mkdir()
+    (folder := tmp_path / "model").mkdir()
     models.save(asked, tiny_tokenizer, folder)
-    write(
-        tmp_path / "pairs.jsonl",
-        *(record(f"w8 w5 w{other}", f"w8 w{other} w{other}", "known") for other in range(6, 16)),
-        *(record(f"w8 w{other}", "w8 w5", "missed", "islands") for other in range(20, 30)),
-        record("w8 w9", "w8 w9", "same", "islands"),
-    )
+    known = [record(f"w8 w5 w{other}", f"w8 w{other} w{other}", "known") for other in range(6, 16)]
+    missed = [record(f"w8 w{other}", "w8 w5", "missed", "islands") for other in range(20, 30)]
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(lines(*known, *missed, record("w8 w9", "w8 w9", "same", "islands")))
     how = ContestAsking(estimator="folds", seed=1, num_folds=3, max_length=32, batch_tokens=256)
-    questions = ContestQuestions(
-        None, source_of(None), tmp_path / "pairs.jsonl", how, is_length_given=True, num_samples=100
-    )
-    judged = judge_models([str(folder)], questions, None)
-    assert judged.models[0].text is None
-    by_name = {found.name: found for found in judged.models[0].blimp.paradigms}
+    questions = ContestQuestions(None, source_of(None), pairs, how, is_length_given=True, num_samples=100)
+    (judged,) = judge_models([str(folder)], questions, None).models
+    assert judged.text is None
+    by_name = {found.name: found for found in judged.blimp.paradigms}
     assert {name: found.accuracy for name, found in by_name.items()} == {"known": 1.0, "missed": 0.0, "same": 0.0}
     assert by_name["same"].num_ties == 1

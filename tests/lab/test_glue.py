@@ -36,23 +36,17 @@ def test_tasks_are_trained_once_and_missing_ones_are_named(
     write_official(tmp_path / "glue", [glue_tasks()["mnli"], glue_tasks()["stsb"]])
     asked = ("glue", "-m", small_encoder, *SMALL)
     found = json.loads(glue(*asked, "--json"))
-    assert [task["task"] for task in found["tasks"]] == ["stsb", "mnli"]
-    assert set(found["tasks"][0]["metrics"]) == {"pearson", "spearman"}
-    assert set(found["tasks"][1]["metrics"]) == {"dev_matched accuracy", "dev_mismatched accuracy"}
-    assert [task["num_dev"] for task in found["tasks"]] == [12, 24]
+    metrics = {"stsb": {"pearson", "spearman"}, "mnli": {"dev_matched accuracy", "dev_mismatched accuracy"}}
+    assert {task["task"]: set(task["metrics"]) for task in found["tasks"]} == metrics
+    assert [(task["task"], task["num_dev"]) for task in found["tasks"]] == [("stsb", 12), ("mnli", 24)]
     assert found["missing"] == ["cola", "sst2", "mrpc", "qqp", "qnli", "rte"]
     assert found["average"] is None
     (written,) = (tmp_path / "work/glue").glob("*/glue.json")
     assert json.loads(written.read_text()) == found
     assert not list((tmp_path / "work/glue/training").rglob("*.pt")), "checkpoints of finished trainings"
-
-    def never(*_: object) -> None:
-        raise AssertionError("trained again")
-
-    monkeypatch.setattr(running, "train_each", never)
-    told = glue(*asked)
-    assert "No GLUE average: CoLA, SST-2, MRPC, QQP, QNLI, RTE missing." in told
-    with pytest.raises(AssertionError, match="trained again"):
+    monkeypatch.setattr(running, "train_each", lambda *_: pytest.fail("trained again"))
+    assert "No GLUE average: CoLA, SST-2, MRPC, QQP, QNLI, RTE missing." in glue(*asked)
+    with pytest.raises(pytest.fail.Exception, match="trained again"):
         glue(*asked, "--tasks", "stsb", "--seeds", "2")
 
 
@@ -76,24 +70,28 @@ def test_faults_are_told_before_any_training(
         glue(*arguments.replace("MODEL", str(small_encoder)).split())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "rate"),
+    [
+        ("-m MODEL", 5e-5),
+        ("", 2e-3),
+        ("-m MODEL --set optimizer.learning_rate=0.1", 0.1),
+        ("-m MODEL --set optimizer.weight_decay=0.0", 5e-5),
+    ],
+)
 def test_another_model_than_ours_gets_the_rate_of_published_ones(
-    small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: str, rate: float, small_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rates = []
-
     def stop(_task: object, params: object, *_: object) -> None:
-        rates.append(params.optimizer.learning_rate)  # type: ignore[attr-defined]
-        raise InterruptedError
+        raise InterruptedError(params.optimizer.learning_rate)  # type: ignore[attr-defined]
 
     monkeypatch.setattr(running, "trained", stop)
-    write_official(tmp_path / "glue", chosen("rte"))
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models/encoder").symlink_to(small_encoder)
-    other = ("-m", small_encoder, "--set", "optimizer.weight_decay=0.0")
-    for arguments in (("-m", small_encoder), (), ("-m", small_encoder, "--set", "optimizer.learning_rate=0.1"), other):
-        with pytest.raises(InterruptedError):
-            glue("glue", *arguments)
-    assert rates == [5e-5, 2e-3, 0.1, 5e-5]
+    write_official(Path("glue"), chosen("rte"))
+    Path("models").mkdir()
+    Path("models/encoder").symlink_to(small_encoder)
+    with pytest.raises(InterruptedError) as stopped:
+        glue("glue", *arguments.replace("MODEL", str(small_encoder)).split())
+    assert stopped.value.args == (rate,)
 
 
 BERT_LARGE = {
@@ -125,23 +123,20 @@ def measured(name: str, *scores: float) -> TaskFigures:
     )
 
 
-def trained(parts: list[str], right: list[float], answers: list[float]) -> Trained:
-    return Trained(parts=parts, right=right, answers=answers, num_train=50)
-
-
 ROW = [measured(name, *scores) for name, scores in BERT_LARGE.items()]
 
 
 def test_the_average_with_wnli_is_that_of_the_leaderboard() -> None:
     found = summary("bert", [1, 2], None, ROW)
-    assert found.average is not None
+    average = found.average
+    assert average is not None
     assert found.average_with_wnli is not None
     assert found.average_with_wnli.score == pytest.approx(80.5, abs=0.05)
-    assert "wnli" not in found.average.tasks
-    assert found.average.score == pytest.approx(sum(it.score for it in ROW[:-1]) / 8)
-    assert found.average.over_rows.high - found.average.score == pytest.approx(3 / np.sqrt(8))
-    assert found.average.over_seeds is not None
-    assert found.average.over_seeds.high - found.average.score == pytest.approx(12.706, abs=0.001), "t of 1, s = √2"
+    assert "wnli" not in average.tasks
+    assert average.score == pytest.approx(sum(it.score for it in ROW[:-1]) / 8)
+    assert average.over_rows.high - average.score == pytest.approx(3 / np.sqrt(8))
+    assert average.over_seeds is not None
+    assert average.over_seeds.high - average.score == pytest.approx(12.706, abs=0.001), "t of 1, s = √2"
 
 
 @pytest.mark.parametrize(("tasks", "limit", "missing"), [(ROW[1:], None, ("cola",)), (ROW, 100, ())])
@@ -156,26 +151,19 @@ def test_a_part_of_the_tasks_or_rows_has_no_average(
     assert summary("bert", [1, 2], None, ROW[-1:]).mean_of_measured is None, "WNLI alone is in no mean"
 
 
-def test_two_metrics_and_two_parts_count_with_their_mean() -> None:
-    answers = [[0, 1, 0, 0, 1, 1.0], [1, 1, 1, 0, 1, 1.0]]
+def figures(task: str, parts: list[str], right: list[float], *of_seeds: list[float]) -> TaskFigures:
+    answered = [Trained(parts=parts, right=right, answers=answers, num_train=50) for answers in of_seeds]
+    return figures_of(glue_tasks()[task], answered)
 
-    def answered(parts: list[str]) -> list[Trained]:
-        return [trained(parts, [0, 1, 1, 0, 1, 1.0], of_seed) for of_seed in answers]
 
-    mrpc = figures_of(glue_tasks()["mrpc"], answered(["dev"] * 6))
+def test_two_metrics_and_two_parts_count_with_their_mean_and_constant_answers_do_not_correlate() -> None:
+    given = ([0, 1, 1, 0, 1, 1.0], [0, 1, 0, 0, 1, 1.0], [1, 1, 1, 0, 1, 1.0])
+    mrpc = figures("mrpc", ["dev"] * 6, *given)
     assert (mrpc.num_train, mrpc.num_dev) == (50, 6)
     assert mrpc.metrics == pytest.approx({"f1": (6 / 7 + 8 / 9) / 2, "accuracy": 5 / 6})
     assert mrpc.score == pytest.approx(sum(mrpc.metrics.values()) / 2)
     assert mrpc.over_rows.low < mrpc.score <= mrpc.over_rows.high
-    mnli = figures_of(glue_tasks()["mnli"], answered(["dev_matched"] * 2 + ["dev_mismatched"] * 4))
+    mnli = figures("mnli", ["dev_matched"] * 2 + ["dev_mismatched"] * 4, *given)
     assert mnli.metrics == pytest.approx({"dev_matched accuracy": 3 / 4, "dev_mismatched accuracy": 7 / 8})
     assert mnli.score_of_seeds == pytest.approx(((1 + 3 / 4) / 2, (1 / 2 + 1) / 2))
-
-
-def test_a_correlation_of_constant_answers_counts_as_0() -> None:
-    constant = trained(["dev"] * 4, [0, 1, 2, 3.0], [1.0] * 4)
-    assert figures_of(glue_tasks()["stsb"], [constant]).score == 0
-
-
-def test_tasks_are_chosen_by_either_name() -> None:
-    assert [task.name for task in chosen("RTE,SST-2,stsb")] == ["sst2", "stsb", "rte"]
+    assert figures("stsb", ["dev"] * 4, [0, 1, 2, 3.0], [1.0] * 4).score == 0

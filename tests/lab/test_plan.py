@@ -4,24 +4,26 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.lab.plan import NumberRange, read_plan, value_in, with_values
+from clozeline.lab.plan import NumberRange, SweepPlan, read_plan, value_in, with_values
+from clozeline.params.editing import Config
 from clozeline.system.errors import ParamsError
 
-HEAD = "metric: nats_per_byte\ntrials: 3\n"
-TASK = "metric: validation_score\ntrials: 3\n"
+THREADS = "pretrain: {num_threads: 1}"
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    (tmp_path / "params.yaml").write_text("pretrain: {num_threads: 1}\n", encoding="utf-8")
-    return tmp_path
+def read(folder: Path, plan: str, params: str = THREADS) -> tuple[SweepPlan, Config]:
+    (folder / "params.yaml").write_text(params, encoding="utf-8")
+    (folder / "sweep.yaml").write_text(plan, encoding="utf-8")
+    return read_plan(folder / "sweep.yaml", folder)
 
 
-def test_a_plan_is_read_with_the_params_that_it_changes(root: Path) -> None:
-    file = root / "sweep.yaml"
+def plan_of(space: str, metric: str = "nats_per_byte") -> str:
+    return f"metric: {metric}\ntrials: 3\nspace: {{{space}}}"
+
+
+def test_a_plan_is_read_with_the_params_that_it_changes(tmp_path: Path) -> None:
     ranges = "pretrain.masking.mask_rate: {low: 0.1, high: 0.5}, pretrain.steps: {low: 10, high: 90, step: 10}"
-    file.write_text(f"{HEAD}space: {{{ranges}, pretrain.schedule.decay: [linear, cosine]}}", encoding="utf-8")
-    plan, config = read_plan(file, root)
+    plan, config = read(tmp_path, plan_of(f"{ranges}, pretrain.schedule.decay: [linear, cosine]"))
     assert (plan.stage, plan.direction, plan.task, plan.pruning) == ("pretrain", "minimize", None, True)
     assert list(map(type, plan.space.values())) == [NumberRange, NumberRange, tuple]
     changed = with_values(config, {"pretrain.masking.mask_rate": 0.4, "pretrain.steps": 30})
@@ -29,47 +31,48 @@ def test_a_plan_is_read_with_the_params_that_it_changes(root: Path) -> None:
     assert (changed.pretrain.steps, changed.pretrain.tokens, config.pretrain.masking.mask_rate) == (30, None, 0.3)
 
 
-def test_a_plan_of_a_task_knows_its_task(root: Path) -> None:
-    (root / "sweep.yaml").write_text(f"{TASK}space: {{finetune.library.epochs: [1, 2]}}", encoding="utf-8")
-    plan, config = read_plan(root / "sweep.yaml", root)
+def test_a_plan_of_a_task_knows_its_task(tmp_path: Path) -> None:
+    plan, config = read(tmp_path, plan_of("finetune.library.epochs: [1, 2]", "validation_score"))
     assert (plan.stage, plan.direction, plan.task) == ("finetune", "maximize", "library")
     assert value_in(config.checked, "finetune.library.epochs") == config.checked.finetune["library"].epochs
 
 
+STEPS, EPOCHS = "pretrain.steps: [1, 2]", "finetune.{}.epochs: [1, 2]"
+
+
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("plan", "told"),
     [
-        (f"{HEAD}space: {{}}", "`space`"),
-        (f"{HEAD}space: {{pretrain.stepz: [1, 2]}}", "unknown key `pretrain.stepz`"),
-        (f"{HEAD}space: {{pretrain.masking.mask_rate: {{low: 0.1, high: 1.5}}}}", "mask_rate: 1.5"),
-        (f"{HEAD}space: {{pretrain.schedule.decay: [linear, cosy]}}", "cosy"),
-        (f"{HEAD}space: {{pretrain.steps: {{low: 9, high: 2}}}}", "`low` below `high`"),
-        (f"{HEAD}space: {{pretrain.steps: {{low: 0, high: 2, log: true}}}}", "above 0"),
-        (f"{HEAD}space: {{pretrain.steps: [5]}}", "two values"),
-        (f"{HEAD}space: {{pretrain.steps: {{low: 1, hi: 2}}}}", "`space.pretrain.steps.hi`"),
-        (f"{HEAD}space: {{tokenize.vocab_size: [100, 200]}}", "tokenize.vocab_size"),
-        (f"{HEAD}space: {{seed: [1, 2]}}", "seed"),
-        (f"{HEAD}spaze: {{}}", "`spaze`"),
-        ("trials: 3\nspace: {pretrain.steps: [1, 2]}", "`metric`"),
-        ("metric: nats_per_byte\ntrials: 0\nspace: {pretrain.steps: [1, 2]}", "`trials`"),
-        ("metric: accuracy\ntrials: 3\nspace: {pretrain.steps: [1, 2]}", "validation_score"),
-        (f"{TASK}space: {{pretrain.steps: [1, 2]}}", "do not change the figure"),
-        (f"{TASK}space: {{finetune.nothing.epochs: [1, 2]}}", "docsearch, library"),
-        (f"{TASK}space: {{finetune.library.epochs: [1, 2], finetune.docsearch.epochs: [1, 2]}}", "one task"),
+        (plan_of(""), "`space`"),
+        (plan_of("pretrain.stepz: [1, 2]"), "unknown key `pretrain.stepz`"),
+        (plan_of("pretrain.masking.mask_rate: {low: 0.1, high: 1.5}"), "mask_rate: 1.5"),
+        (plan_of("pretrain.schedule.decay: [linear, cosy]"), "cosy"),
+        (plan_of("pretrain.steps: {low: 9, high: 2}"), "`low` below `high`"),
+        (plan_of("pretrain.steps: {low: 0, high: 2, log: true}"), "above 0"),
+        (plan_of("pretrain.steps: [5]"), "two values"),
+        (plan_of("pretrain.steps: {low: 1, hi: 2}"), "`space.pretrain.steps.hi`"),
+        (plan_of("tokenize.vocab_size: [100, 200]"), "tokenize.vocab_size"),
+        (plan_of("seed: [1, 2]"), "seed"),
+        ("metric: nats_per_byte\ntrials: 3\nspaze: {}", "`spaze`"),
+        (f"trials: 3\nspace: {{{STEPS}}}", "`metric`"),
+        (f"metric: nats_per_byte\ntrials: 0\nspace: {{{STEPS}}}", "`trials`"),
+        (plan_of(STEPS, "accuracy"), "validation_score"),
+        (plan_of(STEPS, "validation_score"), "do not change the figure"),
+        (plan_of(EPOCHS.format("nothing"), "validation_score"), "docsearch, library"),
+        (plan_of(f"{EPOCHS.format('library')}, {EPOCHS.format('docsearch')}", "validation_score"), "one task"),
         ("[", "not YAML"),
         ("[1]", "keys: metric"),
     ],
 )
-def test_a_plan_that_cannot_work_is_refused(root: Path, content: str, told: str) -> None:
-    (root / "sweep.yaml").write_text(content, encoding="utf-8")
+def test_a_plan_that_cannot_work_is_refused(tmp_path: Path, plan: str, told: str) -> None:
     with pytest.raises(ParamsError) as error:
-        read_plan(root / "sweep.yaml", root)
+        read(tmp_path, plan)
     assert told in str(error.value)
 
 
-@pytest.mark.parametrize("params", ["pretrain: {start: champion}", "pretrain: {validation: {every_steps: null}}"])
-def test_params_that_a_sweep_cannot_start_from_are_refused(root: Path, params: str) -> None:
-    (root / "params.yaml").write_text(params, encoding="utf-8")
-    (root / "sweep.yaml").write_text(f"{HEAD}space: {{pretrain.steps: [1, 2]}}", encoding="utf-8")
-    with pytest.raises(ParamsError, match=r"live model|no validation passes"):
-        read_plan(root / "sweep.yaml", root)
+@pytest.mark.parametrize(
+    ("params", "told"), [("start: champion", "live model"), ("validation: {every_steps: null}", "no validation passes")]
+)
+def test_params_that_a_sweep_cannot_start_from_are_refused(tmp_path: Path, params: str, told: str) -> None:
+    with pytest.raises(ParamsError, match=told):
+        read(tmp_path, plan_of(STEPS), f"pretrain: {{{params}}}")

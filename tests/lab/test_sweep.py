@@ -54,9 +54,12 @@ class MadeSweep(Sweep):
         rate = values[KEY]  # type: ignore[index]
         return Made(self.kept / f"{rate}", rate, self.forgotten)
 
+    def changed(self, **changes: object) -> "MadeSweep":
+        return replace(self, plan=self.plan.model_copy(update=changes))
+
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeSweep:
     """Proposals from a list in the place of Optuna's; a trial is hopeless if it is worse than every other."""
     noted = Trials.report
 
@@ -66,15 +69,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Trials, "_proposed", lambda trials, number, space: {KEY: RATES[number]})
     monkeypatch.setattr(Trials, "report", report)
-
-
-@pytest.fixture
-def sweep(tmp_path: Path, drawn: None) -> MadeSweep:
-    plan = SweepPlan.model_validate(
-        {"metric": "nats_per_byte", "trials": 5, "space": {KEY: {"low": 0.1, "high": 0.95}}}
-    )
-    corpus = Corpus(tmp_path, "a hash")
-    return MadeSweep(plan, Config(), corpus, tmp_path / "kept")
+    plan = {"metric": "nats_per_byte", "trials": 5, "space": {KEY: {"low": 0.1, "high": 0.95}}}
+    return MadeSweep(SweepPlan.model_validate(plan), Config(), Corpus(tmp_path, "a hash"), tmp_path / "kept")
 
 
 @contextmanager
@@ -82,28 +78,32 @@ def unlogged(trial: TrialRecord) -> Iterator[Callable[[TrialRecord], None]]:
     yield lambda ended: None
 
 
+def winner_of(sweep: Sweep) -> int | None:
+    best = sweep.best_of(sweep.trials.read())
+    return best and best.number
+
+
 def test_trials_end_finished_pruned_or_failed_and_only_weights_of_the_first_and_the_best_stay(sweep: MadeSweep) -> None:
+    run_trials(sweep.changed(trials=2), unlogged)
     run_trials(sweep, unlogged)
     trials = sweep.trials.read()
     assert [trial.state for trial in trials] == ["finished", "finished", "failed", "pruned", "finished"]
     assert "not finite (nan)" in trials[2].reason
     assert trials[3].validations == pytest.approx({10: 0.25})
     assert trials[3].value is None
-    best = sweep.best_of(trials)
-    assert best is not None
-    assert best.number == 1, "the earliest of equal ones"
+    assert winner_of(sweep) == 1, "the earliest of equal ones"
     assert set(sweep.forgotten) == {0.2, 0.5}
+    whole = sweep.changed(pruning=False)
+    assert whole.folder != sweep.folder
+    run_trials(whole, unlogged)
+    assert [trial.state for trial in whole.trials.read()].count("finished") == 4
 
 
 def test_a_figure_of_0_counts_and_a_pruned_trial_does_not(sweep: MadeSweep) -> None:
-    trials = [
-        TrialRecord(number=number, values={}, state="finished", value=value) for number, value in enumerate([0.5, 0.0])
-    ]
-    trials.append(TrialRecord(number=2, values={}, state="pruned"))
-    found = sweep.best_of(trials)
-    assert found is not None
-    assert found.number == 1
-    assert sweep.best_of(trials[2:]) is None
+    trials = [TrialRecord(number, {}, "finished", value=value) for number, value in enumerate([0.5, 0.0])]
+    pruned = TrialRecord(2, {}, "pruned")
+    assert sweep.best_of([*trials, pruned]) is trials[1]
+    assert sweep.best_of([pruned]) is None
 
 
 @pytest.mark.parametrize("figure", [math.nan, math.inf])
@@ -115,24 +115,7 @@ def test_a_figure_that_is_not_finite_is_a_failure_and_the_sweep_goes_on(
     first, *others = sweep.trials.read()
     assert (first.state, first.value, first.reason) == ("failed", None, f"nats_per_byte is {figure}")
     assert [trial.state for trial in others] == ["finished"] * 4
-    best = sweep.best_of(sweep.trials.read())
-    assert best is not None
-    assert best.values == {KEY: 0.2}
-
-
-def test_without_pruning_every_trial_finishes(sweep: MadeSweep) -> None:
-    whole = MadeSweep(sweep.plan.model_copy(update={"pruning": False}), sweep.config, sweep.corpus, sweep.kept)
-    assert whole.folder != sweep.folder
-    run_trials(whole, unlogged)
-    assert [trial.state for trial in whole.trials.read()].count("finished") == 4
-
-
-def test_more_trials_add_to_those_that_there_are(sweep: MadeSweep) -> None:
-    fewer = MadeSweep(sweep.plan.model_copy(update={"trials": 2}), sweep.config, sweep.corpus, sweep.kept)
-    run_trials(fewer, unlogged)
-    assert fewer.folder == sweep.folder
-    run_trials(sweep, unlogged)
-    assert len(sweep.trials.read()) == 5
+    assert winner_of(sweep) == RATES.index(0.2)
 
 
 def test_test_data_are_used_once_for_each_winner_other_than_the_params_as_they_are(
@@ -142,12 +125,10 @@ def test_test_data_are_used_once_for_each_winner_other_than_the_params_as_they_a
 
     def tested(sweep: Sweep, best: TrialRecord, base: TrialRecord) -> FinalFigure:
         used.append(best.number)
-        return FinalFigure(
-            figure="f", data="d", value=1, other="params.yaml", other_value=2, low=-2, high=-1, p_value=0.1
-        )
+        return FinalFigure(figure="f", data="d", value=1, other="params.yaml", other_value=2, low=-2, high=-1)
 
     monkeypatch.setattr(winner, "_tested", tested)
-    first = MadeSweep(sweep.plan.model_copy(update={"trials": 1}), sweep.config, sweep.corpus, sweep.kept)
+    first = sweep.changed(trials=1)
     run_trials(first, unlogged)
     _, outcome = outcome_of(first)
     assert (outcome.winner, outcome.tested, outcome.num_uses, used) == (0, None, 0, [])
@@ -168,31 +149,28 @@ def test_a_failure_of_the_params_as_they_are_ends_the_sweep(sweep: MadeSweep, mo
 def test_the_winners_change_is_a_diff_of_params_yaml(tmp_path: Path) -> None:
     text = "pretrain:\n  masking: {unit: word, mask_rate: 0.2}  # words\n  steps: 9"
     (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
-    diff = diff_of(tmp_path, {KEY: 0.4, "pretrain.steps": 9})
-    assert diff.splitlines()[:2] == ["--- a/params.yaml", "+++ b/params.yaml"]
-    changed = [line for line in diff.splitlines()[3:] if line[0] in "+-"]
-    assert [line[0] for line in changed] == ["-", "+"]
-    assert "mask_rate: 0.4" in changed[1]
+    head, *changed = diff_of(tmp_path, {KEY: 0.4, "pretrain.steps": 9}).splitlines()
+    assert (head, changed[0]) == ("--- a/params.yaml", "+++ b/params.yaml")
+    removed, added = [line for line in changed[2:] if line[0] in "+-"]
+    assert removed.startswith("-")
+    assert "mask_rate: 0.4" in added
     assert diff_of(tmp_path, {KEY: 0.2}) == ""
 
 
 def test_a_winning_encoder_is_compared_with_the_params_as_they_are_on_text_that_no_trial_saw(
     config: Config, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = SweepPlan.model_validate(
-        {"metric": "best_validation_accuracy", "trials": 1, "space": {"pretrain.steps": [10, 40]}, "pruning": False}
-    )
+    plan = {"metric": "best_validation_accuracy", "trials": 1, "space": {"pretrain.steps": [10, 40]}, "pruning": False}
     config["pretrain"]["validation"]["every_steps"] = 20
-    sweep = Sweep(plan, config, corpus, tmp_path / "kept")
+    sweep = Sweep(SweepPlan.model_validate(plan), config, corpus, tmp_path / "kept")
     run_trials(sweep, unlogged)
     (base,) = sweep.trials.read()
     assert list(base.validations) == [20, 40]
     assert base.value == max(base.validations.values())
-    more = Sweep(plan.model_copy(update={"trials": 2}), config, corpus, tmp_path / "kept")
     monkeypatch.setattr(Trials, "_proposed", lambda trials, number, space: {"pretrain.steps": 80})
-    assert more.trials.run_next({}, lambda trial: replace(trial, state="finished", value=0.9)) is not None
-    _, outcome = outcome_of(sweep)
-    tested = outcome.tested
+    more = replace(sweep.trials, plan=sweep.plan.model_copy(update={"trials": 2}))
+    assert more.run_next({}, lambda trial: replace(trial, state="finished", value=0.9)) is not None
+    tested = outcome_of(sweep)[1].tested
     assert tested is not None
     assert tested.data == "40 holdout texts"
     assert tested.low <= tested.value - tested.other_value <= tested.high
@@ -222,7 +200,6 @@ def test_a_killed_trial_is_continued_by_the_next_sweep(
     sweep: MadeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(OUTBOX, raising=False)
-    address = f"sqlite:///{tmp_path / 'mlflow.db'}"
     with log_in(sweep, "first", 1)(TRIAL):
         train(range(1, 4))
     log = log_in(sweep, "second", 2)
@@ -234,13 +211,10 @@ def test_a_killed_trial_is_continued_by_the_next_sweep(
     sweep.outbox.end("second", "FINISHED")
     assert OUTBOX not in os.environ
 
-    client = delivered(sweep.outbox.folder, address)
+    client = delivered(sweep.outbox.folder, f"sqlite:///{tmp_path / 'mlflow.db'}")
     runs = runs_of(client)
-    assert {name: run.info.status for name, run in runs.items()} == {
-        "first": "KILLED",
-        "second": "FINISHED",
-        "trial 1": "FINISHED",
-    }
+    statuses = {name: run.info.status for name, run in runs.items()}
+    assert statuses == {"first": "KILLED", "second": "FINISHED", "trial 1": "FINISHED"}
     trial = runs["trial 1"]
     assert trial.data.tags["mlflow.parentRunId"] == runs["second"].info.run_id
     assert trial.data.params == {"pretrain.rate": "0.1"}

@@ -18,17 +18,12 @@ from clozeline.lab.trials import TrialRecord, Trials
 from tests.conftest import PROJECT
 
 RATE, DECAY, STEPS = "pretrain.optimizer.learning_rate", "pretrain.schedule.decay", "pretrain.steps"
-PLAN = SweepPlan.model_validate(
-    {
-        "metric": "nats_per_byte",
-        "trials": 30,
-        "space": {
-            RATE: {"low": 1e-4, "high": 1e-1, "log": True},
-            DECAY: ["linear", "cosine"],
-            STEPS: {"low": 8, "high": 64, "step": 8},
-        },
-    }
-)
+SPACE = {
+    RATE: {"low": 1e-4, "high": 1e-1, "log": True},
+    DECAY: ["linear", "cosine"],
+    STEPS: {"low": 8, "high": 64, "step": 8},
+}
+PLAN = SweepPlan.model_validate({"metric": "nats_per_byte", "trials": 30, "space": SPACE})
 FIRST = {RATE: 0.01, DECAY: "linear", STEPS: 8}
 KILLED = """
 import os, pickle, signal, sys
@@ -62,13 +57,10 @@ def of(folder: Path, num_trials: int, **fields: object) -> Trials:
     return Trials(folder, PLAN.model_copy(update={"trials": num_trials, **fields}))
 
 
-def figure_of(trial: TrialRecord) -> float:
-    """Return a figure that is best at a rate of 1e-3, whatever the steps are."""
-    return abs(float(trial.values[RATE] or 0) - 1e-3) + (0.01 if trial.values[DECAY] == "linear" else 0.0)
-
-
 def finish(trial: TrialRecord) -> TrialRecord:
-    return replace(trial, state="finished", value=figure_of(trial))
+    """End a trial with a figure that is best at a rate of 1e-3, whatever the steps are."""
+    figure = abs(float(trial.values[RATE] or 0) - 1e-3) + (0.01 if trial.values[DECAY] == "linear" else 0.0)
+    return replace(trial, state="finished", value=figure)
 
 
 def run_all(trials: Trials, run: Callable[[TrialRecord], TrialRecord] = finish) -> list[TrialRecord]:
@@ -81,14 +73,8 @@ def run_all(trials: Trials, run: Callable[[TrialRecord], TrialRecord] = finish) 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Trials:
     """A sweep of thirty trials."""
-    trials = of(tmp_path_factory.mktemp("whole"), 30)
-    run_all(trials)
+    run_all(trials := of(tmp_path_factory.mktemp("whole"), 30))
     return trials
-
-
-@pytest.fixture(scope="module")
-def thirty(whole: Trials) -> list[TrialRecord]:
-    return whole.read()
 
 
 def test_two_processes_run_different_trials_and_none_is_left_in_the_end(tmp_path: Path) -> None:
@@ -107,11 +93,10 @@ def test_two_processes_run_different_trials_and_none_is_left_in_the_end(tmp_path
 
 
 def test_the_trial_of_a_killed_process_goes_on_with_its_values_and_figures(tmp_path: Path) -> None:
-    told = tmp_path / "told.pickle"
     trials = of(tmp_path / "sweep", 2)
     assert trials.run_next(FIRST, finish) is not None
-    told.write_bytes(pickle.dumps((trials, FIRST)))
-    command = [sys.executable, "-c", KILLED, told]
+    (tmp_path / "told.pickle").write_bytes(pickle.dumps((trials, FIRST)))
+    command = [sys.executable, "-c", KILLED, tmp_path / "told.pickle"]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(PROJECT)}, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
     lost = trials.read()[1]
@@ -131,29 +116,22 @@ def test_the_trial_of_a_killed_process_goes_on_with_its_values_and_figures(tmp_p
 
 @pytest.mark.parametrize(
     "place",
-    [
-        "study.Study.add_trial",
-        "study.Study.ask",
-        "study._optimize.get_heartbeat_thread",
-        "trial.Trial.set_user_attr",
-        "storages.RDBStorage.set_trial_intermediate_value",
-        "",  # while it trains
-    ],
+    ["study.Study.add_trial", "study.Study.ask", "trial.Trial.set_user_attr", ""],
+    ids=lambda it: it or "training",
 )
 def test_a_kill_at_any_point_changes_no_proposal(
-    place: str, thirty: list[TrialRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, whole: Trials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trials = of(tmp_path, 4)
-    for _ in range(2):
-        trials.run_next(FIRST, finish)
+    trials = of(tmp_path, 3)
+    trials.run_next(FIRST, finish)
     with monkeypatch.context() as patched:
         if place:
             patched.setattr(f"optuna.{place}", kill)
         with pytest.raises(Killed):
             trials.run_next(FIRST, lambda trial: trials.report(trial, 10, 2.5) or kill())
-    found = run_all(of(tmp_path, 4))
-    assert [trial.values for trial in found] == [trial.values for trial in thirty[:4]]
-    assert [trial.state for trial in found] == ["finished"] * 4
+    found = run_all(of(tmp_path, 3))
+    assert [trial.values for trial in found] == [trial.values for trial in whole.read()[:3]]
+    assert [trial.state for trial in found] == ["finished"] * 3
 
 
 @pytest.mark.parametrize("reason", [SystemExit(143), KeyboardInterrupt(), RuntimeError()])
@@ -181,8 +159,8 @@ def test_a_process_that_stood_still_leaves_its_trial_to_the_one_that_took_it_up(
         first.report(trial, 10, 2.5)
         return finish(trial)
 
-    monkeypatch.setattr("optuna.storages._heartbeat.HeartbeatThread.start", lambda thread: None)
-    monkeypatch.setattr("optuna.storages._heartbeat.HeartbeatThread.join", lambda thread: None)
+    for name in ("start", "join"):
+        monkeypatch.setattr(f"optuna.storages._heartbeat.HeartbeatThread.{name}", lambda thread: None)
     ended = first.run_next(FIRST, stand_still)
     assert ended is not None
     assert (ended.state, ended.value) == ("finished", 1.5)
@@ -193,7 +171,8 @@ def test_failures_of_values_are_not_repeated(tmp_path: Path) -> None:
     assert [(trial.state, trial.reason) for trial in found] == [("failed", "the loss is not finite")] * 2
 
 
-def test_proposals_lie_in_the_space(thirty: list[TrialRecord]) -> None:
+def test_proposals_lie_in_the_space_and_later_ones_are_better_and_what_mattered_is_told(whole: Trials) -> None:
+    thirty = whole.read()
     assert thirty[0].values == FIRST
     for trial in thirty:
         rate = trial.values[RATE]
@@ -201,40 +180,33 @@ def test_proposals_lie_in_the_space(thirty: list[TrialRecord]) -> None:
         assert 1e-4 <= rate == float(f"{rate:.3g}") <= 1e-1
         assert trial.values[DECAY] in ("linear", "cosine")
         assert trial.values[STEPS] in range(8, 65, 8)
-
-
-def test_later_proposals_are_better_and_what_mattered_is_told(whole: Trials, tmp_path: Path) -> None:
-    thirty = whole.read()
     first, last = (sum(trial.value or 0 for trial in some) for some in (thirty[:10], thirty[-10:]))
     assert last < first / 2
     shares = whole.importances()
     assert sum(shares.values()) == pytest.approx(1)
     assert max(shares, key=lambda key: shares[key]) == RATE
-    few = of(tmp_path, 3)
-    run_all(few)
-    assert few.importances() == {}
 
 
-def test_a_first_trial_outside_the_space_changes_no_proposal(thirty: list[TrialRecord], tmp_path: Path) -> None:
+def test_a_first_trial_outside_the_space_changes_no_proposal(whole: Trials, tmp_path: Path) -> None:
     trials = of(tmp_path, 2)
     for _ in range(2):
         trials.run_next({**FIRST, RATE: 5.0}, finish)
     outside, second = trials.read()
     assert outside.values[RATE] == 5.0
-    assert second.values == thirty[1].values
+    assert second.values == whole.read()[1].values
+    assert trials.importances() == {}, "too few"
 
 
-@pytest.mark.parametrize(("pruning", "is_pruned"), [(True, True), (False, False)])
-def test_a_trial_worse_than_half_of_the_others_is_hopeless(tmp_path: Path, pruning: bool, is_pruned: bool) -> None:
+@pytest.mark.parametrize("pruning", [True, False])
+def test_a_trial_worse_than_half_of_the_others_is_hopeless(tmp_path: Path, pruning: bool) -> None:
     trials = of(tmp_path, 6, pruning=pruning)
     verdicts = []
 
     def run(trial: TrialRecord) -> TrialRecord:
-        is_last = trial.number == 5
-        verdicts.append(trials.report(trial, 10, 2.5 if is_last else trial.number))
-        verdicts.append(trials.report(trial, 20, 1.5 if is_last else trial.number))
+        for step, figure_of_last in ((10, 2.5), (20, 1.5)):
+            figure = figure_of_last if trial.number == 5 else trial.number
+            verdicts.append(trials.report(trial, step, figure))
         return finish(trial)
 
     run_all(trials, run)
-    assert verdicts[:10] == [False] * 10
-    assert verdicts[10:] == [is_pruned, False]
+    assert verdicts == [False] * 10 + [pruning, False]

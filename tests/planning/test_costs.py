@@ -24,18 +24,9 @@ from clozeline.params.pretraining import PretrainParams
 from clozeline.params.reading import read_params
 from clozeline.planning import costs
 from clozeline.planning.advice import Situation, advise
-from clozeline.planning.costs import (
-    Compute,
-    ParameterCount,
-    StepMemory,
-    TrainingPlan,
-    device_bytes,
-    optimizer_numbers,
-    target_share,
-    warn_of_memory,
-)
+from clozeline.planning.costs import Compute, ParameterCount, StepMemory, TrainingPlan, target_share
 from clozeline.planning.timing import measure
-from clozeline.pretraining import job as pretraining
+from clozeline.pretraining.job import Pretraining
 from clozeline.training.optimizers import OPTIMIZERS, build_optimizer
 from tests.make.params import is_knob_of, named_in
 from tests.planning.conftest import FP32, IDS, VOCAB_SIZE, of_family
@@ -59,10 +50,8 @@ def test_an_outline_allocates_no_memory_and_has_the_parameter_count_of_the_model
 def test_int8_counts_one_byte_per_matrix_weight_and_fp32_for_the_rest(params: PretrainParams) -> None:
     model = models.build(of_family(params, "bert"), "mlm", IDS, seed=0)
     count = ParameterCount.of(model)
-    expected = sum(
-        weight.numel() + 4 * len(weight) if weight.ndim == 2 else 4 * weight.numel() for weight in model.parameters()
-    )
-    assert count.int8_bytes == expected < count.fp16_bytes < count.fp32_bytes
+    sizes = [it.numel() + 4 * len(it) if it.ndim == 2 else 4 * it.numel() for it in model.parameters()]
+    assert count.int8_bytes == sum(sizes) < count.fp16_bytes < count.fp32_bytes
 
 
 @pytest.mark.parametrize("length", [32, 300])
@@ -78,37 +67,27 @@ def test_the_flop_formula_equals_the_counter_of_torch(params: PretrainParams, fa
             model.says(quarter.of(model.encoder(ids_BL, torch.ones_like(ids_BL)).last_hidden_state))
         else:
             model(ids_BL, torch.ones_like(ids_BL), positions=quarter)
-    compute = Compute.of(model, length=length, target_share=0.25)
-    counted = counter.get_total_flops() - of_a_batch(model)
-    assert compute.forward * 4 * length == pytest.approx(counted, rel=0.01)
-
-
-def of_a_batch(model: Any) -> int:
-    """Return the operations per batch: DeBERTa projects relative positions once for all rows, to keys and queries."""
-    config = model.config
-    num_positions = 2 * getattr(config, "position_buckets", 0)
-    return config.num_hidden_layers * 2 * num_positions * 2 * config.hidden_size**2
+    # DeBERTa projects relative positions once for all rows of a batch, to keys and queries.
+    num_positions = 2 * getattr(model.config, "position_buckets", 0)
+    of_a_batch = model.config.num_hidden_layers * 2 * num_positions * 2 * model.config.hidden_size**2
+    forward = Compute.of(model, length=length, target_share=0.25).forward
+    assert forward * 4 * length == pytest.approx(counter.get_total_flops() - of_a_batch, rel=0.01)
 
 
 def test_the_shared_embeddings_of_a_pair_count_once(params: PretrainParams) -> None:
     electra = of_family(params, "electra")
-    pair = outline(electra, "rtd", VOCAB_SIZE)
-    real = models.build(electra, "rtd", IDS, seed=0)
-    count = ParameterCount.of(pair)
+    pair, real = outline(electra, "rtd", VOCAB_SIZE), models.build(electra, "rtd", IDS, seed=0)
+    count, of_one = ParameterCount.of(pair), ParameterCount.of(real.discriminator)
     assert count == ParameterCount.of(real)
     assert count.total == sum(parameter.numel() for parameter in real.parameters())
     assert count.generator == count.total - sum(it.numel() for it in real.discriminator.parameters())
-    assert count.embedding == ParameterCount.of(real.discriminator).embedding
-    assert ParameterCount.of(real.discriminator).generator == 0
-    discriminator, generator = (
-        Compute.of(part, length=32, target_share=share)
-        for part, share in ((real.discriminator, 1.0), (real.generator, 0.15))
-    )
-    both = Compute.of(pair, length=32, target_share=0.15)
-    assert both.forward == discriminator.forward + generator.forward
+    assert (count.embedding, of_one.generator) == (of_one.embedding, 0)
+    asked = {real.discriminator: 1.0, real.generator: 0.15, pair: 0.15}
+    discriminator, generator, both = (Compute.of(it, length=32, target_share=asked[it]).forward for it in asked)
+    assert both == discriminator + generator
     detecting = params.model_copy(update={"objective": "rtd", "model": electra})
-    alone = StepMemory.of(real.discriminator, detecting, FP32, 0.15)
-    assert StepMemory.of(pair, detecting, FP32, 0.15).activations > alone.activations
+    ours, alone = (StepMemory.of(it, detecting, FP32, 0.15).activations for it in (pair, real.discriminator))
+    assert ours > alone
 
 
 def test_a_replaced_token_pair_is_timed_as_in_training(params: PretrainParams) -> None:
@@ -134,11 +113,11 @@ def test_the_timed_model_is_compiled_and_recomputes_as_in_training(
 
 
 def test_causal_attention_costs_half(params: PretrainParams) -> None:
-    both = [
+    masked, causal = (
         Compute.of(outline(params.model, objective, 300), length=32, target_share=1) for objective in ("mlm", "clm")
-    ]
-    assert both[1].attention == both[0].attention / 2
-    assert both[1].training == 3 * both[1].forward
+    )
+    assert causal.attention == masked.attention / 2
+    assert causal.training == 3 * causal.forward
 
 
 @pytest.mark.parametrize(("final", "share"), [(0.1, 0.2), (0.0, 0.15)])
@@ -157,13 +136,9 @@ def test_an_optimizer_keeps_the_planned_number_of_values(params: PretrainParams,
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    kept = sum(
-        value.numel()
-        for state in optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, torch.Tensor) and value.ndim
-    )
-    assert kept == optimizer_numbers(kind, ParameterCount.of(model))
+    values = (value for state in optimizer.state.values() for value in state.values())
+    kept = sum(value.numel() for value in values if isinstance(value, Tensor) and value.ndim)
+    assert kept == costs.optimizer_numbers(kind, ParameterCount.of(model))
 
 
 @contextmanager
@@ -218,15 +193,12 @@ def test_checkpointing_and_micro_batches_need_less_memory(params: PretrainParams
     assert recomputed < whole / 2
 
 
-def test_planned_memory_is_that_of_the_gpu_or_else_of_the_container(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("clozeline.planning.costs.available_bytes", lambda: 3 * 2**30)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert device_bytes() == 3 * 2**30
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (1 * 2**30, 80 * 2**30))
-    assert device_bytes() == 80 * 2**30
+def test_planned_memory_is_that_of_the_gpu_or_else_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "available_bytes", lambda: 3)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (1, 80))
+    for is_there, num_bytes in ((False, 3), (True, 80)):
+        monkeypatch.setattr("torch.cuda.is_available", lambda is_there=is_there: is_there)
+        assert costs.device_bytes() == num_bytes
 
 
 PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").pretrain
@@ -250,8 +222,7 @@ def save(tiny_tokenizer: Path, tmp_path: Path) -> SaveFamily:
     return save
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("pad_id", [1, 5])
+@pytest.mark.parametrize(("family", "pad_id"), [*((family, 1) for family in FAMILIES), ("roberta", 5), ("bert", 5)])
 def test_a_checkpoint_of_any_family_is_planned_with_any_padding_id(family: str, pad_id: int, save: SaveFamily) -> None:
     count, params = save(family, pad_id)
     plan = TrainingPlan.of(params, PLANNED_VOCAB_SIZE)
@@ -276,31 +247,25 @@ def test_a_step_that_needs_too_much_memory_is_named_before_the_first_step(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """The planned figure is that for one process."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(costs, "device_bytes", lambda: 1000)
-    run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path, before_first_step=warn_of_memory)
-    (told,) = (record for record in caplog.records if record.name == costs.__name__)
-    assert named_in(told.getMessage()) == ["micro_batch_tokens", "gradient_checkpointing"]
-    assert all(is_knob_of(PretrainParams, knob) for knob in named_in(told.getMessage()))
-    steps = next(place for place, record in enumerate(caplog.records) if "40 steps" in record.getMessage())
-    assert caplog.records.index(told) < steps
 
-
-def test_the_warning_uses_the_planned_figure_for_one_process(
-    tiny_pretraining: PretrainParams,
-    tiny_tokens: Path,
-    tiny_tokenizer: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    params = tiny_pretraining
-    job = pretraining.prepare(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, work=tmp_path)
-    hardware = job.loop.hardware
-    needed = StepMemory.of(job.model, params, hardware.precision, target_share(params)).total
-    two = replace(hardware, processes=replace(hardware.processes, world_size=2))
-    for there, used, is_reported in ((needed, hardware, False), (needed - 1, hardware, True), (needed - 1, two, False)):
+    def told(job: Pretraining, there: int, world_size: int = 1) -> list[str]:
         caplog.clear()
-        monkeypatch.setattr(costs, "device_bytes", lambda there=there: there)
-        warn_of_memory(replace(job, loop=replace(job.loop, hardware=used)))
-        assert ("does not fit" in caplog.text) == is_reported
+        monkeypatch.setattr(costs, "device_bytes", lambda: there)
+        hardware = job.loop.hardware
+        processes = replace(hardware.processes, world_size=world_size)
+        costs.warn_of_memory(replace(job, loop=replace(job.loop, hardware=replace(hardware, processes=processes))))
+        return caplog.messages
+
+    def before_first_step(job: Pretraining) -> None:
+        assert "40 steps" not in caplog.text
+        share = target_share(tiny_pretraining)
+        needed = StepMemory.of(job.model, tiny_pretraining, job.loop.hardware.precision, share).total
+        assert told(job, needed) == told(job, needed - 1, world_size=2) == []
+        (warning,) = told(job, needed - 1)
+        assert named_in(warning) == ["micro_batch_tokens", "gradient_checkpointing"]
+        assert all(is_knob_of(PretrainParams, knob) for knob in named_in(warning))
+
+    run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path, before_first_step=before_first_step)
+    assert "40 steps" in caplog.text

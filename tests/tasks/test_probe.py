@@ -10,52 +10,48 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss as reference_loss
 from torch import nn
 
-from clozeline.tasks.probe import Features, Probe, best_probe, log_loss
+from clozeline.tasks.probe import Probe, best_probe, log_loss
 
 DRAW = np.random.default_rng(0)
-FEATURE_TF: Features = (DRAW.normal(size=(200, 6)) * 3 + 5).astype(np.float32)
+FEATURE_TF = (DRAW.normal(size=(200, 6)) * 3 + 5).astype(np.float32)
+CENTRED_TF = FEATURE_TF - FEATURE_TF.mean(axis=0, dtype=np.float64)
+fitted = partial(best_probe, FEATURE_TF, score=lambda probe: 0.0, num_classes=4, has_bias=True)
+Classes = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
-def class_T(num_classes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    noise_T = DRAW.normal(size=len(FEATURE_TF))
-    return np.digitize(FEATURE_TF[:, 0] + noise_T, np.linspace(3, 7, num_classes - 1))
+def class_T(num_classes: int) -> Classes:
+    return np.digitize(FEATURE_TF[:, 0] + DRAW.normal(size=len(FEATURE_TF)), np.linspace(3, 7, num_classes - 1))
 
 
-fitted = partial(best_probe, score=lambda probe: 0.0, num_classes=4, has_bias=True)
-
-
-def scaled(feature_TF: Features) -> Features:
-    centred_TF = feature_TF - feature_TF.mean(axis=0, dtype=np.float64)
-    return centred_TF / centred_TF.std()
+def reference(right_T: Classes) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    scaled_TF = CENTRED_TF / CENTRED_TF.std()
+    return LogisticRegression(C=0.01, max_iter=300).fit(scaled_TF, right_T).predict_proba(scaled_TF)
 
 
 @pytest.mark.parametrize("num_classes", [2, 4])
 def test_classes_get_the_probabilities_of_scikit_learn(num_classes: int) -> None:
     right_T = class_T(num_classes)
-    probe = fitted(FEATURE_TF, right_T, num_classes=num_classes)
-    share_TC = torch.from_numpy(probe.logits(FEATURE_TF)).softmax(dim=1)
-    reference = LogisticRegression(C=0.01, max_iter=300).fit(scaled(FEATURE_TF), right_T)
-    np.testing.assert_allclose(share_TC, reference.predict_proba(scaled(FEATURE_TF)), atol=1e-4)
-
-
-@pytest.mark.parametrize("present", [[3], [1, 3], [0, 1, 4]])
-def test_a_class_without_a_text_is_never_the_likeliest(present: list[int]) -> None:
-    right_T = np.array(present)[np.arange(len(FEATURE_TF)) % len(present)]
-    logits_TC = fitted(FEATURE_TF, right_T, num_classes=6).logits(FEATURE_TF)
-    assert logits_TC.shape == (len(FEATURE_TF), 6)
-    assert set(logits_TC.argmax(axis=1)) <= set(present)
-    known_TK = fitted(FEATURE_TF, np.unique(right_T, return_inverse=True)[1], num_classes=len(present))
-    np.testing.assert_allclose(logits_TC[:, present], known_TK.logits(FEATURE_TF), atol=1e-6)
+    logits_TC = fitted(right_T, num_classes=num_classes).logits(FEATURE_TF)
+    np.testing.assert_allclose(torch.from_numpy(logits_TC).softmax(dim=1), reference(right_T), atol=1e-4)
 
 
 def test_each_label_has_its_own_regression() -> None:
     is_true_TC = np.stack([class_T(2), class_T(2), np.zeros(200), np.ones(200)], axis=1).astype(np.float32)
-    share_TC = torch.from_numpy(fitted(FEATURE_TF, is_true_TC).logits(FEATURE_TF)).sigmoid().numpy()
+    share_TC = torch.from_numpy(fitted(is_true_TC).logits(FEATURE_TF)).sigmoid().numpy()
     for column in (0, 1):
-        reference = LogisticRegression(C=0.01, max_iter=300).fit(scaled(FEATURE_TF), is_true_TC[:, column])
-        np.testing.assert_allclose(share_TC[:, column], reference.predict_proba(scaled(FEATURE_TF))[:, 1], atol=1e-4)
+        np.testing.assert_allclose(share_TC[:, column], reference(is_true_TC[:, column])[:, 1], atol=1e-4)
     assert share_TC[:, 2].max() < 0.01
     assert share_TC[:, 3].min() > 0.99
+
+
+@pytest.mark.parametrize("present", [[3], [1, 3], [0, 1, 4]])
+def test_a_class_without_a_text_is_never_the_likeliest(present: list[int]) -> None:
+    place_T = np.arange(len(FEATURE_TF)) % len(present)
+    logits_TC = fitted(np.array(present)[place_T], num_classes=6).logits(FEATURE_TF)
+    assert logits_TC.shape == (len(FEATURE_TF), 6)
+    assert set(logits_TC.argmax(axis=1)) <= set(present)
+    known_TK = fitted(place_T, num_classes=len(present)).logits(FEATURE_TF)
+    np.testing.assert_allclose(logits_TC[:, present], known_TK, atol=1e-6)
 
 
 def strength(probe: Probe) -> float:
@@ -66,40 +62,34 @@ def strength(probe: Probe) -> float:
 def test_the_best_probe_is_chosen_and_of_equal_ones_the_most_regularized(
     score: Callable[[Probe], float], choose: Callable[..., float]
 ) -> None:
-    seen: list[float] = []
-
-    def noted(probe: Probe) -> float:
-        seen.append(strength(probe))
-        return score(probe)
-
-    chosen = best_probe(FEATURE_TF, class_T(3), noted, num_classes=3, has_bias=True)
-    assert strength(chosen) == choose(seen)
-    assert len(set(seen)) == len(seen) > 1
+    seen: list[Probe] = []
+    chosen = fitted(class_T(3), score=lambda probe: seen.append(probe) or score(probe), num_classes=3)
+    strengths = {strength(probe) for probe in seen}
+    assert strength(chosen) == choose(strengths)
+    assert len(strengths) == len(seen) > 1
 
 
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_an_output_layer_gives_the_logits_of_the_probe(has_bias: bool) -> None:
     output = nn.Linear(6, 3, bias=has_bias)
-    probe = best_probe(FEATURE_TF, class_T(3), strength, num_classes=3, has_bias=has_bias)
+    probe = fitted(class_T(3), score=strength, num_classes=3, has_bias=has_bias)
     probe.write_to(output)
     with torch.inference_mode():
-        logits_TC = output(torch.from_numpy(FEATURE_TF))
-    np.testing.assert_allclose(logits_TC, probe.logits(FEATURE_TF), atol=1e-4)
+        np.testing.assert_allclose(output(torch.from_numpy(FEATURE_TF)), probe.logits(FEATURE_TF), atol=1e-4)
 
 
 def test_balanced_classes_make_rare_ones_likelier() -> None:
     right_T = (DRAW.normal(size=200) > 1.5).astype(np.int64)
-    plain, balanced = (fitted(FEATURE_TF, right_T, is_balanced=given).logits(FEATURE_TF) for given in (False, True))
+    plain, balanced = (fitted(right_T, is_balanced=given).logits(FEATURE_TF) for given in (False, True))
     assert (balanced[:, 1] - balanced[:, 0]).mean() > (plain[:, 1] - plain[:, 0]).mean() + 1
 
 
 def test_the_loss_is_that_of_scikit_learn_without_labels_that_no_training_text_has() -> None:
     right_T = class_T(3)
-    logits_TC = fitted(FEATURE_TF, right_T, num_classes=3).logits(FEATURE_TF)
+    logits_TC = fitted(right_T, num_classes=3).logits(FEATURE_TF)
     share_TC = torch.from_numpy(logits_TC).softmax(dim=1).numpy()
     assert log_loss(logits_TC, right_T) == pytest.approx(reference_loss(right_T, share_TC, labels=[0, 1, 2]), rel=1e-5)
     unseen_T = np.where(np.arange(len(right_T)) < 50, 3, right_T)
     assert log_loss(logits_TC, unseen_T) == pytest.approx(log_loss(logits_TC[50:], right_T[50:]), rel=1e-5)
-    is_true_TC = np.eye(4, dtype=np.float32)[right_T]
     losses = [reference_loss(right_T == label, torch.from_numpy(logits_TC[:, label]).sigmoid()) for label in range(3)]
-    assert log_loss(logits_TC, is_true_TC) == pytest.approx(np.mean(losses), rel=1e-5)
+    assert log_loss(logits_TC, np.eye(4, dtype=np.float32)[right_T]) == pytest.approx(np.mean(losses), rel=1e-5)

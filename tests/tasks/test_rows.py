@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from clozeline.tasks.rows import (
-    EncodedBatch,
-    TextRows,
-    padded,
-    shuffled_batches,
-    sorted_batches,
-)
+from clozeline.tasks.rows import EncodedBatch, TextRows, padded, shuffled_batches, sorted_batches
 from clozeline.tasks.task import Task
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 from clozeline.training.state import Batch
@@ -48,6 +42,16 @@ def test_texts_of_similar_length_share_a_batch_and_batches_are_not_ordered_by_le
     assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.4
 
 
+@pytest.mark.parametrize("most_slots", [1, 40, 500, 10**6])
+def test_only_a_single_row_exceeds_the_budget_of_slots(most_slots: int) -> None:
+    batches = sorted_batches(LENGTHS, 64, most_slots)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(1000))
+    for rows_B, after_B in zip(batches, [*batches[1:], None], strict=True):
+        assert len(rows_B) == 1 or len(rows_B) * LENGTHS[rows_B].max() <= most_slots
+        if after_B is not None and len(rows_B) < 64:
+            assert (len(rows_B) + 1) * LENGTHS[after_B].min() > most_slots, "one row more would not have fitted"
+
+
 def test_the_batch_sequence_can_resume_at_any_batch() -> None:
     def batches(*start: int) -> Iterator[Batch[Any]]:
         task = Mock(length_T=LENGTHS, params=Mock(batch_size=300), inputs=Mock(seed=1), num_targets=len)
@@ -55,22 +59,18 @@ def test_the_batch_sequence_can_resume_at_any_batch() -> None:
         return Task.batches_from(task, *start)
 
     whole = list(islice(batches(0, 0), 12))
-    assert [(batch.epoch, batch.index) for batch in whole[:6]] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
+    assert [(batch.epoch, batch.index) for batch in whole] == [
+        (epoch, index) for epoch in range(3) for index in range(4)
+    ]
     assert all(batch.num_tokens == LENGTHS[batch.inputs].sum() for batch in whole)
     for start in (3, 4, 9):
-        later = list(islice(batches(whole[start].epoch, whole[start].index), 12 - start))
-        for one, other in zip(whole[start:], later, strict=True):
-            np.testing.assert_array_equal(one.inputs, other.inputs)
+        later = islice(batches(whole[start].epoch, whole[start].index), 12 - start)
+        assert [batch.inputs.tolist() for batch in later] == [batch.inputs.tolist() for batch in whole[start:]]
 
 
-def test_long_texts_are_cut_and_counted_and_framed_like_short_ones(small_encoder: Path) -> None:
-    opened = OpenTokenizer.open(small_encoder)
-    rows = TextRows.encode(["the model", "the " * 50, "the " * 14, "[MASK] the"], opened, max_length=16)
-    assert rows.num_truncated == 1
-    assert rows.length_T.tolist()[1:3] == [16, 16]
-    cls_id, sep_id, mask_id = opened.special_ids.cls, opened.special_ids.sep, opened.special_ids.mask
-    assert all((ids[0], ids[-1]) == (cls_id, sep_id) for ids in rows.ids_T)
-    assert mask_id not in rows.ids_T[3]
+@pytest.fixture
+def opened(small_encoder: Path) -> OpenTokenizer:
+    return OpenTokenizer.open(small_encoder)
 
 
 ODD = [
@@ -82,59 +82,43 @@ ODD = [
 
 
 @pytest.mark.parametrize("max_length", [4, 8, 16, 40])
-def test_a_long_text_keeps_its_first_tokens(small_encoder: Path, max_length: int) -> None:
-    texts = [*ODD, *(" ".join(draw(SENTENCES, seed)) for seed in range(40))]
-    rows = TextRows.encode(texts, opened := OpenTokenizer.open(small_encoder), max_length)
+def test_a_long_text_keeps_its_first_tokens_and_is_framed_like_short_ones(
+    opened: OpenTokenizer, max_length: int
+) -> None:
+    draw, words = np.random.default_rng(0), " ".join(SENTENCES).split()
+    texts = [*ODD, *(" ".join(draw.choice(words, size=3 * number + 1)) for number in range(40))]
+    rows = TextRows.encode(texts, opened, max_length)
     opened.tokenizer.no_truncation()
     wholes = [encoding.ids for encoding in opened.tokenizer.encode_batch(texts)]
     expected = [[*ids[: max_length - 1], ids[-1]] if len(ids) > max_length else ids for ids in wholes]
     assert [ids.tolist() for ids in rows.ids_T] == expected
     assert rows.num_truncated == sum(len(ids) > max_length for ids in wholes) > 3
+    special = opened.special_ids
+    assert all((ids[0], ids[-1]) == (special.cls, special.sep) for ids in rows.ids_T)
+    assert special.mask not in TextRows.encode(["[MASK] the"], opened, max_length).ids_T[0]
 
 
-def draw(sentences: list[str], seed: int) -> list[str]:
-    """Return random words of these sentences."""
-    words = " ".join(sentences).split()
-    return np.random.default_rng(seed).choice(words, size=3 * seed + 1).tolist()
-
-
-def test_rows_are_padded_to_the_longest_of_the_batch(small_encoder: Path) -> None:
-    opened = OpenTokenizer.open(small_encoder)
+def test_rows_are_padded_to_the_longest_of_the_batch(opened: OpenTokenizer) -> None:
     rows = TextRows.encode(["the model", "the", "the the the the"], opened, max_length=16)
     batch = rows.encoded(np.array([1, 0]))
-    length, short = int(rows.length_T[0]), int(rows.length_T[1])
-    assert batch.input_ids_BL.tolist() == [
-        [*rows.ids_T[1].tolist(), *[opened.special_ids.pad] * (length - short)],
-        rows.ids_T[0].tolist(),
-    ]
+    long, short = (rows.ids_T[place].tolist() for place in (0, 1))
+    assert batch.input_ids_BL.tolist() == [[*short, *[opened.special_ids.pad] * (len(long) - len(short))], long]
     assert batch.attention_mask_BL is not None
-    assert batch.attention_mask_BL.sum(dim=1).tolist() == [short, length]
+    assert batch.attention_mask_BL.sum(dim=1).tolist() == [len(short), len(long)]
     assert rows.encoded(np.array([2])).attention_mask_BL is None
     assert padded([np.array([7])], 0).tolist() == [[7]]
 
 
-def test_pairs_are_framed_as_one_row_and_the_longer_text_is_cut(small_encoder: Path) -> None:
-    opened = OpenTokenizer.open(small_encoder)
+def test_pairs_are_framed_as_one_row_and_the_longer_text_is_cut(opened: OpenTokenizer) -> None:
     rows = TextRows.encode(["the", "the"], opened, max_length=12, seconds=["model", "the " * 30])
     sep_id = opened.special_ids.sep
-    assert rows.num_truncated == 1
+    assert (rows.num_truncated, rows.length_T[1]) == (1, 12)
     assert [ids.tolist().count(sep_id) for ids in rows.ids_T] == [2, 2]
-    assert rows.length_T[1] == 12
     types_BL = rows.encoded(np.array([0, 1]), with_types=True).token_type_ids_BL
     assert types_BL is not None
     first_sep = rows.ids_T[1].tolist().index(sep_id)
     assert types_BL[1].tolist() == [0] * (first_sep + 1) + [1] * (11 - first_sep)
     assert rows.encoded(np.array([0, 1])).token_type_ids_BL is None
-
-
-@pytest.mark.parametrize("most_slots", [1, 40, 500, 10**6])
-def test_only_a_single_row_exceeds_the_budget_of_slots(most_slots: int) -> None:
-    batches = sorted_batches(LENGTHS, 64, most_slots)
-    assert sorted(np.concatenate(batches).tolist()) == list(range(1000))
-    for rows_B, after_B in zip(batches, [*batches[1:], None], strict=True):
-        assert len(rows_B) == 1 or len(rows_B) * LENGTHS[rows_B].max() <= most_slots
-        if after_B is not None and len(rows_B) < 64:
-            assert (len(rows_B) + 1) * LENGTHS[after_B].min() > most_slots, "one row more would not have fitted"
 
 
 def test_a_window_is_a_random_stretch_of_a_long_text_and_depends_on_its_row_and_not_on_the_batch() -> None:
@@ -152,24 +136,16 @@ def test_a_window_is_a_random_stretch_of_a_long_text_and_depends_on_its_row_and_
     together = rows.windows(np.arange(8), 12, 0, 0).ids_T
     assert len({int(ids[1]) for ids in together}) > 4
     for row in (3, 6):
-        (alone,) = rows.windows(np.array([row]), 12, 0, 0).ids_T
-        assert alone.tolist() == together[row].tolist()
+        assert rows.windows(np.array([row]), 12, 0, 0).ids_T[0].tolist() == together[row].tolist()
 
 
-IDS_BL = torch.arange(12).reshape(4, 3)
-
-
-@pytest.mark.parametrize("with_types", [True, False])
-@pytest.mark.parametrize("with_mask", [True, False])
-def test_parts_of_a_batch_contain_its_rows(with_mask: bool, with_types: bool) -> None:
-    mask_BL, types_BL = (IDS_BL + 100 if with_mask else None), (IDS_BL + 200 if with_types else None)
-    batch = EncodedBatch(IDS_BL, mask_BL, types_BL, torch.arange(4))
+@pytest.mark.parametrize("others", [(), ("attention_mask",), ("token_type_ids",), ("attention_mask", "token_type_ids")])
+def test_parts_of_a_batch_contain_its_rows(others: tuple[str, ...]) -> None:
+    ids_BL = torch.arange(12).reshape(4, 3)
+    more = {f"{name}_BL": ids_BL + 100 * place for place, name in enumerate(others, start=1)}
+    batch = EncodedBatch(ids_BL, **{"attention_mask_BL": None, **more}, targets_B=torch.arange(4))
     assert (batch.num_rows, batch.num_slots) == (4, 12)
-    assert set(batch.inputs) == {
-        "input_ids",
-        *(["attention_mask"] if with_mask else []),
-        *(["token_type_ids"] if with_types else []),
-    }
+    assert set(batch.inputs) == {"input_ids", *others}
     parts = [batch.rows(0, 1), batch.rows(1, 4).to(torch.device("cpu"))]
     assert torch.equal(torch.cat([part.targets_B for part in parts]), batch.targets_B)
     for name, tensor in batch.inputs.items():

@@ -12,38 +12,20 @@ from clozeline.tasks.files import LabelledRecord, Part
 from clozeline.tasks.tagging.data import Sentences, is_tag, select, to_iob2, type_of
 from tests.make.tasks import params_of
 
-IOB2_TAGS = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC", "I-LOC", "B-PER"]
-
-
-@pytest.mark.parametrize(
-    "written",
-    [
-        IOB2_TAGS,
-        ["I-PER", "I-PER", "O", "I-LOC", "B-LOC", "I-LOC", "I-PER"],
-        ["B-PER", "E-PER", "O", "S-LOC", "B-LOC", "E-LOC", "S-PER"],
-        ["B-PER", "L-PER", "O", "U-LOC", "B-LOC", "L-LOC", "U-PER"],
-    ],
-    ids=["IOB2", "IOB1", "IOBES", "BILOU"],
-)
-def test_every_scheme_is_read_as_the_same_entities(written: list[str]) -> None:
-    assert to_iob2(written) == IOB2_TAGS
-
 
 @pytest.mark.parametrize("scheme", [IOB1, IOB2, IOBES])
 def test_tags_of_every_scheme_give_the_entities_of_seqeval(scheme: type) -> None:
     draw = random.Random(1)
     for _ in range(200):
-        tags = as_scheme(random_spans(draw), scheme.__name__)
+        tags = as_scheme([(draw.choice("OAB"), draw.randint(1, 3)) for _ in range(draw.randint(1, 6))], scheme.__name__)
         strict = {(e.tag, e.start, e.end - 1) for e in Entities([tags], scheme).entities[0]}
         assert set(get_entities(to_iob2(tags))) == strict
-
-
-def random_spans(draw: random.Random) -> list[tuple[str, int]]:
-    """Return spans of (type, number of words); O is one of the types."""
-    return [(draw.choice(["O", "A", "B"]), draw.randint(1, 3)) for _ in range(draw.randint(1, 6))]
+        bilou = [tag.replace("E-", "L-").replace("S-", "U-") for tag in tags]
+        assert to_iob2(bilou) == to_iob2(tags)
 
 
 def as_scheme(spans: list[tuple[str, int]], scheme: str) -> list[str]:
+    """Return the tags of spans of (type, number of words); O is one of the types."""
     tags: list[str] = []
     before = "O"
     for name, length in spans:
@@ -59,18 +41,20 @@ def as_scheme(spans: list[tuple[str, int]], scheme: str) -> list[str]:
 
 
 def test_an_invalid_tag_is_refused() -> None:
-    assert is_tag("O")
-    assert is_tag("B-creative-work")
-    assert not any(is_tag(text) for text in ("", "PER", "X-PER", "B-", "o", "IN"))
+    tags = ("O", "B-creative-work", "", "PER", "X-PER", "B-", "o", "IN")
+    assert [text for text in tags if is_tag(text)] == ["O", "B-creative-work"]
     assert [type_of(tag) for tag in ("I-creative-work", "O")] == ["creative-work", "O"]
     with pytest.raises(ValueError, match="PER"):
         to_iob2(["O", "PER"])
 
 
 Given = tuple[Part, str, str]
-
-
 PARTS = params_of("tagging", splits={"train": "a", "validation": "b", "test": "c"})
+FEW: tuple[Given, ...] = (
+    ("train", "in Paris", "O B-LOC"),
+    ("validation", "to Rome", "O B-LOC"),
+    ("test", "by Ada", "O B-PER"),
+)
 
 
 def chosen(*given: Given, params: TaggingParams = PARTS) -> Sentences:
@@ -81,44 +65,31 @@ def chosen(*given: Given, params: TaggingParams = PARTS) -> Sentences:
     return select(records, params)
 
 
-FEW: tuple[Given, ...] = (
-    ("train", "in Paris", "O B-LOC"),
-    ("validation", "to Rome", "O B-LOC"),
-    ("test", "by Ada", "O B-PER"),
-)
-
-
-def test_each_entity_type_of_training_has_a_begin_and_an_inside_tag() -> None:
-    assert chosen(*FEW).tags == ("O", "B-LOC", "I-LOC")
-
-
-def test_entity_types_that_training_lacks_are_reported_by_name(caplog: pytest.LogCaptureFixture) -> None:
-    assert chosen(*FEW).types_not_trained == {"PER": 1}
+def test_each_entity_type_of_training_has_two_tags_and_types_that_it_lacks_are_reported_by_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found = chosen(*FEW)
+    assert (found.tags, found.types_not_trained) == (("O", "B-LOC", "I-LOC"), {"PER": 1})
     assert "count as missed: PER (1)" in caplog.text
     caplog.clear()
     assert chosen(*FEW, ("train", "of Bob", "O B-PER")).types_not_trained == {}
     assert caplog.text == ""
 
 
-def test_test_sentences_are_removed_from_training() -> None:
-    found = chosen(*FEW, ("train", "BY ada", "O O"))
-    assert found.count["in_several_parts"] == 1
+def test_test_sentences_are_removed_from_training_and_copies_within_a_split_stay() -> None:
+    found = chosen(*FEW, *(("train", words, "O O") for words in ("TO rome", "BY ada", "By Ada")))
+    assert (found.count["in_several_parts"], found.count.first_places) == (3, {"in_several_parts": "line 3"})
     assert [sentence.words for sentence in found.train] == [("in", "Paris")]
-    leaks: list[Given] = [("train", words, "O O") for words in ("TO rome", "BY ada", "By Ada")]
-    assert chosen(*FEW, *leaks).count.first_places == {"in_several_parts": "line 3"}
-    assert len(chosen(*FEW, FEW[0]).train) == 2, "copies within a split stay"
+    assert len(chosen(*FEW, FEW[0]).train) == 2
 
 
-def test_the_counts_add_up() -> None:
-    found = chosen(*FEW, ("train", "", ""), ("validation", "by Ada", "O O"))
+def test_the_counts_add_up_and_the_order_of_records_changes_nothing() -> None:
+    given: tuple[Given, ...] = (*FEW, ("train", "", ""), ("train", "a b", "O B-LOC"), ("train", "a b", "O O"))
+    found = chosen(*given)
     count = dict(found.count.by_reason)
-    assert count.pop("num_read") == sum(count.values()) == 5
-    assert found.count["num_used"] == len(found.train) + len(found.validation) + len(found.test)
-
-
-def test_the_order_of_records_changes_nothing() -> None:
-    given = (*FEW, ("train", "a b", "O B-LOC"), ("train", "a b", "O O"))
-    assert chosen(*given) == chosen(*given[::-1])
+    assert count.pop("num_read") == sum(count.values()) == 6
+    assert found.count["num_used"] == sum(map(len, found.parts.values())) == 5
+    assert found.parts == chosen(*given[::-1]).parts
 
 
 def test_without_given_splits_the_words_of_a_sentence_determine_its_split() -> None:
@@ -129,21 +100,14 @@ def test_without_given_splits_the_words_of_a_sentence_determine_its_split() -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "tags", "expected"), [("a b", "O", "2 tags, one for each word, not 1"), ("a", "NNP", "not NNP")]
+    ("given", "problem"),
+    [
+        ([*FEW, ("train", "a b", "O")], "2 tags, one for each word, not 1"),
+        ([*FEW, ("train", "a", "NNP")], "not NNP"),
+        (FEW[:2], "too few tagged sentences"),
+        ([("train", "in Paris", "O O"), *FEW[1:]], "too few tagged sentences"),
+    ],
 )
-def test_sentences_with_mismatched_words_and_tags_are_named(words: str, tags: str, expected: str) -> None:
-    with pytest.raises(DataError, match=expected):
-        chosen(*FEW, ("train", words, tags))
-
-
-def test_a_split_without_sentences_is_refused() -> None:
-    with pytest.raises(DataError, match="too few tagged sentences") as caught:
-        chosen(*FEW[:2])
-    assert caught.value.do.startswith("add sentences")
-
-
-def test_a_file_given_for_training_and_for_test_is_refused() -> None:
-    twice: list[Given] = [(part, f"in Paris {n}", "O B-LOC O") for part in ("train", "test") for n in range(3)]
-    with pytest.raises(DataError, match="`splits` names one file twice") as caught:
-        chosen(*twice, params=params_of("tagging", splits={"train": "a", "test": "a"}))
-    assert caught.value.do.startswith("3 of the records also occur in the test or validation split")
+def test_sentences_that_do_not_fit_their_tags_or_teach_nothing_are_refused(given: list[Given], problem: str) -> None:
+    with pytest.raises(DataError, match=problem):
+        chosen(*given)

@@ -4,7 +4,6 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,44 +13,34 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from clozeline.records.finetune.scored_items import read_held_out
 from clozeline.records.reading.tokens import SpecialIds
-from clozeline.tasks.probe import NAME as PROBE
+from clozeline.tasks import probe
 from clozeline.tasks.tagging.data import Sentence
 from clozeline.tasks.tagging.sentences import NO_TARGET, TaggedRows, Tagging, entities_in, score, usual_tags
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 from tests.make.tasks import CASES, fine_tune, metrics_of, params_of, prepare, record, write_rows
 
-ADVERSARIAL = [
-    ([["O", "O"]], [["O", "O"]]),
-    ([["B-A", "I-A"]], [["O", "O"]]),
-    ([["O", "O"]], [["B-A", "I-A"]]),
-    ([["B-A", "I-A", "I-A"]], [["I-A", "I-B", "I-A"]]),
-    ([["B-A", "B-A", "I-A"]], [["B-A", "I-A", "I-A"]]),
-    ([["B-A"], ["I-A"]], [["B-A"], ["I-A"]]),
-]
+ADVERSARIAL = ["O O/O O", "B-A I-A/O O", "O O/B-A I-A", "B-A I-A I-A/I-A I-B I-A", "B-A B-A I-A/B-A I-A I-A"]
+NAMES = ["O", "O", "B-A", "I-A", "B-B", "I-B"]
+Tags = list[list[str]]
 
 
-def random_tags(draw: random.Random) -> tuple[list[list[str]], list[list[str]]]:
-    def drawn(length: int) -> list[str]:
-        return [draw.choice(["O", "O", "B-A", "I-A", "B-B", "I-B"]) for _ in range(length)]
-
-    lengths = [draw.randint(1, 8) for _ in range(20)]
-    return [drawn(length) for length in lengths], [drawn(length) for length in lengths]
-
-
-def cases() -> list[tuple[list[list[str]], list[list[str]]]]:
+def drawn_tags() -> list[tuple[Tags, Tags]]:
     draw = random.Random(5)
-    return ADVERSARIAL + [random_tags(draw) for _ in range(50)]
+    lengths = [[draw.randint(1, 8) for _ in range(20)] for _ in range(50)]
+    one, other = ([[draw.choices(NAMES, k=length) for length in of] for of in lengths] for _ in range(2))
+    return list(zip(one, other, strict=True))
 
 
 def test_figures_equal_those_of_seqeval() -> None:
-    for actual, predicted in cases():
+    adversarial = [([one.split()], [other.split()]) for one, _, other in (it.partition("/") for it in ADVERSARIAL)]
+    for actual, predicted in (*adversarial, ([["B-A"], ["I-A"]], [["B-A"], ["I-A"]]), *drawn_tags()):
         ours = score(actual, predicted)
         theirs = [f(actual, predicted, zero_division=0) for f in (precision_score, recall_score, f1_score)]
         assert [ours.precision, ours.recall, ours.f1] == pytest.approx(theirs)
 
 
 def test_figures_of_each_type_equal_those_of_seqeval() -> None:
-    for actual, predicted in cases()[len(ADVERSARIAL) :]:
+    for actual, predicted in drawn_tags():
         report = classification_report(actual, predicted, output_dict=True, zero_division=0)
         for name, ours in score(actual, predicted).per_type.items():
             theirs = [report[name][key] for key in ("precision", "recall", "f1-score", "support")]
@@ -59,9 +48,8 @@ def test_figures_of_each_type_equal_those_of_seqeval() -> None:
 
 
 def test_words_of_entities_are_listed_in_order() -> None:
-    words = ["New", "York", "met", "Ada", "Bob"]
-    tags = ["B-LOC", "I-LOC", "O", "B-PER", "B-PER"]
-    assert entities_in(words, tags) == [("New York", "LOC"), ("Ada", "PER"), ("Bob", "PER")]
+    found = entities_in(["New", "York", "met", "Ada", "Bob"], ["B-LOC", "I-LOC", "O", "B-PER", "B-PER"])
+    assert found == [("New York", "LOC"), ("Ada", "PER"), ("Bob", "PER")]
 
 
 def sentence(words: str, tags: str) -> Sentence:
@@ -73,74 +61,66 @@ def test_a_word_gets_the_tag_it_has_most_often_and_of_equally_many_the_first_by_
     assert usual_tags(train, [sentence("Paris is x", "O O O")]) == [["B-LOC", "O", "B-A"]]
 
 
-Finetune = Callable[..., Path]
+THINGS = ["tensor", "model", "file", "error", "shape", "text", "hash"]
 
 
 def conll(num_sentences: int, seed: int) -> str:
     """Return sentences in which the words after `the` are an entity; elsewhere the same words are not."""
     draw = random.Random(seed)
-    words = ["tensor", "model", "file", "error", "shape", "text", "hash"]
     lines = []
     for _ in range(num_sentences):
         for _ in range(draw.randint(1, 3)):
-            lines += [f"{draw.choice(words)}\tO" for _ in range(draw.randint(0, 2))]
-            lines += ["the\tO", f"{draw.choice(words)}\tB-thing"]
-            lines += [f"small\tI-thing\n{draw.choice(words)}\tI-thing"] * draw.randint(0, 1)
+            lines += [f"{draw.choice(THINGS)}\tO" for _ in range(draw.randint(0, 2))]
+            lines += ["the\tO", f"{draw.choice(THINGS)}\tB-thing"]
+            lines += [f"small\tI-thing\n{draw.choice(THINGS)}\tI-thing"] * draw.randint(0, 1)
         lines.append("\t" if draw.random() < 0.3 else "")
     return "\n".join(lines)
 
 
-def params(**changes: object) -> Any:
-    splits = {"splits": {"train": "train.conll", "test": "test.conll"}, "validation_fraction": 0.2}
-    sizes = {"max_length": 32, "batch_size": 8, "epochs": 5, "optimizer": {"learning_rate": 0.01}}
-    return params_of("tagging", **{**splits, **sizes, **changes})
-
-
 @pytest.fixture
-def run(small_encoder: Path, tmp_path: Path) -> Finetune:
-    """`run(name, **changes)` runs the stage and returns its output folder."""
+def run(small_encoder: Path, tmp_path: Path) -> Callable[..., Path]:
+    """`run(**changes)` runs the stage and returns its output folder."""
     data = tmp_path / "data"
     data.mkdir()
     (data / "train.conll").write_text(conll(300, seed=1))
     (data / "test.conll").write_text(conll(60, seed=2))
+    splits = {"splits": {"train": "train.conll", "test": "test.conll"}, "validation_fraction": 0.2}
+    sizes = {"max_length": 32, "batch_size": 8, "epochs": 5, "optimizer": {"learning_rate": 0.01}}
 
-    def run(name: str, **changes: object) -> Path:
-        return fine_tune(params(**changes), tmp_path / name, encoder=small_encoder, data=data)
+    def run(**changes: object) -> Path:
+        params = params_of("tagging", **splits | sizes | changes)
+        return fine_tune(params, tmp_path / "out", encoder=small_encoder, data=data)
 
     return run
 
 
-def test_the_model_beats_the_most_frequent_tag_baseline(run: Finetune) -> None:
-    out = run("out")
+def test_the_model_beats_the_most_frequent_tag_baseline(run: Callable[..., Path]) -> None:
+    out = run()
     headline = metrics_of(out)["headline"]
-    assert headline["metric"] == "f1"
+    assert (headline["metric"], headline["trivial_value"]) == ("f1", 0)
     assert headline["value"] > 0.65 > headline["baseline_value"] + 0.4
-    assert headline["trivial_value"] == 0
     (beside,) = headline["beside"]
-    assert beside == {
-        "name": "logistic regression on the frozen encoder",
-        "value": metrics_of(out)["baseline_probe_f1"],
-    }
+    assert beside == {"name": probe.NAME, "value": metrics_of(out)["baseline_probe_f1"]}
     assert headline["baseline_value"] < beside["value"] < headline["value"]
-    tokenizer = AutoTokenizer.from_pretrained(out / "model")
     model = AutoModelForTokenClassification.from_pretrained(out / "model")
     assert model.config.id2label == {0: "O", 1: "B-thing", 2: "I-thing"}
-    assert tokenizer.model_max_length == 32
+    assert AutoTokenizer.from_pretrained(out / "model").model_max_length == 32
     shown = json.loads((out / "examples" / "examples.json").read_text())
     assert any("(thing)" in item["actual"] for item in shown)
     held_out = read_held_out(out / "model")
     assert 40 < len(held_out) < 100
     found = [item.text[entity.start : entity.end].split() for item in held_out for entity in item.entities]
-    assert {words[-1] for words in found} == {"tensor", "model", "file", "error", "shape", "text", "hash"}
+    assert {words[-1] for words in found} == {*THINGS}
     assert {len(words) for words in found} == {1, 3}
 
 
-def test_the_fitted_head_is_kept_if_no_epoch_is_better(run: Finetune, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fitted_head_is_kept_if_no_epoch_is_better(
+    run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     scores = iter([0.5, 0.4])
     monkeypatch.setattr(Tagging, "validation_score", lambda task: next(scores))
-    metrics = metrics_of(run("out", epochs=1, rate_factors=[1.0]))
-    assert metrics["best_epoch"] == 0
-    assert metrics["headline"]["method"] == PROBE
+    metrics = metrics_of(run(epochs=1, rate_factors=[1.0]))
+    assert (metrics["best_epoch"], metrics["headline"]["method"]) == (0, probe.NAME)
     assert metrics["f1"] == metrics["baseline_probe_f1"] > metrics["baseline_usual_tag_f1"]
 
 
@@ -154,29 +134,30 @@ def salted(numbers: range, kind: str) -> list[dict[str, object]]:
     return [it | {"ner_tags": of_words} for it, of_words in zip(records, tags, strict=True)]
 
 
-def test_entities_of_unseen_types_count_as_missed_for_model_and_baseline(small_encoder: Path, tmp_path: Path) -> None:
+def test_entities_of_unseen_types_count_as_missed_and_rows_shorter_than_sentences_lose_no_word(
+    small_encoder: Path, tmp_path: Path
+) -> None:
     odd = salted(range(300, 310), "odd")
     write_rows(tmp_path / "train.jsonl", salted(range(80), "thing"))
     write_rows(tmp_path / "test.jsonl", [*salted(range(200, 230), "thing"), *odd])
     splits = {"train": "train.jsonl", "test": "test.jsonl"}
-    report = prepare("tagging", CASES["tagging"][0], small_encoder, tmp_path, splits=splits).test()
+    report, short = (
+        prepare("tagging", CASES["tagging"][0], small_encoder, tmp_path, splits=splits, max_length=length).test()
+        for length in (24, 8)
+    )
     num_odd = sum(str(it["text"]).split().count("salt") for it in odd)
+    num_entities = report.figures["num_entities"]
     assert report.figures["num_entities_of_unknown_types"] == num_odd > 5
     assert report.per_class["odd"] == {"precision": 0, "recall": 0, "f1": 0, "num_entities": num_odd}
-    share = 1 - num_odd / cast(int, report.figures["num_entities"])
-    assert report.headline.baseline_value == pytest.approx(share), "as many things are predicted as exist"
+    assert isinstance(num_entities, int)
+    assert report.headline.baseline_value == pytest.approx(1 - num_odd / num_entities), "finds as many as exist"
     assert report.headline_on is not None
     assert report.headline_on(range(len(report.test_texts))) == report.headline
     odd_texts = {" ".join(str(it["text"]).split()) for it in odd}
     known = [place for place, text in enumerate(report.test_texts) if text not in odd_texts]
     assert len(known) == 30
     assert report.headline_on(known).baseline_value == 1
-
-
-def test_rows_shorter_than_sentences_lose_no_word(run: Finetune) -> None:
-    metrics = metrics_of(run("out", epochs=1, max_length=8))
-    assert metrics["num_split_test"] > 10
-    assert metrics["num_entities"] > 60
+    assert (short.figures["num_split_test"], short.figures["num_entities"]) == (40, num_entities)
 
 
 TAGS = ("O", "B-X", "I-X")
@@ -187,16 +168,18 @@ def opened(small_encoder: Path) -> OpenTokenizer:
     return OpenTokenizer.open(small_encoder)
 
 
-def test_the_tag_of_a_word_is_at_its_first_token(opened: OpenTokenizer) -> None:
-    rows = TaggedRows.encode([sentence("sentence xylophone a", "O B-X O")], TAGS, opened, 32)
+def test_the_tag_of_a_word_is_at_its_first_token_and_a_tag_unseen_in_training_is_no_target(
+    opened: OpenTokenizer,
+) -> None:
+    rows = TaggedRows.encode(
+        [sentence("sentence xylophone a", "O B-X O"), sentence("a file", "B-Y O")], TAGS, opened, 32
+    )
     batch = rows.batch(np.array([0]))
-    asked = [place for place in batch.targets_B[0].tolist() if place != NO_TARGET]
-    assert asked == [0, 1, 0]
-    (first_W,) = rows.first_RW
+    assert [place for place in batch.targets_B[0].tolist() if place != NO_TARGET] == [0, 1, 0]
     tokens = [opened.tokenizer.id_to_token(id_) for id_ in batch.input_ids_BL[0].tolist()]
-    assert [tokens[place][:1] for place in first_W] == ["s", "x", "a"]
-    assert tokens[0] == "[CLS]"
-    assert tokens[-1] == "[SEP]"
+    assert [tokens[place][:1] for place in rows.first_RW[0]] == ["s", "x", "a"]
+    assert (tokens[0], tokens[-1]) == ("[CLS]", "[SEP]")
+    assert rows.num_targets(np.array([1])) == 1
 
 
 def test_a_sentence_longer_than_a_row_continues_in_the_next_without_losing_words(opened: OpenTokenizer) -> None:
@@ -215,11 +198,6 @@ def test_a_word_that_the_tokenizer_drops_is_tagged_o_and_counted(opened: OpenTok
     assert rows.tags_of({0: np.array([0, 1])}, TAGS, "O") == [["O", "O", "B-X"]]
 
 
-def test_a_tag_unseen_in_training_is_not_a_target(opened: OpenTokenizer) -> None:
-    rows = TaggedRows.encode([sentence("a file", "B-Y O")], TAGS, opened, 32)
-    assert rows.num_targets(np.array([0])) == 1
-
-
 def test_a_word_has_the_byte_level_tokens_of_running_text() -> None:
     vocab = {token: place for place, token in enumerate(["<s>", "</s>", "<pad>", "<mask>", "a", "b", "Ġ", "Ġb"])}
     tokenizer = Tokenizer(models.BPE(vocab, [("Ġ", "b")]))
@@ -227,6 +205,5 @@ def test_a_word_has_the_byte_level_tokens_of_running_text() -> None:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel()
     ids = SpecialIds(pad=2, unk=None, cls=0, sep=1, mask=3, every=(0, 1, 2, 3))
-    opened = OpenTokenizer(tokenizer, ids, (), 8, "", Path())
-    rows = TaggedRows.encode([sentence("a b", "O O")], TAGS, opened, 8)
+    rows = TaggedRows.encode([sentence("a b", "O O")], TAGS, OpenTokenizer(tokenizer, ids, (), 8, "", Path()), 8)
     assert rows.rows.ids_T[0].tolist() == [0, *tokenizer.encode("a b").ids, 1] == [0, 4, 7, 1]
