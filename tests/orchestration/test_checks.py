@@ -80,16 +80,6 @@ def test_a_missing_source_is_named_with_its_key(project: Path, key: str, old: st
     assert f"correct {key}" in caught.value.do
 
 
-def test_a_missing_output_is_reported_as_soon_as_its_stage_ends(project: Path) -> None:
-    set_param(project, DATA, f"{DATA}/labels.parquet")
-    check(project)
-    (project / "data/clean").mkdir(parents=True)
-    for name in ("train", "validation", "holdout"):
-        (project / f"data/clean/{name}.parquet").touch()
-    with pytest.raises(DataError, match=r"data/clean/labels\.parquet does not exist"):
-        check(project, "preprocess")
-
-
 @pytest.mark.parametrize(
     ("task", "told"),
     [

@@ -4,7 +4,6 @@ import math
 import random
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -16,7 +15,7 @@ from clozeline.serving.access import ApiKeys
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
-from clozeline.system.errors import ArtifactError, ClozelineError, DataError, ParamsError, TransientError
+from clozeline.system.errors import ClozelineError, DataError, ParamsError, TransientError
 from tests.make.packages import write_classifier, write_encoder
 from tests.serving.conftest import run_app
 
@@ -207,16 +206,6 @@ def test_nothing_is_compared_while_replicas_serve_two_versions() -> None:
     before, _ = DriftState().look({URL: counted(200, 0), OTHER: counted(0, 0)}, LIMITS)
     after, [verdict] = before.look({URL: counted(200, 500, "2"), OTHER: counted(0, 500)}, LIMITS)
     assert (after, verdict.version, verdict.num_texts) == (before, "1 and 2", 0)
-
-
-def test_the_watch_is_restored_from_its_file(tmp_path: Path) -> None:
-    file = tmp_path / "drift/server.json"
-    watch, _ = DriftState.read(file, absent=DriftState()).look({URL: counted(200, 0)}, LIMITS)
-    watch.write(file)
-    assert DriftState.read(file) == watch
-    file.write_text("{", encoding="utf-8")
-    with pytest.raises(ArtifactError, match=r"server\.json cannot be used"):
-        DriftState.read(file)
 
 
 def test_an_increase_of_wrong_answers_is_drift_once_enough_are_scored() -> None:
