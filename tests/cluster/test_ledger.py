@@ -47,7 +47,7 @@ def overtaken(number: int, log: Path, lasting: bool, folder: Path) -> Done:
     """Log a number; meanwhile another attempt of the same task begins and ends."""
     if not log.exists():
         logged(number, log, lasting, folder)
-        list(ledger_at(log).run(items_of(log, [number], overtaken, lasting=lasting)))
+        list(ledger_at(log).run([item_of(overtaken, number, log, lasting)]))
     return logged(number, log, lasting, folder)
 
 
@@ -56,10 +56,12 @@ def full_disk(number: int, log: Path, lasting: bool, folder: Path) -> Done:
     raise OSError(28, os.strerror(28))
 
 
-def items_of(
-    log: Path, numbers: Iterable[int], function: Callable[..., Done] = logged, *, lasting: bool = True
-) -> list[Item]:
-    return [Item(f"item {number}", [number], (), partial(function, number, log, lasting)) for number in numbers]
+def item_of(function: Callable[..., Done], number: int, log: Path, lasting: bool = True) -> Item:
+    return Item(f"item {number}", [number], (), partial(function, number, log, lasting))
+
+
+def items_of(log: Path, numbers: Iterable[int], lasting: bool = True) -> list[Item]:
+    return [item_of(logged, number, log, lasting) for number in numbers]
 
 
 def ledger_at(log: Path, code: str = "code", workers: Workers | None = None) -> Ledger:
@@ -67,7 +69,7 @@ def ledger_at(log: Path, code: str = "code", workers: Workers | None = None) -> 
 
 
 def run(log: Path, numbers: range = range(4), code: str = "code", *, lasting: bool = True) -> list[FinishedTask]:
-    return list(ledger_at(log, code).run(items_of(log, numbers, lasting=lasting)))
+    return list(ledger_at(log, code).run(items_of(log, numbers, lasting)))
 
 
 def ran(log: Path) -> list[int]:
@@ -116,7 +118,7 @@ def test_a_task_whose_files_are_damaged_runs_again(log: Path, damage: str) -> No
 
 @pytest.mark.parametrize("lasting", [True, False])
 def test_two_attempts_of_a_task_that_end_together_leave_one_record(log: Path, lasting: bool) -> None:
-    (record,) = ledger_at(log).run(items_of(log, [3], overtaken, lasting=lasting))
+    (record,) = ledger_at(log).run([item_of(overtaken, 3, log, lasting)])
     assert ran(log) == [3] * 3
     assert squares([record]) == [9]
     assert [path.name for path in record.folder.parent.iterdir()] == [record.key]
@@ -138,7 +140,7 @@ def test_only_the_named_records_are_kept(log: Path) -> None:
 
 def test_a_full_disk_is_named_and_leaves_nothing(log: Path) -> None:
     with pytest.raises(StorageError, match="no space left"):
-        list(ledger_at(log).run(items_of(log, [0], full_disk)))
+        list(ledger_at(log).run([item_of(full_disk, 0, log)]))
     assert list(log.with_name("ledger").glob("*/*")) == []
 
 

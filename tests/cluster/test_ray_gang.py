@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from clozeline.params.pretraining import PretrainParams
 from tests.cli.test_stage import start
 from tests.cluster.raylets import cluster_of_two, kill_raylet
-from tests.make.processes import wait_for
+from tests.cluster.test_ray_workers import until
 from tests.stages.test_pretrain import project_with
 from tests.training.prepared import changed
 
@@ -98,7 +98,7 @@ def test_nodes_that_ray_places_train_like_one_process_also_if_one_dies(
         assert not any(psutil.pid_exists(int(path.name.split("-")[1])) for path in tmp_path.glob("running-*"))
 
         training = start(gang, tiny_tokens, tiny_tokenizer, ELASTIC, **cluster.environment)
-        assert wait_for(lambda: bool(list((gang / "work").glob("*/step-*"))) or training.poll() is not None, 300, 0.05)
+        until(lambda: bool(list((gang / "work").glob("*/step-*"))) or training.poll() is not None)
         kill_raylet(cluster.nodes[1])
         try:
             _, said = training.communicate(timeout=600)

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,6 +105,10 @@ def project(tmp_path: Path, params_of, words, monkeypatch: pytest.MonkeyPatch) -
     return params
 
 
+def until(condition: Callable[[], bool], seconds: float = 300) -> None:
+    assert wait_for(condition, seconds, 0.05)
+
+
 @dataclass(frozen=True)
 class Nodes:
     """Two nodes that reach a store, and the folder in which they keep temporary files."""
@@ -147,7 +151,7 @@ def test_two_raylets_one_of_them_killed_give_the_bytes_of_one_process(
     with subprocess.Popen(
         command, cwd=tmp_path, env=told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as stage:
-        assert wait_for(lambda: records(tmp_path / "work-of-cluster") >= 10 or stage.poll() is not None, 300, 0.05)
+        until(lambda: records(tmp_path / "work-of-cluster") >= 10 or stage.poll() is not None)
         kill_raylet(nodes.cluster.nodes[1])
         told_of, warned = stage.communicate()
     assert stage.returncode == 0, warned

@@ -60,7 +60,7 @@ def written(tmp_path: Path) -> Written:
     return write
 
 
-def sentence(pooling: dict[str, Any] = MEAN, modules: Any = MODULES, **more: Any) -> dict[str, Any]:
+def sentence_files(pooling: Mapping[str, Any] = MEAN, modules: Any = MODULES, **more: Any) -> dict[str, Any]:
     """Files of sentence-transformers with this configuration of the pooling, and `more` by their names."""
     return {"modules.json": modules, POOLING: {"word_embedding_dimension": small_bert().hidden_size, **pooling}, **more}
 
@@ -76,13 +76,15 @@ def sentence(pooling: dict[str, Any] = MEAN, modules: Any = MODULES, **more: Any
             {**CLASSES, "id2label": {0: "ENTAILMENT", 1: "no"}},
             {"labels": ("ENTAILMENT", "no"), "reads_pairs": True},
         ),
-        (sentence(), MASKS, {"task": "feature-extraction"}),
-        (sentence(**{LENGTH: {"max_seq_length": 16}}), {}, {"max_length": 16}),
-        (sentence({**MEAN, "pooling_mode_cls_token": False}), {}, {"vectors": SentenceVectors("mean")}),
-        (sentence({"pooling_mode_cls_token": True}), {}, {"vectors": SentenceVectors("cls")}),
-        (sentence({"pooling_mode": "max"}), {}, {"vectors": SentenceVectors("max")}),
+        (sentence_files(), MASKS, {"task": "feature-extraction"}),
+        (sentence_files(**{LENGTH: {"max_seq_length": 16}}), {}, {"max_length": 16}),
+        (sentence_files({**MEAN, "pooling_mode_cls_token": False}), {}, {"vectors": SentenceVectors("mean")}),
+        (sentence_files({"pooling_mode_cls_token": True}), {}, {"vectors": SentenceVectors("cls")}),
+        (sentence_files({"pooling_mode": "max"}), {}, {"vectors": SentenceVectors("max")}),
         (
-            sentence(**{PROMPTS: {"prompts": {"query": "query: ", "document": ""}, "default_prompt_name": "query"}}),
+            sentence_files(
+                **{PROMPTS: {"prompts": {"query": "query: ", "document": ""}, "default_prompt_name": "query"}}
+            ),
             {},
             {"vectors": SentenceVectors("mean", {"query": "query: "}, "query")},
         ),
@@ -120,16 +122,20 @@ NO_WEIGHTS = {"model.safetensors": None}
         ({}, {"model_type": ["bert"]}, "model_type ['bert']"),
         ({}, {"id2label": ["bad", "good"]}, "config.json is damaged"),
         ({"tokenizer_config.json": []}, {}, "tokenizer_config.json is damaged"),
-        (sentence({**MEAN, "pooling_mode_cls_token": True}), {}, "1_Pooling"),
-        (sentence({"pooling_mode_mean_tokens": False}), {}, "no pooling"),
-        (sentence({"pooling_mode_weightedmean_tokens": True}), {}, "pooling_mode_weightedmean_tokens"),
-        (sentence({**MEAN, "word_embedding_dimension": 64}), {}, "vectors of 64"),
-        (sentence({**MEAN, "include_prompt": False}, **{PROMPTS: {"prompts": {"a": "b"}}}), {}, "include_prompt"),
-        (sentence(modules=[*MODULES, DENSE]), {}, "Dense is not exported"),
-        (sentence(modules=MODULES[:2], **{PROMPTS: {"similarity_fn_name": "dot"}}), {}, "similarity_fn_name: dot"),
-        (sentence(modules=["Transformer"]), {}, "'Transformer'"),
-        (sentence(**{LENGTH: {"max_seq_length": "16"}}), {}, "max_seq_length: '16'"),
-        (sentence(**{PROMPTS: {"prompts": ["query: "]}}), {}, "prompts: ['query: ']"),
+        (sentence_files({**MEAN, "pooling_mode_cls_token": True}), {}, "1_Pooling"),
+        (sentence_files({"pooling_mode_mean_tokens": False}), {}, "no pooling"),
+        (sentence_files({"pooling_mode_weightedmean_tokens": True}), {}, "pooling_mode_weightedmean_tokens"),
+        (sentence_files({**MEAN, "word_embedding_dimension": 64}), {}, "vectors of 64"),
+        (sentence_files({**MEAN, "include_prompt": False}, **{PROMPTS: {"prompts": {"a": "b"}}}), {}, "include_prompt"),
+        (sentence_files(modules=[*MODULES, DENSE]), {}, "Dense is not exported"),
+        (
+            sentence_files(modules=MODULES[:2], **{PROMPTS: {"similarity_fn_name": "dot"}}),
+            {},
+            "similarity_fn_name: dot",
+        ),
+        (sentence_files(modules=["Transformer"]), {}, "'Transformer'"),
+        (sentence_files(**{LENGTH: {"max_seq_length": "16"}}), {}, "max_seq_length: '16'"),
+        (sentence_files(**{PROMPTS: {"prompts": ["query: "]}}), {}, "prompts: ['query: ']"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_imported_is_refused(
