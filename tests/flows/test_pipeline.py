@@ -2,8 +2,10 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from ruamel.yaml import YAML
 
 from clozeline.flows import pipeline as pipeline_module
 from clozeline.flows.pipeline import StageResult, pipeline
@@ -23,7 +26,8 @@ from clozeline.records.record import Lock
 from clozeline.system.errors import DataError, ParamsError, StorageError, TransientError
 from clozeline.system.workspace import Workspace, run_lock
 from clozeline.versions.graph import read_stage_graph
-from tests.make.projects import with_own_stages
+from tests.make.projects import PROJECT, with_own_stages
+from tests.make.session import PutDatabase
 from tests.orchestration.test_checks import set_param
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -269,3 +273,35 @@ def test_a_flow_fails_if_a_stage_did_not_make_the_input_of_another(toy: Path) ->
     with pytest.raises(DataError, match=r"made/lower\.txt does not exist .*stage `count`"):
         pipeline(toy)
     assert (toy / "made/upper.txt").exists()
+
+
+def unpacked_wheel(folder: Path) -> Path:
+    folder.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(PROJECT / name, folder / name)
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(PROJECT / "src", folder / "src", ignore=ignored)  # with the files behind its links
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", "dist"]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "."], cwd=folder, check=True)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "site")
+    return folder / "site"
+
+
+def test_the_pipeline_runs_from_an_installed_wheel_without_a_checkout(
+    toy: Path, tmp_path: Path, put_prefect_database: PutDatabase
+) -> None:
+    installed = unpacked_wheel(tmp_path / "wheel")
+    put_prefect_database(Workspace(toy).prefect / "prefect.db")
+    params = YAML().load(toy / "params.yaml")
+    params["export"]["models"] = {}  # the toy's stages make no model
+    YAML().dump(params, toy / "params.yaml")
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PREFECT_"))}
+    environment = {**ours, "PYTHONPATH": str(installed), "PREFECT_HOME": Workspace(toy).defaults()["PREFECT_HOME"]}
+    where = [sys.executable, "-c", "import clozeline.flows; print(clozeline.flows.__file__)"]
+    found = subprocess.run(where, cwd=toy, env=environment, check=True, capture_output=True, text=True).stdout
+    assert Path(found.strip()).is_relative_to(installed)
+    run = [sys.executable, "-m", "clozeline", "run", "--no-release"]
+    ran = subprocess.run(run, cwd=toy, env=environment, check=False, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert (toy / "signed/ada.txt").read_text() == "ONE TWO ada"
