@@ -62,7 +62,7 @@ def test_the_kustomization_names_every_manifest_and_each_secret_has_an_example_t
     readme = (INFRA / "README.md").read_text(encoding="utf-8")
     for name in secrets:
         assert subprocess.run(["git", "check-ignore", "--quiet", name], cwd=INFRA, check=False).returncode == 0, name
-        assert f"cp infra/{name}.example infra/{name}\n" in readme
+        assert f"cp infra/{name}.example infra/{name}" in readme
     images = {container["image"].partition(":")[0] for containers in CONTAINERS.values() for container in containers}
     assert {image["name"] for image in KUSTOMIZATION["images"]} == images, "a registry can be named for every image"
 
