@@ -2,14 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clozeline.cluster import nodes
-from clozeline.cluster.nodes import NodeFacts, Token, answer_of_head, check_nodes, facts_of, gone, token_in
+from clozeline.cluster.nodes import NodeFacts, Token, answer_of_head, check_nodes, facts_of, token_in
 from clozeline.cluster.store import SharedStore
 from clozeline.system.errors import ClusterError, TransientError
 
@@ -20,24 +20,21 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> NodeFacts:
         return facts_of(token, "here")
 
 
-def test_a_node_like_this_machine_passes(here: NodeFacts, tmp_path: Path) -> None:
-    assert {"python", "clozeline", "pyarrow"} <= here.versions.keys()
+@pytest.mark.parametrize(
+    ("name", "version", "told"),
+    [
+        *((name, "0.0", f"{name} 0.0") for name in ("python", "clozeline", "pyarrow", "Clozeline's code")),
+        ("ftfy", None, "ftfy missing"),
+    ],
+)
+def test_a_node_with_another_version_or_without_a_package_is_named(
+    here: NodeFacts, tmp_path: Path, name: str, version: str | None, told: str
+) -> None:
     check_nodes([replace(here, node="10.0.0.2")], here, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["python", "clozeline", "pyarrow", "Clozeline's code"])
-def test_a_node_with_another_version_is_named(here: NodeFacts, tmp_path: Path, name: str) -> None:
-    other = replace(here, node="10.0.0.2", versions={**here.versions, name: "0.0"})
+    versions = {known: its for known, its in {**here.versions, name: version}.items() if its}
     with pytest.raises(ClusterError, match=r"10\.0\.0\.2") as caught:
-        check_nodes([here, other], here, tmp_path)
-    assert f"{name} 0.0" in caught.value.problem
-
-
-def test_a_node_that_lacks_a_package_is_named(here: NodeFacts, tmp_path: Path) -> None:
-    versions = {name: version for name, version in here.versions.items() if name != "ftfy"}
-    with pytest.raises(ClusterError, match=r"10\.0\.0\.2") as caught:
-        check_nodes([replace(here, node="10.0.0.2", versions=versions)], here, tmp_path)
-    assert "ftfy missing" in caught.value.problem
+        check_nodes([here, replace(here, node="10.0.0.2", versions=versions)], here, tmp_path)
+    assert told in caught.value.problem
 
 
 def test_a_folder_that_is_not_shared_is_named(here: NodeFacts, tmp_path: Path) -> None:
@@ -69,13 +66,6 @@ def test_a_node_that_does_not_reach_the_store_is_named(here: NodeFacts, tmp_path
         assert told in str(caught.value)
 
 
-@pytest.fixture
-def unanswered(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """A question that is not answered before the end of the test."""
-    monkeypatch.setattr(nodes, "_LOOK_SECONDS", 0.05)
-    return threading.Event().wait
-
-
 def test_an_answer_and_an_error_of_ray_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "check_head", lambda: None)
     assert answer_of_head(lambda: [1, 2]) == [1, 2]
@@ -83,27 +73,26 @@ def test_an_answer_and_an_error_of_ray_arrive(monkeypatch: pytest.MonkeyPatch) -
         answer_of_head(lambda: 1 // 0)
 
 
-def test_a_head_that_dies_meanwhile_ends_the_wait(
-    monkeypatch: pytest.MonkeyPatch, unanswered: Callable[[], None]
+@pytest.mark.parametrize(
+    ("looks", "patience_seconds", "told"),
+    [
+        ([True, True], 600.0, r"the cluster is gone(?s:.)*start the cluster"),
+        ([True] * 10_000, 0.2, "has not answered for 0 s"),
+    ],
+)
+def test_a_head_that_dies_or_does_not_answer_ends_the_wait(
+    monkeypatch: pytest.MonkeyPatch, looks: Iterable[bool], patience_seconds: float, told: str
 ) -> None:
-    lives = iter([True, True])
+    lives = iter(looks)
 
     def check_head() -> None:
         if not next(lives, False):
-            raise gone(ConnectionRefusedError("refused"))
+            raise nodes.gone(ConnectionRefusedError("refused"))
 
     monkeypatch.setattr(nodes, "check_head", check_head)
-    monkeypatch.setattr(nodes, "_HEAD_SECONDS", 600.0)
+    monkeypatch.setattr(nodes, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(nodes, "_HEAD_SECONDS", patience_seconds)
     began = time.monotonic()
-    with pytest.raises(TransientError, match=r"the cluster is gone(?s:.)*start the cluster"):
-        answer_of_head(unanswered)
+    with pytest.raises(TransientError, match=told):
+        answer_of_head(threading.Event().wait)
     assert time.monotonic() - began < 60
-
-
-def test_a_head_that_lives_and_does_not_answer_is_not_waited_for_without_end(
-    monkeypatch: pytest.MonkeyPatch, unanswered: Callable[[], None]
-) -> None:
-    monkeypatch.setattr(nodes, "check_head", lambda: None)
-    monkeypatch.setattr(nodes, "_HEAD_SECONDS", 0.2)
-    with pytest.raises(TransientError, match=r"has not answered for 0 s"):
-        answer_of_head(unanswered)

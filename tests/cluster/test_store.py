@@ -10,6 +10,7 @@ from hashlib import sha256
 from itertools import cycle
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -113,13 +114,12 @@ def test_a_node_that_was_killed_before_the_record_leaves_a_task_that_runs_again(
             raise KeyboardInterrupt
         put(self, path, place)
 
-    monkeypatch.setattr(SharedStore, "put", killed_at_the_record)
-    with pytest.raises(KeyboardInterrupt):
-        twice_doubled(ledger_of(store, folder / "one"))
-    left = store.sizes("numbers")
-    assert any(place.endswith("number.txt") for place in left)
-    assert not any(place.endswith("record.json") for place in left)
-    monkeypatch.setattr(SharedStore, "put", put)
+    with monkeypatch.context() as patched:
+        patched.setattr(SharedStore, "put", killed_at_the_record)
+        with pytest.raises(KeyboardInterrupt):
+            twice_doubled(ledger_of(store, folder / "one"))
+    left = {place.rpartition("/")[2] for place in store.sizes("numbers")}
+    assert ("number.txt" in left, "record.json" in left) == (True, False)
     six, twelve = twice_doubled(ledger_of(store, folder / "other"))
     assert (six.facts["number"], six.is_found, six.facts["ran in"]) == (6, False, "other")
     assert (twelve.folder / "number.txt").read_text() == "12"
@@ -135,9 +135,7 @@ def test_a_damaged_file_is_named_and_its_task_runs_again(
     store.remove([place]) if damage is None else store.write(place, damage)
     with pytest.raises(ArtifactError, match=r"which double of three\.txt wrote, is damaged or missing") as caught:
         list(ledger.run([doubled(six.folder / "number.txt")]))
-    assert place in caught.value.problem
-    assert told in str(caught.value)
-    assert f"node {os.uname().nodename} read" in str(caught.value)
+    assert all(part in str(caught.value) for part in (place, told, f"node {os.uname().nodename} read"))
     six, twelve = twice_doubled(ledger_of(store, folder / "third"))
     assert (six.is_found, twelve.facts["number"]) == (False, 12)
 
@@ -154,8 +152,13 @@ def test_files_are_removed_together_though_some_are_gone(store: SharedStore, mon
     assert len(store.sizes("numbers")) == ("file" in system.protocol)
 
 
-def test_a_file_that_is_cut_counts_as_not_done(store: SharedStore, folder: Path) -> None:
-    twice_doubled(ledger_of(store, folder / "one"))
+def test_a_file_that_is_cut_counts_as_not_done_and_a_cached_one_that_changed_is_fetched_again(
+    store: SharedStore, folder: Path
+) -> None:
+    _, twelve = twice_doubled(ledger_of(store, folder / "one"))
+    (twelve.folder / "number.txt").write_text("13")
+    _, again = twice_doubled(ledger_of(store, folder / "one"))
+    assert (again.is_found, (again.folder / "number.txt").read_text()) == (True, "12")
     for place in store.sizes("numbers"):
         if place.endswith("number.txt"):
             store.write(place, b"")
@@ -175,13 +178,6 @@ def test_a_forged_record_writes_nothing_outside_its_folder(store: SharedStore, f
     assert not again.is_found, "a record that names other folders counts for nothing"
     assert not list(folder.rglob("project/**/planted"))
     assert (six.folder / "number.txt").read_text() == "6"
-
-
-def test_a_file_of_the_cache_that_changed_is_fetched_again(store: SharedStore, folder: Path) -> None:
-    _, twelve = twice_doubled(ledger_of(store, folder / "one"))
-    (twelve.folder / "number.txt").write_text("13")
-    _, again = twice_doubled(ledger_of(store, folder / "one"))
-    assert (again.folder / "number.txt").read_text() == "12"
 
 
 def test_only_the_named_records_stay_in_the_store(store: SharedStore, folder: Path) -> None:
@@ -217,13 +213,10 @@ def test_a_store_that_cannot_be_used_is_refused_at_once(
 
 
 def test_a_full_disk_below_the_store_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    store = SharedStore(f"file://{tmp_path}")
+    full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.pipe_file", full)
     with pytest.raises(StorageError, match="no space left"):
-        store.write("some/file", b"content")
+        SharedStore(f"file://{tmp_path}").write("some/file", b"content")
 
 
 def test_fetched_files_of_a_run_are_removed_at_its_end_or_a_day_later(
@@ -252,16 +245,14 @@ def test_stages_on_nodes_that_share_nothing_give_the_bytes_of_one_machine(
     monkeypatch.setattr("clozeline.tokenizing.shards._PARTITION_BYTES", 100_000)
     for stage in (preprocess, tokenize):
         monkeypatch.setattr(stage, "open_workers", apart)
-    places = {name: Path(name) for name in ("raw", "forgotten")}
-    places["forgotten"] = Path("forgotten.lock")
-    preprocess.run(project, seed=1, out=Path("apart"), metrics=Path("apart.json"), work=Path("w/preprocess"), **places)
+    read = {"raw": Path("raw"), "forgotten": Path("forgotten.lock")}
+    preprocess.run(project, seed=1, out=Path("apart"), metrics=Path("apart.json"), work=Path("w/preprocess"), **read)
     assert digests(tmp_path / "apart") == digests(tmp_path / "out")
     assert (tmp_path / "apart.json").read_bytes() == (tmp_path / "alone.json").read_bytes()
     made = {"tokenizer": Path("tokenizer-2"), "out": Path("tokens-2"), "metrics": Path("tokens-2.json")}
-    for _ in range(2):
-        tokenize.run(TOKENIZE, clean=Path("groups"), work=Path("w/tokenize"), **made)
-        for name in ("tokenizer", "tokens"):
-            assert digests(tmp_path / f"{name}-2") == digests(tmp_path / name)
+    tokenize.run(TOKENIZE, clean=Path("groups"), work=Path("w/tokenize"), **made)
+    for name in ("tokenizer", "tokens"):
+        assert digests(tmp_path / f"{name}-2") == digests(tmp_path / name)
     left = {place.split("/")[0] for place in store.sizes("")}
     assert left == {"preprocess", "tokenize"}
     records = [place for place in store.sizes("tokenize") if place.endswith("record.json")]

@@ -2,8 +2,8 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -11,12 +11,12 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.states import Completed, Crashed, Running
 
+from clozeline.flows import nightly as room
 from clozeline.flows.nightly import nightly
 from clozeline.orchestration.prefect_adapter import last_crashes, leave_to, living_run
 from clozeline.system.errors import ContractError, TransientError
 from clozeline.system.workspace import run_lock
-
-CHECKOUT = Path(__file__).parents[2]
+from tests.make.projects import PROJECT
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
@@ -50,46 +50,34 @@ def test_only_consecutive_crashes_are_counted() -> None:
         assert last_crashes(client, deployment) == 2
 
 
+ALL = ["pipeline refresh", "push", "release waits", "write"]
+"""The steps of a nightly run. Its release waits for a registry that does not answer."""
+
+
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The steps of a nightly run that were done; none does anything."""
+    """The steps that were done; none does anything."""
     done: list[str] = []
-
-    def step(name: str) -> Callable[..., list[object]]:
-        return lambda project, *_, **options: done.append(" ".join([name, *options])) or []
-
     for name in ("pipeline", "push", "release", "write"):
-        monkeypatch.setattr(f"clozeline.flows.nightly.{name}", step(name))
+        step = Mock(side_effect=lambda *_, name=name, **options: done.append(" ".join([name, *options])) or [])
+        monkeypatch.setattr(room, name, step)
     return done
-
-
-ALL = ["pipeline refresh", "push", "release waits", "write"]
-"""The release waits for a registry that does not answer."""
 
 
 def test_the_nightly_flow_checks_for_a_running_flow_first(
     tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clozeline.flows.nightly.living_run", lambda lock_file: "the id of the living run")
-    monkeypatch.setattr("clozeline.flows.nightly.leave_to", lambda run: Completed(message=run))
+    monkeypatch.setattr(room, "living_run", lambda lock_file: "the id of the living run")
+    monkeypatch.setattr(room, "leave_to", lambda run: Completed(message=run))
     assert nightly(tmp_path, return_state=True).message == "the id of the living run"
     assert done == []
-
-
-def failing(error: Exception) -> Callable[..., None]:
-    def step(*_: object, **__: object) -> None:
-        raise error
-
-    return step
 
 
 def test_a_nightly_run_with_contract_violations_ends_in_its_own_state(
     tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    error = ContractError(
-        "the text differs", given="60 % fewer texts", expected="a normal night", do="check the source"
-    )
-    monkeypatch.setattr("clozeline.flows.nightly.pipeline", failing(error))
+    error = ContractError("the text differs", given="60 % fewer texts", expected="a normal night", do="check it")
+    monkeypatch.setattr(room, "pipeline", Mock(side_effect=error))
     state = nightly(tmp_path, return_state=True)
     assert (state.name, state.is_failed(), done) == ("ContractBroken", True, ["push", "write"])
     assert "60 % fewer texts" in state.message
@@ -104,7 +92,7 @@ def test_a_nightly_run_pushes_before_the_release_and_releases_nothing_if_the_pus
     assert nightly(tmp_path, return_state=True).is_completed()
     assert done == ALL
     error = TransientError("the remote does not answer", given="s3://team", expected="a store", do="try again later")
-    monkeypatch.setattr("clozeline.flows.nightly.push", failing(error))
+    monkeypatch.setattr(room, "push", Mock(side_effect=error))
     state = nightly(tmp_path, return_state=True)
     assert (state.name, done) == ("Failed", [*ALL, "pipeline refresh", "write"])
     assert "the remote does not answer" in state.message
@@ -112,5 +100,5 @@ def test_a_nightly_run_pushes_before_the_release_and_releases_nothing_if_the_pus
 
 def test_prefect_finds_the_scheduled_flow_at_the_entrypoint_of_the_deployment() -> None:
     code = "from prefect.flows import load_flow_from_entrypoint as load; print(load('flows/nightly.py:nightly').name)"
-    found = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True, capture_output=True, text=True)
+    found = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True, capture_output=True, text=True)
     assert found.stdout.split() == ["nightly"]

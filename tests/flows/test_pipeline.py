@@ -2,8 +2,10 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-from prefect.client.schemas.objects import TaskRun
+from ruamel.yaml import YAML
 
 from clozeline.flows import pipeline as pipeline_module
 from clozeline.flows.pipeline import StageResult, pipeline
@@ -24,7 +26,8 @@ from clozeline.records.record import Lock
 from clozeline.system.errors import DataError, ParamsError, StorageError, TransientError
 from clozeline.system.workspace import Workspace, run_lock
 from clozeline.versions.graph import read_stage_graph
-from tests.make.projects import with_own_stages
+from tests.make.projects import PROJECT, with_own_stages
+from tests.make.session import PutDatabase
 from tests.orchestration.test_checks import set_param
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -68,10 +71,7 @@ class History:
 
     root: Path
     results: list[list[StageResult]]
-
-    @property
-    def parents(self) -> list[Run]:
-        return [run for run in runs_in(self.root) if "mlflow.parentRunId" not in run.data.tags]
+    parents: list[Run]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,8 @@ def history(prefect_server: None, lasting_toy: Path) -> History:
             monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
             (lasting_toy / "raw.txt").write_text(text)
             results.append(pipeline(lasting_toy))
-    return History(lasting_toy, results)
+    parents = [run for run in runs_in(lasting_toy) if "mlflow.parentRunId" not in run.data.tags]
+    return History(lasting_toy, results, parents)
 
 
 def test_a_refresh_rereads_only_sources_that_dvc_cannot_watch(
@@ -99,15 +100,9 @@ def test_a_refresh_rereads_only_sources_that_dvc_cannot_watch(
 
 
 def test_a_second_run_changes_nothing_and_a_reverted_change_is_restored_from_the_cache(history: History) -> None:
-    first, again, changed, back = history.results
-    assert outcomes(first) == every("executed")
-    assert outcomes(again) == every("unchanged")
-    assert outcomes(changed) == every("executed")
-    assert outcomes(back) == every("restored")
-
-
-def test_an_unchanged_project_takes_less_than_a_second(history: History) -> None:
-    assert sum(result.seconds for result in history.results[1]) < 1
+    expected = ["executed", "unchanged", "executed", "restored"]
+    assert [outcomes(results) for results in history.results] == [every(outcome) for outcome in expected]
+    assert sum(result.seconds for result in history.results[1]) < 1, "an unchanged project takes less than a second"
 
 
 def test_prefect_has_a_task_for_each_stage_with_the_edges_of_dvc(history: History) -> None:
@@ -116,17 +111,9 @@ def test_prefect_has_a_task_for_each_stage_with_the_edges_of_dvc(history: Histor
         runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[first])))
     names = {run.id: run.name for run in runs}
     assert sorted(names.values()) == sorted(STAGES)
-    assert {(names[parent], run.name) for run in runs for parent in waited_for(run)} == edges_of_dvc(history.root)
-
-
-def waited_for(run: TaskRun) -> set[object]:
-    return {given.id for given in run.task_inputs.get("wait_for", [])}
-
-
-def edges_of_dvc(root: Path) -> set[tuple[str, str]]:
-    """Return the edges that `dvc dag` draws, from each stage to the stages that read its outputs."""
-    drawn = dvc(root, "dag", "--dot").replace('"', "").replace(";", "").splitlines()
-    return {(source, reader) for line in drawn if "->" in line for source, reader in [line.strip().split(" -> ")]}
+    waits = {(names[given.id], run.name) for run in runs for given in run.task_inputs.get("wait_for", [])}
+    drawn = dvc(history.root, "dag", "--dot").replace('"', "").replace(";", "").splitlines()
+    assert waits == {tuple(line.strip().split(" -> ")) for line in drawn if "->" in line}
 
 
 def dvc(root: Path, *arguments: str) -> str:
@@ -135,10 +122,10 @@ def dvc(root: Path, *arguments: str) -> str:
 
 
 def test_mlflow_has_a_parent_for_each_run_and_a_child_for_each_stage_that_executed(history: History) -> None:
-    assert [run.info.status for run in history.parents] == ["FINISHED"] * 4
     children = [children_of(history.root, parent) for parent in history.parents]
     assert [sorted(names) for names in children] == [sorted(STAGES), [], sorted(STAGES), []]
-    assert {run.info.status for names in children for run in names.values()} == {"FINISHED"}
+    runs = [*history.parents, *(run for names in children for run in names.values())]
+    assert {run.info.status for run in runs} == {"FINISHED"}
 
 
 def test_a_child_run_has_the_inputs_params_and_results_of_its_stage(history: History) -> None:
@@ -189,8 +176,7 @@ def test_a_stage_that_is_skipped_as_unchanged_is_unchanged_for_dvc_too(toy: Path
         "a source": lambda: (toy / "raw.txt").write_text("one two three"),
         "an output in the middle": lambda: (toy / "upper.txt").write_text("TAMPERED"),
         "a metric that is gone": lambda: (toy / "metrics/count.json").unlink(),
-        "a knob": lambda: replace(toy / "params.yaml", "20260101", "1"),
-        "a command": lambda: replace(toy / "dvc.yaml", "upper.txt signed", "./upper.txt signed"),
+        "a knob": lambda: set_param(toy, "20260101", "1"),
     }
     for change, make in changes.items():
         make()
@@ -201,42 +187,28 @@ def test_a_stage_that_is_skipped_as_unchanged_is_unchanged_for_dvc_too(toy: Path
         assert (seen_unchanged == set(STAGES)) == (change == "nothing"), change
 
 
-def replace(file: Path, old: str, new: str) -> None:
-    assert old in file.read_text()
-    file.write_text(file.read_text().replace(old, new))
-
-
 def test_bad_input_is_not_retried_and_the_error_is_that_of_the_stage(
     toy: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (toy / "raw.txt").write_text("bad")
-    with pytest.raises(DataError, match="is bad") as caught:
-        pipeline(toy)
-    assert caplog.text.count("raw.txt is bad") == 1, "only the stage logs it"
-    assert caught.value.is_reported
-    assert "NotReady" not in caplog.text
-    assert "not started: count, sign@ada, sign@alan" in caplog.text
-    assert caught.value.do == "write good"
-    (log,) = (toy / "work/logs").glob("*/upper.log")
-    assert log.read_text().count("upper reads raw.txt") == 1
-    failed, child = runs_in(toy)
-    assert (failed.info.status, child.info.status) == ("FAILED", "FAILED")
-    assert "raw.txt is bad" in child.data.tags["error"]
-    assert failed.data.tags["dvc.outcome.upper"] == "failed"
-    assert "dvc.outcome.count" not in failed.data.tags
-
-
-def test_a_run_deletes_the_logs_of_old_runs(toy: Path) -> None:
     old = [toy / "work/logs" / str(UUID(int=number)) for number in range(NUM_KEPT + 1)]
     for number, folder in enumerate(old):
         folder.mkdir(parents=True)
         os.utime(folder, (number, number))
     (toy / "raw.txt").write_text("bad")
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match="is bad") as caught:
         pipeline(toy)
-    assert not old[0].exists()
-    assert all(folder.exists() for folder in old[1:])
-    assert len([*(toy / "work/logs").glob("*/upper.log")]) == 1
+    assert (caught.value.is_reported, caught.value.do) == (True, "write good")
+    assert caplog.text.count("raw.txt is bad") == 1, "only the stage logs it"
+    assert "NotReady" not in caplog.text
+    assert "not started: count, sign@ada, sign@alan" in caplog.text
+    (log,) = (toy / "work/logs").glob("*/upper.log")
+    assert log.read_text().count("upper reads raw.txt") == 1
+    assert [folder for folder in old if not folder.exists()] == [old[0]], "the logs of old runs are deleted"
+    failed, child = runs_in(toy)
+    assert (failed.info.status, child.info.status) == ("FAILED", "FAILED")
+    assert "raw.txt is bad" in child.data.tags["error"]
+    assert failed.data.tags["dvc.outcome.upper"] == "failed"
+    assert "dvc.outcome.count" not in failed.data.tags
 
 
 def test_a_transient_error_is_retried(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,10 +225,6 @@ def test_a_second_run_in_the_same_folder_is_refused_by_name(toy: Path, monkeypat
     with run_lock(toy / "work/run.lock"), pytest.raises(TransientError, match=f"process {os.getpid()}"):
         pipeline(toy)
     assert not (toy / "upper.txt").exists()
-
-
-def with_a_mistyped_key(root: Path) -> None:
-    set_param(root, "seed:", "sede:")
 
 
 def without_its_text(root: Path) -> None:
@@ -276,18 +244,14 @@ def with_a_start_that_dvc_would_delete(root: Path) -> None:
     (root / "models/encoder/config.json").write_text("{}")
 
 
-def with_a_cache_that_cannot_be_written(root: Path) -> None:
-    (root / ".dvc/cache").write_text("a file, in which nobody can make a folder")
-
-
 @pytest.mark.parametrize(
     ("change", "error", "told"),
     [
-        (with_a_mistyped_key, ParamsError, "sede"),
+        (lambda toy: set_param(toy, "seed:", "sede:"), ParamsError, "sede"),
         (without_its_text, DataError, "my-texts does not exist"),
         (with_labels_in_an_unknown_format, DataError, r"mine\.xlsx has a format that cannot be read"),
         (with_a_start_that_dvc_would_delete, ParamsError, r"`pretrain\.start: models/encoder` is an output"),
-        (with_a_cache_that_cannot_be_written, StorageError, "cache is not writable"),
+        (lambda toy: (toy / ".dvc/cache").write_text("no folder"), StorageError, "cache is not writable"),
     ],
 )
 def test_a_fault_that_is_found_at_the_start_stops_the_flow_before_any_stage(
@@ -309,3 +273,35 @@ def test_a_flow_fails_if_a_stage_did_not_make_the_input_of_another(toy: Path) ->
     with pytest.raises(DataError, match=r"made/lower\.txt does not exist .*stage `count`"):
         pipeline(toy)
     assert (toy / "made/upper.txt").exists()
+
+
+def unpacked_wheel(folder: Path) -> Path:
+    folder.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(PROJECT / name, folder / name)
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(PROJECT / "src", folder / "src", ignore=ignored)  # with the files behind its links
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", "dist"]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "."], cwd=folder, check=True)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "site")
+    return folder / "site"
+
+
+def test_the_pipeline_runs_from_an_installed_wheel_without_a_checkout(
+    toy: Path, tmp_path: Path, put_prefect_database: PutDatabase
+) -> None:
+    installed = unpacked_wheel(tmp_path / "wheel")
+    put_prefect_database(Workspace(toy).prefect / "prefect.db")
+    params = YAML().load(toy / "params.yaml")
+    params["export"]["models"] = {}  # the toy's stages make no model
+    YAML().dump(params, toy / "params.yaml")
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PREFECT_"))}
+    environment = {**ours, "PYTHONPATH": str(installed), "PREFECT_HOME": Workspace(toy).defaults()["PREFECT_HOME"]}
+    where = [sys.executable, "-c", "import clozeline.flows; print(clozeline.flows.__file__)"]
+    found = subprocess.run(where, cwd=toy, env=environment, check=True, capture_output=True, text=True).stdout
+    assert Path(found.strip()).is_relative_to(installed)
+    run = [sys.executable, "-m", "clozeline", "run", "--no-release"]
+    ran = subprocess.run(run, cwd=toy, env=environment, check=False, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert (toy / "signed/ada.txt").read_text() == "ONE TWO ada"

@@ -56,8 +56,9 @@ def started(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Started]
     worker.process.wait()
 
 
-@pytest.mark.parametrize("started", ["on SIGTERM", "never"], indirect=True)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("started", "number"), [("on SIGTERM", signal.SIGINT), ("never", signal.SIGTERM)], indirect=["started"]
+)
 def test_a_signal_ends_the_worker_and_its_run_within_seconds(started: Started, number: signal.Signals) -> None:
     started.process.send_signal(number)
     assert started.process.wait(timeout=120) == 0  # by itself it would take 600 s

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,44 +15,58 @@ from clozeline.cli import serve
 from clozeline.serving.http.bodies import MAX_TIMEOUT_MILLISECONDS
 from clozeline.serving.limits import MAX_BODY_SECONDS
 from clozeline.serving.uvicorn_adapter import WRITING_SECONDS
+from tests.infra.stack.compose_file import ROOT, Compose
+from tests.infra.stack.sandbox import Sandbox
 
-ROOT = Path(__file__).parents[2]
 FILE = ROOT / "infra/compose.yaml"
 TEXT = FILE.read_text(encoding="utf-8")
+SERVICES = Compose.read().services
+SERVERS = {"postgres", "store", "mlflow", "prefect", "worker", "serving"}
 EXACT_VERSION = re.compile(r"[\w./-]+:v?\d+\.\d+[\w.-]*(@sha256:[0-9a-f]{64})?")
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+Service = dict[str, Any]
+RULES: dict[str, Callable[[Service], object]] = {
+    "has an image of an exact version": lambda it: EXACT_VERSION.fullmatch(it["image"]),
+    "has the version of the project if it is built": lambda it: (
+        "build" not in it or it["image"].endswith(f":{VERSION}")
+    ),
+    "runs as a user other than root": lambda it: str(it.get("user", "root")).split(":")[0] not in {"root", "0"},
+    "cannot gain rights": lambda it: (it["cap_drop"], it["security_opt"]) == (["ALL"], ["no-new-privileges:true"]),
+    "has a read-only root and telemetry off if it is built": lambda it: (
+        "build" not in it or (it["read_only"], it["env_file"]) == (True, ["settings.env"])
+    ),
+    "is published on the loopback only": lambda it: all(port.startswith("127.0.0.1:") for port in it.get("ports", [])),
+    "installs no package at its start": lambda it: (
+        not re.search(r"\b(pip|apt|apk|uv|curl)\b", " ".join(it.get("command", [])))
+    ),
+    "waits until its dependencies are healthy or done": lambda it: all(
+        how["condition"] == ("service_healthy" if needed in SERVERS else "service_completed_successfully")
+        for needed, how in it.get("depends_on", {}).items()
+    ),
+    "mounts files that exist": lambda it: all(
+        not volume.startswith(".") or (FILE.parent / volume.split(":")[0]).exists() for volume in it.get("volumes", [])
+    ),
+    "is built from files that exist": lambda it: (
+        "build" not in it or (FILE.parent / it["build"]["context"] / it["build"]["dockerfile"]).is_file()
+    ),
+}
 
 
-@pytest.fixture(scope="module")
-def services(compose: Any) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = compose.services
-    return found
+@pytest.mark.parametrize("rule", RULES)
+def test_every_service_follows_the_rule(rule: str) -> None:
+    assert [name for name, it in SERVICES.items() if not RULES[rule](it)] == []
 
 
-def schema_problems(path: Path) -> str:
-    command = [str(Path(sys.executable).with_name("check-jsonschema")), "--builtin-schema", "vendor.compose-spec"]
-    done = subprocess.run([*command, str(path)], capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else done.stdout + done.stderr
+def test_compose_yaml_follows_the_compose_specification(tmp_path: Path) -> None:
+    def schema_problems(path: Path) -> str:
+        command = [str(Path(sys.executable).with_name("check-jsonschema")), "--builtin-schema", "vendor.compose-spec"]
+        done = subprocess.run([*command, str(path)], capture_output=True, text=True, check=False)
+        return "" if done.returncode == 0 else done.stdout + done.stderr
 
-
-def test_compose_yaml_follows_the_compose_specification() -> None:
     assert schema_problems(FILE) == ""
-
-
-def test_the_schema_check_detects_a_misspelt_key(tmp_path: Path) -> None:
     broken = tmp_path / "compose.yaml"
     broken.write_text(TEXT.replace("retries:", "retrys:"), encoding="utf-8")
     assert "retrys" in schema_problems(broken)
-
-
-def test_every_image_has_an_exact_version(services: dict[str, dict[str, Any]]) -> None:
-    loose = {name: it["image"] for name, it in services.items() if not EXACT_VERSION.fullmatch(it["image"])}
-    assert loose == {}
-
-
-def test_built_images_are_tagged_with_the_project_version(services: dict[str, dict[str, Any]]) -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    built = {it["image"] for it in services.values() if "build" in it}
-    assert {image.rpartition(":")[2] for image in built} == {version}
 
 
 def test_minio_is_not_used() -> None:
@@ -59,89 +74,56 @@ def test_minio_is_not_used() -> None:
     assert "minio" not in (ROOT / "infra/Dockerfile").read_text(encoding="utf-8").lower()
 
 
-def test_no_service_runs_as_root(services: dict[str, dict[str, Any]]) -> None:
-    users = {name: str(it.get("user", "root")) for name, it in services.items()}
-    assert {name: user for name, user in users.items() if user.split(":")[0] in {"root", "0"}} == {}
-
-
-def test_no_service_can_gain_rights(services: dict[str, dict[str, Any]]) -> None:
-    for name, it in services.items():
-        assert it["cap_drop"] == ["ALL"], name
-        assert it["security_opt"] == ["no-new-privileges:true"], name
-
-
-def test_our_containers_have_a_read_only_root_and_telemetry_off(services: dict[str, dict[str, Any]]) -> None:
-    for name, it in services.items():
-        if "build" in it:
-            assert it["read_only"] is True, name
-            assert it["env_file"] == ["settings.env"], name
-
-
-def test_ports_are_published_on_loopback_only(services: dict[str, dict[str, Any]]) -> None:
-    published = [port for it in services.values() for port in it.get("ports", [])]
-    assert published
-    assert [port for port in published if not port.startswith("127.0.0.1:")] == []
-
-
-def test_every_server_has_a_health_check_and_restarts(services: dict[str, dict[str, Any]]) -> None:
-    servers = {name for name, it in services.items() if it.get("restart") == "unless-stopped"}
-    assert servers == {"postgres", "store", "mlflow", "prefect", "worker", "serving"}
-    assert {name for name, it in services.items() if "healthcheck" in it} == servers
-
-
-def test_a_service_waits_until_its_dependencies_are_healthy(services: dict[str, dict[str, Any]]) -> None:
-    for name, it in services.items():
-        for needed, how in it.get("depends_on", {}).items():
-            server = "healthcheck" in services[needed]
-            expected = "service_healthy" if server else "service_completed_successfully"
-            assert how["condition"] == expected, f"{name} waits for {needed}"
-
-
-def test_every_one_shot_job_is_waited_for(services: dict[str, dict[str, Any]]) -> None:
+def test_every_server_has_a_health_check_and_restarts_and_every_job_is_waited_for() -> None:
     """`up --wait` counts a container that has ended as failed, unless a service depends on its success. `up` does not
     start those of a profile.
     """
-    waited_for = {needed for it in services.values() for needed in it.get("depends_on", {})}
-    assert {name for name, it in services.items() if "healthcheck" not in it and "profiles" not in it} <= waited_for
+    assert {name for name, it in SERVICES.items() if it.get("restart") == "unless-stopped"} == SERVERS
+    assert {name for name, it in SERVICES.items() if "healthcheck" in it} == SERVERS
+    waited_for = {needed for it in SERVICES.values() for needed in it.get("depends_on", {})}
+    assert {name for name, it in SERVICES.items() if name not in SERVERS and "profiles" not in it} <= waited_for
 
 
-def test_serve_takes_the_options_of_its_service(compose: Any) -> None:
+def test_serve_takes_the_options_of_its_service_which_cannot_reach_the_databases(compose: Compose) -> None:
     program, verb, *options = compose.command("serving")
     app = typer.Typer()
     app.command()(serve.serve)
     given = typer.main.get_command(app).make_context(verb, options).params
     assert (program, verb) == ("clozeline", "serve")
     assert given["host"] == "0.0.0.0"
-    assert compose.services["serving"]["ports"] == [f"127.0.0.1:{given['port']}:{given['port']}"]
+    assert SERVICES["serving"]["ports"] == [f"127.0.0.1:{given['port']}:{given['port']}"]
+    assert set(SERVICES["serving"]["networks"]).isdisjoint(SERVICES["postgres"]["networks"])
 
 
-def test_serving_has_a_stop_timeout_that_covers_its_longest_request(services: dict[str, dict[str, Any]]) -> None:
-    granted = services["serving"]["stop_grace_period"]
-    assert granted == f"{MAX_BODY_SECONDS + MAX_TIMEOUT_MILLISECONDS / 1000 + WRITING_SECONDS:.0f}s"
+def test_serving_has_a_stop_timeout_that_covers_its_longest_request() -> None:
+    longest_seconds = MAX_BODY_SECONDS + MAX_TIMEOUT_MILLISECONDS / 1000 + WRITING_SECONDS
+    assert SERVICES["serving"]["stop_grace_period"] == f"{longest_seconds:.0f}s"
 
 
-def test_containers_install_no_packages_at_start(services: dict[str, dict[str, Any]]) -> None:
-    words = {name: " ".join(it.get("command", [])) for name, it in services.items()}
-    assert {name: said for name, said in words.items() if re.search(r"\b(pip|apt|apk|uv|curl)\b", said)} == {}
-
-
-def test_serving_cannot_reach_the_databases(services: dict[str, dict[str, Any]]) -> None:
-    assert set(services["serving"]["networks"]).isdisjoint(services["postgres"]["networks"])
-
-
-def test_mounted_files_and_build_contexts_exist(services: dict[str, dict[str, Any]]) -> None:
-    for it in services.values():
-        for volume in it.get("volumes", []):
-            source = volume.split(":")[0]
-            assert not source.startswith(".") or (FILE.parent / source).exists(), source
-        if "build" in it:
-            assert (FILE.parent / it["build"]["context"] / it["build"]["dockerfile"]).is_file()
-
-
-def test_secrets_come_from_the_env_file_and_compose_refuses_to_start_without_them(compose: Any) -> None:
+def test_secrets_come_from_the_env_file_and_compose_refuses_to_start_without_them(compose: Compose) -> None:
     required = set(re.findall(r"\$\{(\w+):\?\}", TEXT))
     optional = set(re.findall(r"\$\{(\w+):-", TEXT))
     assert required | optional == set(compose.secrets), "compose.yaml and .env.example name different variables"
     assert all(name.startswith("CLOZELINE_") for name in optional)
-    literal = re.findall(r"^\s+\w*(?:PASSWORD|SECRET|_KEY)\w*: (?!\$\{)(\S+)", TEXT, re.MULTILINE)
-    assert literal == []
+    assert re.findall(r"^\s+\w*(?:PASSWORD|SECRET|_KEY)\w*: (?!\$\{)(\S+)", TEXT, re.MULTILINE) == []
+
+
+def test_a_sandbox_of_the_stack_is_what_compose_yaml_says(tmp_path: Path) -> None:
+    sandbox = Sandbox(Compose.read(), tmp_path / "checkout", tmp_path, is_contained=True)
+    command = " ".join(sandbox.process("serving").command)
+    assert command.startswith("bwrap --ro-bind / / ")
+    assert "--tmpfs /tmp " in command
+    assert f"--bind {tmp_path}/serving /var/lib/clozeline " in command
+    assert "--uid 10001 --gid 10001 --cap-drop ALL " in command
+    assert command.endswith("--chdir /var/lib/clozeline -- " + " ".join(sandbox.compose.command("serving")))
+
+
+def test_without_namespaces_a_service_is_a_plain_process_with_paths_of_this_machine(tmp_path: Path) -> None:
+    sandbox = Sandbox(Compose.read(), tmp_path / "checkout", tmp_path, is_contained=False)
+    worker = sandbox.process("worker")
+    assert worker.command == sandbox.compose.command("worker")
+    assert worker.folder == tmp_path / "checkout"
+    assert worker.environment["CLOZELINE_HOME"] == str(tmp_path / "checkout")
+    assert worker.environment["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:5000"
+    assert worker.environment["MLFLOW_TRACKING_USERNAME"] == "worker"
+    assert sandbox.process("mlflow").environment["PGHOST"] == "127.0.0.1"

@@ -13,8 +13,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.house.test_lock import LOCK, required_by
+from tests.infra.prefect_project import ROOT
 
-ROOT = Path(__file__).parents[2]
 FILE = ROOT / "infra/Dockerfile"
 TEXT = FILE.read_text(encoding="utf-8")
 STAGES = dict(re.findall(r"^FROM \S+ AS (\w+)\n((?:(?!FROM ).*\n)*)", TEXT, re.MULTILINE))
@@ -25,32 +25,29 @@ PYTHON = re.findall(r"^FROM python:([\d.]+)", TEXT, re.MULTILINE)[0]
 LOCKED = {canonicalize_name(pin.name) for pin in LOCK}
 
 
-def lint(path: Path) -> str:
-    hadolint = str(Path(sys.executable).with_name("hadolint"))
-    done = subprocess.run([hadolint, str(path)], capture_output=True, text=True, check=False)
-    return done.stdout + done.stderr
+def closure(*roots: str) -> set[str]:
+    """Return all packages that the image's Python installs with `roots`."""
+    return {canonicalize_name(one.name) for one in required_by(map(Requirement, roots), PYTHON)}
 
 
-def test_the_linter_reports_nothing() -> None:
+def test_the_linter_reports_nothing_and_detects_an_unpinned_package(tmp_path: Path) -> None:
+    def lint(path: Path) -> str:
+        hadolint = str(Path(sys.executable).with_name("hadolint"))
+        done = subprocess.run([hadolint, str(path)], capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
     assert lint(FILE) == ""
-
-
-def test_the_linter_detects_an_unpinned_package(tmp_path: Path) -> None:
     broken = tmp_path / "Dockerfile"
     broken.write_text("FROM python:3.11.15-slim-bookworm\nRUN pip install --no-cache-dir boto3\n", encoding="utf-8")
     assert "DL3013" in lint(broken)
 
 
-def test_base_images_have_exact_versions() -> None:
+def test_every_image_has_an_exact_base_and_runs_as_a_non_root_user() -> None:
     outside = [image for image in re.findall(r"^FROM (\S+)", TEXT, re.MULTILINE) if image not in STAGES]
     assert outside
     assert [image for image in outside if not re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+[\w.-]*", image)] == []
-
-
-def test_every_image_runs_as_a_non_root_user() -> None:
-    for name, body in STAGES.items():
-        if name != "python":
-            assert re.findall(r"^USER (\S+)$", body, re.MULTILINE) == ["10001:10001"], name
+    users = {name: re.findall(r"^USER (\S+)$", body, re.MULTILINE) for name, body in STAGES.items()}
+    assert {name for name, found in users.items() if found != ["10001:10001"]} == {"python"}
 
 
 def test_every_package_is_installed_at_its_locked_version() -> None:
@@ -98,11 +95,6 @@ def test_the_command_of_the_images_lists_the_packages_of_a_python_environment(tm
     assert {"serialNumber", "timestamp"}.isdisjoint({*listed, *listed["metadata"]}), "the same packages, the same bytes"
     (toy,) = listed["components"]
     assert (toy["purl"], toy["licenses"][0]["license"]["id"]) == ("pkg:pypi/toy@1.2", "MIT")
-
-
-def closure(*roots: str) -> set[str]:
-    """Return all packages that the image's Python installs with `roots`."""
-    return {canonicalize_name(one.name) for one in required_by(map(Requirement, roots), PYTHON)}
 
 
 def test_every_path_copied_into_an_image_passes_the_ignore_file() -> None:

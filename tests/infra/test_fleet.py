@@ -4,14 +4,17 @@ Their registry is a SQLite file, or as a team has it: MLflow's server over Postg
 """
 
 import itertools
+import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 
 import httpx
 import pytest
@@ -21,10 +24,9 @@ from clozeline.records.package import package_sha256
 from clozeline.registry.models import NOTICE_VARIABLE
 from clozeline.registry.versions import Registry
 from clozeline.tracking.mlflow import experiment_id, prepare
-from tests.infra.replica import Replica
 from tests.make.packages import write_embedder
 from tests.make.processes import answers, wait_for
-from tests.make.servers import MlflowServer, server_over_postgres
+from tests.make.servers import server_over_postgres
 
 pytestmark = pytest.mark.deployment  # half a minute: four servers
 
@@ -32,6 +34,41 @@ CONFIG = Path(__file__).parents[2] / "infra" / "haproxy" / "haproxy.cfg"
 NAME = "clozeline-encoder"
 NOTICE_SECONDS = 10.0
 """Time from a promotion to the change; loading takes seconds on a busy machine."""
+
+
+class Replica:
+    """Serves the champion of the encoder of the registry at `address`, on `port`."""
+
+    def __init__(self, folder: Path, address: str, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        folder.mkdir(exist_ok=True)
+        self._log = folder / f"{port}.log"
+        command = ["serve", "models:/clozeline-encoder@champion", "--fleet", "--port", str(port)]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "clozeline", *command, "--watch", "0.5", "--threads", "1"],
+                cwd=folder,
+                env=os.environ | {"MLFLOW_TRACKING_URI": address},
+                stdout=log,
+                stderr=log,
+            )
+
+    def log(self) -> str:
+        return self._log.read_text(encoding="utf-8")
+
+    def is_ready(self) -> bool:
+        return answers(f"{self.url}/health/ready")
+
+    def wait_until_ready(self) -> None:
+        wait_for(lambda: self.is_ready() or self.process.poll() is not None, 240)
+        assert self.is_ready(), self.log()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 class Fleets:
@@ -131,18 +168,6 @@ def fleet(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Fleets]:
         yield Fleets(tmp_path, f"sqlite:///{tmp_path / 'mlflow.db'}", free_port, stack)
 
 
-@pytest.fixture
-def server(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[MlflowServer]:
-    with server_over_postgres(tmp_path, free_port) as server:
-        yield server
-
-
-@pytest.fixture
-def fleet_of_a_team(tmp_path: Path, server: MlflowServer, free_port: Callable[[], int]) -> Iterator[Fleets]:
-    with ExitStack() as stack:
-        yield Fleets(tmp_path, server.url, free_port, stack)
-
-
 def test_the_example_configuration_is_valid() -> None:
     subprocess.run(["haproxy", "-c", "-f", str(CONFIG)], check=True, capture_output=True)
 
@@ -201,15 +226,15 @@ def test_a_replica_that_cannot_load_a_version_gets_no_requests_until_the_promoti
 
 
 def test_over_a_server_a_fleet_changes_although_the_registry_was_away_and_a_replica_died(
-    fleet_of_a_team: Fleets, server: MlflowServer
+    tmp_path: Path, free_port: Callable[[], int]
 ) -> None:
-    fleet = fleet_of_a_team
-    with Client(fleet.url) as client:
-        late, dies = fleet.replicas[1:]
+    with server_over_postgres(tmp_path, free_port) as server, ExitStack() as stack:
+        fleet = Fleets(tmp_path, server.url, free_port, stack)
+        client, late = stack.enter_context(Client(fleet.url)), fleet.replicas[1]
         fleet.promote(fleet.register())
         fleet.wait_until(lambda: all("version 2 is loaded" in one.log() for one in fleet.replicas))
         server.stop()
-        dies.process.send_signal(signal.SIGKILL)
+        fleet.replicas[2].process.send_signal(signal.SIGKILL)
         fleet.wait_until(lambda: "the version of its alias is unknown" in late.log())
         fleet.wait_until(lambda: client.versions[-1:] == ["2"])
         server.start()

@@ -1,10 +1,8 @@
 """The manifests are valid, refer to what exists, and run what compose.yaml runs, as unprivileged users."""
 
 import copy
-import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,46 +11,29 @@ import pytest
 from ruamel.yaml import YAML
 
 from clozeline.serving.errors import HEALTH_PATHS
-from tests.infra.stack.compose_file import read_env_file
+from tests.infra.stack.compose_file import ROOT, Compose, read_env_file
 
-INFRA = Path(__file__).parents[2] / "infra"
+INFRA = ROOT / "infra"
 VERSIONS = ("1.30", "1.37")  # the first with preStop sleep by default, and the newest
 LOAD = YAML(typ="safe")
 KUSTOMIZATION: dict[str, Any] = LOAD.load(INFRA / "kustomization.yaml")
 OBJECTS: list[dict[str, Any]] = [found for name in KUSTOMIZATION["resources"] for found in LOAD.load_all(INFRA / name)]
-PAGE = (INFRA.parent / "docs/pretraining.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/pretraining.md").read_text(encoding="utf-8")
 TRAINING = [*LOAD.load_all("apiVersion" + PAGE.partition("```yaml\napiVersion")[2].partition("```")[0])]
 """The job of a training on several nodes."""
 DEPLOYMENTS = {found["metadata"]["name"]: found for found in OBJECTS if found["kind"] == "Deployment"}
+PODS: dict[str, dict[str, Any]] = {name: found["spec"]["template"]["spec"] for name, found in DEPLOYMENTS.items()}
+MAIN: dict[str, dict[str, Any]] = {name: pod["containers"][0] for name, pod in PODS.items()}
+CONTAINERS = {name: [*pod.get("initContainers", []), *pod["containers"]] for name, pod in PODS.items()}
 GENERATED = {
     kind: {it["name"]: it["envs"] for it in KUSTOMIZATION[kind]} for kind in ("configMapGenerator", "secretGenerator")
 }
 
 
-def pod(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = DEPLOYMENTS[name]["spec"]["template"]["spec"]
-    return found
-
-
-def main_container(name: str) -> dict[str, Any]:
-    (found,) = pod(name)["containers"]
-    return dict(found)
-
-
-def containers() -> Iterator[dict[str, Any]]:
-    for name in DEPLOYMENTS:
-        yield from [*pod(name).get("initContainers", []), *pod(name)["containers"]]
-
-
-@pytest.mark.parametrize(
-    "found", [*OBJECTS, *TRAINING], ids=lambda found: f"{found['kind']}-{found['metadata']['name']}"
-)
-def test_kubernetes_accepts_every_object(found: dict[str, Any]) -> None:
-    for version in VERSIONS:
-        kubernetes_validate.validate(found, version, strict=True)
-
-
-def test_the_schema_check_detects_a_misspelt_key() -> None:
+def test_kubernetes_accepts_every_object_and_detects_a_misspelt_key() -> None:
+    for found in (*OBJECTS, *TRAINING):
+        for version in VERSIONS:
+            kubernetes_validate.validate(found, version, strict=True)
     broken = copy.deepcopy(DEPLOYMENTS["serving"])
     broken["spec"]["template"]["spec"]["terminationGracePeriod"] = 30
     with pytest.raises(kubernetes_validate.ValidationError, match="terminationGracePeriod"):
@@ -69,111 +50,88 @@ def test_nodes_of_a_training_meet_at_the_first_pod_of_their_job() -> None:
     assert f"--rdzv-endpoint {job['metadata']['name']}-0.{spec['subdomain']}:{port}" in torchrun["value"]
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     assert f"--nnodes 1:{job['spec']['parallelism']} " in torchrun["value"]
-    assert container["image"] == main_container("worker")["image"]
+    assert container["image"] == MAIN["worker"]["image"]
 
 
-def test_the_kustomization_names_every_manifest_and_each_secret_has_an_example() -> None:
+def test_the_kustomization_names_every_manifest_and_each_secret_has_an_example_that_the_readme_copies() -> None:
     assert {INFRA / name for name in KUSTOMIZATION["resources"]} == set((INFRA / "kubernetes").glob("*.yaml"))
     (settings,) = GENERATED["configMapGenerator"].values()
     assert [INFRA / name for name in settings] == [INFRA / "settings.env"]
-    examples = {INFRA / f"{name}.example" for (name,) in GENERATED["secretGenerator"].values()}
-    assert examples == set((INFRA / "kubernetes").glob("*.example"))
-
-
-def test_a_registry_can_be_named_for_every_image() -> None:
-    named = {image["name"] for image in KUSTOMIZATION["images"]}
-    assert named == {container["image"].partition(":")[0] for container in containers()}
-
-
-def test_git_ignores_the_secrets() -> None:
-    for (name,) in GENERATED["secretGenerator"].values():
+    secrets = [name for (name,) in GENERATED["secretGenerator"].values()]
+    assert {INFRA / f"{name}.example" for name in secrets} == set((INFRA / "kubernetes").glob("*.example"))
+    readme = (INFRA / "README.md").read_text(encoding="utf-8")
+    for name in secrets:
         assert subprocess.run(["git", "check-ignore", "--quiet", name], cwd=INFRA, check=False).returncode == 0, name
+        assert f"cp infra/{name}.example infra/{name}" in readme
+    images = {container["image"].partition(":")[0] for containers in CONTAINERS.values() for container in containers}
+    assert {image["name"] for image in KUSTOMIZATION["images"]} == images, "a registry can be named for every image"
 
 
 def test_every_reference_has_its_object() -> None:
     claims = {found["metadata"]["name"] for found in OBJECTS if found["kind"] == "PersistentVolumeClaim"}
-    for name in DEPLOYMENTS:
-        volumes = {volume["name"]: volume for volume in pod(name)["volumes"]}
-        assert {
-            it["persistentVolumeClaim"]["claimName"] for it in volumes.values() if "persistentVolumeClaim" in it
-        } <= claims
-        for container in [*pod(name).get("initContainers", []), main_container(name)]:
+    for name, containers in CONTAINERS.items():
+        volumes = {volume["name"]: volume.get("persistentVolumeClaim") for volume in PODS[name]["volumes"]}
+        assert {claim["claimName"] for claim in volumes.values() if claim} <= claims
+        for container in containers:
             assert {mount["name"] for mount in container["volumeMounts"]} <= set(volumes)
-    for source in (source for container in containers() for source in container.get("envFrom", [])):
-        ((kind, reference),) = source.items()
-        assert reference["name"] in GENERATED[kind.replace("Ref", "Generator")]
-
-
-def test_the_service_finds_its_pods_and_their_port() -> None:
+            for source in container.get("envFrom", []):
+                ((kind, reference),) = source.items()
+                assert reference["name"] in GENERATED[kind.replace("Ref", "Generator")]
     (service,) = (found for found in OBJECTS if found["kind"] == "Service")
     name = service["metadata"]["name"]
     assert service["spec"]["selector"] == DEPLOYMENTS[name]["spec"]["template"]["metadata"]["labels"]
     (port,) = service["spec"]["ports"]
-    assert port["targetPort"] in {it["name"] for it in main_container(name)["ports"]}
+    assert port["targetPort"] in {it["name"] for it in MAIN[name]["ports"]}
 
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
-def test_a_deployment_runs_what_compose_runs(name: str, compose: Any) -> None:
-    given, container = compose.services[name], main_container(name)
+def test_a_deployment_runs_what_compose_runs(name: str, compose: Compose) -> None:
+    given, container = compose.services[name], MAIN[name]
     in_fleet = ["--fleet"] if name == "serving" else []  # several pods, but one service of compose.yaml
     assert (container["image"], container["command"]) == (given["image"], [*compose.command(name), *in_fleet])
     assert container.get("workingDir") == given.get("working_dir")
     own = {it["name"]: it["value"] for it in container.get("env", []) if "value" in it}
     (secrets,) = GENERATED["secretGenerator"][name]
-    example = read_env_file(INFRA / f"{secrets}.example")
-    assert own.keys() | example.keys() == set(given["environment"])
+    assert own.keys() | read_env_file(INFRA / f"{secrets}.example").keys() == set(given["environment"])
     told = compose.variables(name)
     elsewhere = {"PREFECT_WORKER_WEBSERVER_HOST": "0.0.0.0"}  # the cluster probes it from outside the pod
     assert own == {variable: elsewhere.get(variable, told[variable]) for variable in own}
+    pause = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+    assert f"{PODS[name]['terminationGracePeriodSeconds'] - pause}s" == given["stop_grace_period"]
 
 
-def test_the_worker_deploys_the_flows_before_it_starts_as_compose_does(compose: Any) -> None:
-    (deploy,) = (it for it in pod("worker")["initContainers"] if it["name"] == "deploy")
+def test_one_worker_runs_at_a_time_and_deploys_the_flows_before_it_starts_as_compose_does(compose: Compose) -> None:
+    (deploy,) = (it for it in PODS["worker"]["initContainers"] if it["name"] == "deploy")
     given = compose.services["prefect-deploy"]
     assert (deploy["image"], deploy["command"]) == (given["image"], compose.command("prefect-deploy"))
-    assert deploy["envFrom"] == main_container("worker")["envFrom"]
-
-
-@pytest.mark.parametrize("name", DEPLOYMENTS)
-def test_a_pod_has_the_stop_timeout_of_its_compose_service(name: str, compose: Any) -> None:
-    pause = main_container(name).get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
-    granted = compose.services[name]["stop_grace_period"]
-    assert f"{pod(name)['terminationGracePeriodSeconds'] - pause}s" == granted
+    assert deploy["envFrom"] == MAIN["worker"]["envFrom"]
+    assert DEPLOYMENTS["worker"]["spec"]["replicas"] == 1
+    assert DEPLOYMENTS["worker"]["spec"]["strategy"] == {"type": "Recreate"}
 
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_a_pod_is_unprivileged_and_bounded(name: str) -> None:
-    user = pod(name)["securityContext"]
+    user = PODS[name]["securityContext"]
     assert user["runAsNonRoot"] is True
     assert user["runAsUser"] == user["fsGroup"] == 10001
     assert user["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert pod(name)["automountServiceAccountToken"] is False
-    assert "memory" in main_container(name)["resources"]["limits"]
-    for container in [*pod(name).get("initContainers", []), main_container(name)]:
-        contained = {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
-        assert container["securityContext"] == contained
+    assert PODS[name]["automountServiceAccountToken"] is False
+    assert "memory" in MAIN[name]["resources"]["limits"]
+    drop_all = {"drop": ["ALL"]}
+    contained = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": drop_all}
+    assert [it["securityContext"] for it in CONTAINERS[name]] == [contained] * len(CONTAINERS[name])
 
 
 def test_probes_request_existing_paths_of_the_server() -> None:
-    serving = main_container("serving")
-    probes = [serving[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
+    probes = [MAIN["serving"][f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
     assert {probe["path"] for probe in probes} <= HEALTH_PATHS
     assert probes[-1]["path"] == "/health/ready"
     assert {probe["port"] for probe in probes} == {"http"}
 
 
-def test_only_one_worker_runs_at_a_time() -> None:
-    assert DEPLOYMENTS["worker"]["spec"]["replicas"] == 1
-    assert DEPLOYMENTS["worker"]["spec"]["strategy"] == {"type": "Recreate"}
-
-
 def test_an_upgrade_replaces_code_and_keeps_params_and_data(tmp_path: Path) -> None:
     image, project = tmp_path / "image", tmp_path / "project"
-    (script,) = (it["command"][-1] for it in pod("worker")["initContainers"] if it["name"] == "project")
+    (script,) = (it["command"][-1] for it in PODS["worker"]["initContainers"] if it["name"] == "project")
     script = script.replace("/srv/clozeline", str(image)).replace("/project", str(project))
     for version in ("old", "new"):
         shutil.rmtree(image, ignore_errors=True)
@@ -182,18 +140,7 @@ def test_an_upgrade_replaces_code_and_keeps_params_and_data(tmp_path: Path) -> N
             (image / name).write_text(version)
         project.mkdir(exist_ok=True)
         subprocess.run(["sh", "-euc", script], check=True)
-        (project / "dvc.lock").write_text("made by a run")
+        (project / "dvc.lock").write_text("a run")
     files = {str(path.relative_to(project)): path.read_text() for path in project.rglob("*") if path.is_file()}
-    assert files == {
-        "src/new.py": "new",
-        "dvc.yaml": "new",
-        "params.yaml": "old",
-        ".dvc/config": "old",
-        "dvc.lock": "made by a run",
-    }
-
-
-def test_the_readme_names_the_files_to_copy() -> None:
-    readme = (INFRA / "README.md").read_text(encoding="utf-8")
-    for (name,) in GENERATED["secretGenerator"].values():
-        assert re.search(rf"cp infra/{name}.example infra/{name}\b", readme)
+    kept = {"params.yaml": "old", ".dvc/config": "old", "dvc.lock": "a run"}
+    assert files == {"src/new.py": "new", "dvc.yaml": "new", **kept}

@@ -18,16 +18,24 @@ from tests.make.processes import run_to_end, running, wait_for
 pytestmark = pytest.mark.deployment
 
 
-def add_leftover(file: dict[str, Any]) -> None:
+def add_leftovers(file: dict[str, Any]) -> None:
     file["deployments"].append(file["deployments"][0] | {"name": "leftover"})
-
-
-def add_automation(file: dict[str, Any]) -> None:
     file["automations"].append(file["automations"][0] | {"name": "clozeline-leftover"})
 
 
 def drop_schedules(file: dict[str, Any]) -> None:
     del file["deployments"][0]["schedules"]
+
+
+def automations(server: Server) -> dict[str, dict[str, Any]]:
+    answer = server.api.post("/automations/filter", json={}).raise_for_status()
+    return {automation["name"]: automation for automation in answer.json()}
+
+
+def runs(server: Server, *, auto_scheduled: bool) -> int:
+    body = {"deployments": {"name": {"any_": ["nightly"]}}}
+    found = server.api.post("/flow_runs/filter", json=body).raise_for_status().json()
+    return sum(run["auto_scheduled"] == auto_scheduled for run in found)
 
 
 LOAD = """
@@ -48,62 +56,38 @@ def test_every_deployed_flow_runs_without_parameters(compose: Any, tmp_path: Pat
 
 
 def test_deploying_again_after_an_edit_applies_the_file(server: Server) -> None:
-    server.deploy(add_leftover)
-    first = server.deployments()
+    server.deploy(add_leftovers)
+    first, before = server.deployments(), automations(server)
     assert set(first) == {"nightly", "drift", "leftover"}
 
     said = server.deploy()
     assert "deleted deployment leftover" in said
     assert "python -m clozeline.flows.worker --pool clozeline" in said
-    second = server.deployments()
+    second, after = server.deployments(), automations(server)
     assert set(second) == {"nightly", "drift"}, "a deployment that left the file stayed on the server"
     assert second["nightly"]["id"] == first["nightly"]["id"]
+    assert {name: its["id"] for name, its in before.items() if name != "clozeline-leftover"} == {
+        name: its["id"] for name, its in after.items()
+    }
 
     (schedule,) = second["nightly"]["schedules"]
     assert schedule["active"]
-    assert schedule["schedule"]["cron"] == "0 4 * * *"
-    assert schedule["schedule"]["timezone"] == "Europe/Paris"
-    assert second["nightly"]["work_pool_name"] == "clozeline"
+    assert (schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == ("0 4 * * *", "Europe/Paris")
     assert [schedule["active"] for schedule in second["drift"]["schedules"]] == [False]
     assert second["nightly"]["global_concurrency_limit"] is None, "Prefect cancels a run that cannot renew its lease"
     queues = server.api.post("/work_pools/clozeline/queues/filter", json={}).raise_for_status().json()
     assert {queue["name"]: queue["concurrency_limit"] for queue in queues} == {"default": None, "nightly": 1}
-    assert second["nightly"]["work_queue_name"] == "nightly"
+    assert (second["nightly"]["work_pool_name"], second["nightly"]["work_queue_name"]) == ("clozeline", "nightly")
     assert server.api.get("/work_pools/clozeline").raise_for_status().json()["type"] == "process"
+    # With SQLAlchemy 2.1, Prefect 3.8's scheduler fails at each of its inserts, so no scheduled run ever starts.
+    assert wait_for(lambda: bool(runs(server, auto_scheduled=True)), 120)
 
     server.deploy(drop_schedules)
     assert server.nightly()["schedules"] == [], "a schedule that left the file stayed on the server"
-
-
-def test_the_automations_match_the_file(server: Server) -> None:
-    def found() -> dict[str, dict[str, Any]]:
-        answer = server.api.post("/automations/filter", json={}).raise_for_status()
-        return {automation["name"]: automation for automation in answer.json()}
-
-    server.deploy(add_automation)
-    first = found()
-    server.deploy()
-    second = found()
-    assert set(first) - set(second) == {"clozeline-leftover"}
-    assert {name: automation["id"] for name, automation in first.items() if name in second} == {
-        name: automation["id"] for name, automation in second.items()
-    }
-    crashed = second["clozeline-crashed"]
+    crashed = after["clozeline-crashed"]
     heartbeat_seconds = int(server.environment["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
     assert 2 * heartbeat_seconds < crashed["trigger"]["within"] <= 120 - 30, "two heartbeats late, and within 2 minutes"
     assert crashed["actions"][0]["state"] == "CRASHED"
-
-
-def test_the_schedule_plans_the_next_runs(server: Server) -> None:
-    """With SQLAlchemy 2.1, Prefect 3.8's scheduler fails at each of its inserts, so no scheduled run ever starts."""
-    server.deploy()
-
-    def planned() -> list[dict[str, Any]]:
-        body = {"deployments": {"name": {"any_": ["nightly"]}}}
-        runs = server.api.post("/flow_runs/filter", json=body).raise_for_status().json()
-        return [run for run in runs if run["auto_scheduled"]]
-
-    assert wait_for(lambda: bool(planned()), 120)
 
 
 PUT_OFF = "import asyncio, start_server; asyncio.run(start_server.put_off_deadlines())"
@@ -178,9 +162,7 @@ def test_drift_starts_one_retraining_a_day(server: Server) -> None:
         server.api.post("/events", json=[event]).raise_for_status()
 
     def retrainings() -> int:
-        body = {"deployments": {"name": {"any_": ["nightly"]}}}
-        runs = server.api.post("/flow_runs/filter", json=body).raise_for_status().json()
-        return sum(not run["auto_scheduled"] for run in runs)
+        return runs(server, auto_scheduled=False)
 
     server.deploy()
     before, now = retrainings(), datetime.now(UTC)

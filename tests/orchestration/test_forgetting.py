@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -21,10 +22,15 @@ from clozeline.records.snapshot import FORGOTTEN_LOCK, KEY_FILE
 from clozeline.system.errors import ArtifactError, DataError, TransientError
 from clozeline.system.workspace import Workspace
 from clozeline.versions.objects import Objects
-from tests.make.forgetful_project import LETTER, MARK, make_project, night, quoting, settled
+from tests.make.forgetful_project import LETTER, MARK, make_project, night, other_texts, quoting, settled
+from tests.make.kills import dangling
 from tests.make.projects import PROJECT
 
+Done = tuple[Workspace, Findings]
 SOURCES = ["texts/mail.jsonl", "texts/more.txt"]
+PLACES = ("project/.dvc/cache", "store/files", "project/data/raw", "project/data/clean", "project/data/tokens",
+          "project/reports", "project/work/preprocess", "project/work/logs", "project/work/search",
+          "project/work/mlflow/artifacts", "project/imports")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +47,18 @@ def workspace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return found
 
 
-def forgotten(workspace: Workspace, text: str = LETTER, *, is_dry: bool = False) -> Findings:
-    return forget(workspace, text, 20_000, is_dry=is_dry)
+@pytest.fixture(scope="module")
+def done(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
+    """A project that has forgotten the letter, and what was found."""
+    workspace = settled(template, tmp_path_factory.mktemp("done") / "project")
+    assert [place for place in PLACES if not any(path.startswith(place) for path in everywhere(workspace))] == []
+    with pytest.MonkeyPatch.context() as here:
+        here.setenv("MLFLOW_TRACKING_URI", workspace.defaults()["MLFLOW_TRACKING_URI"])
+        yield workspace, forgotten(workspace)
+
+
+def forgotten(workspace: Workspace, text: str = LETTER) -> Findings:
+    return forget(workspace, text, 20_000, is_dry=False)
 
 
 def everywhere(workspace: Workspace) -> list[str]:
@@ -50,49 +66,37 @@ def everywhere(workspace: Workspace) -> list[str]:
     return [path for path in quoting(workspace.root.parent) if path.removeprefix("project/") not in SOURCES]
 
 
-def test_no_byte_of_it_is_left_in_any_store(workspace: Workspace) -> None:
-    before = everywhere(workspace)
-    places = ("project/.dvc/cache", "store/files", "project/data/raw", "project/data/clean", "project/data/tokens",
-              "project/reports", "project/work/preprocess", "project/work/logs", "project/work/search",
-              "project/work/mlflow/artifacts", "project/imports")  # fmt: skip
-    assert [place for place in places if not any(path.startswith(place) for path in before)] == []
-    forgotten(workspace)
+def test_no_byte_of_it_is_left_in_any_store(done: Done) -> None:
+    workspace, _ = done
     assert everywhere(workspace) == []
     assert (workspace.logs / "one/pretrain.log").exists(), "a log that does not quote it stays"
 
 
-def test_json_files_among_the_outputs_are_not_taken_for_the_lists_of_folders(workspace: Workspace) -> None:
+def test_json_files_among_the_outputs_are_not_taken_for_the_lists_of_folders(template: Path, done: Done) -> None:
     """DVC's run cache keeps metrics and plots beside the lists of folders, which are JSON, too."""
-    stages = Lock.read(workspace.root / "dvc.lock").stages
-    with Objects.open(workspace.root) as objects:
+    stages = Lock.read(template / "dvc.lock").stages
+    with Objects.open(template) as objects:
         outs = [out for name in ("preprocess", "pretrain") for out in stages[name].outs if out.path.endswith(".json")]
         assert [objects.fault_of("no such file", str(out.md5), None) for out in outs] == [None] * 3
-    forgotten(workspace)
-    assert not (workspace.root / "metrics/preprocess.json").exists(), "it was counted with the letter"
-    assert (workspace.root / "reports/note.txt").exists(), "only what looks like a list leads to it"
+    assert not (done[0].root / "metrics/preprocess.json").exists(), "it was counted with the letter"
+    assert (done[0].root / "reports/note.txt").exists(), "only what looks like a list leads to it"
 
 
-def test_the_next_run_leaves_it_out_and_keeps_the_rest_of_a_longer_text(workspace: Workspace) -> None:
-    forgotten(workspace)
-    night(workspace.root)
-    assert everywhere(workspace) == []
-    texts = pq.read_table(workspace.root / "data/clean")["text"].to_pylist()
-    assert "A long story. And so it ends." in texts
-    assert MARK in (workspace.root / "texts/mail.jsonl").read_text().lower(), "the source is the user's"
+def test_the_next_run_leaves_it_out_in_each_format_and_keeps_the_rest_of_a_longer_text(
+    done: Done, tmp_path: Path
+) -> None:
+    root = shutil.copytree(done[0].root, tmp_path / "project")
+    copy = f'text\n"{LETTER.upper()}"\n"another text with more than eight words in it"\n'
+    (root / "texts/again.csv").write_text(copy)
+    assert "import@mini" in night(root), "the package is made again without the items that quote it"
+    assert [path for path in everywhere(Workspace(root)) if "again" not in path] == []
+    texts = pq.read_table(root / "data/clean")["text"].to_pylist()
+    assert {"A long story. And so it ends.", "another text with more than eight words in it"} <= {*texts}
+    assert MARK in (root / "texts/mail.jsonl").read_text().lower(), "the source is the user's"
 
 
-def test_a_copy_that_arrives_later_in_another_format_is_left_out(workspace: Workspace) -> None:
-    forgotten(workspace)
-    (workspace.root / "texts/again.csv").write_text(
-        f'text\n"{LETTER.upper()}"\n"another text with more than eight words in it"\n'
-    )
-    night(workspace.root)
-    assert [path for path in everywhere(workspace) if "again" not in path] == []
-
-
-def test_every_version_that_comes_from_it_is_marked_and_its_lineage_says_forgotten(workspace: Workspace) -> None:
-    found = forgotten(workspace)
-    versions = {f"{one.version.name} {one.version.version}": one for one in found.versions}
+def test_every_version_that_comes_from_it_is_marked_and_its_lineage_says_forgotten(done: Done) -> None:
+    versions = {f"{one.version.name} {one.version.version}": one for one in done[1].versions}
     trained = {name: one.was_trained_on for name, one in versions.items()}
     assert trained == {"clozeline-encoder 1": True, "clozeline-encoder 2": True, "clozeline-mini 1": False}
     assert versions["clozeline-encoder 2"].aliases == ("champion",)
@@ -103,60 +107,49 @@ def test_every_version_that_comes_from_it_is_marked_and_its_lineage_says_forgott
     assert "models/encoder" not in tags["clozeline.forgotten"].split(), "weights are not searched"
 
 
-def test_items_of_an_import_that_quote_it_are_removed_and_the_others_stay(workspace: Workspace) -> None:
-    items = workspace.root / items_file("mini")
-    before = HeldOut.lines(items)
-    found = forgotten(workspace)
-    assert HeldOut.lines(items) == before[:-2]
-    assert [store.num_removable for store in found.stores if store.name == "imports: items"] == [2]
-    assert "imports/mini.jsonl" in found.holding
-    assert "imports/mini.jsonl: a source" not in found.left
-    assert "import@mini" in night(workspace.root), "the package is made again without them"
+def test_items_of_an_import_that_quote_it_are_removed_and_the_others_stay(done: Done) -> None:
+    assert HeldOut.lines(done[0].root / items_file("mini")) == [HeldOut(text=text) for text in other_texts(9, 20)]
+    assert [store.num_removable for store in done[1].stores if store.name == "imports: items"] == [2]
+    assert "imports/mini.jsonl" in done[1].holding
+    assert "imports/mini.jsonl: a source" not in done[1].left
 
 
-def test_a_dry_run_changes_nothing_and_says_where_it_is(workspace: Workspace) -> None:
-    (workspace.root / "letter.txt").write_text(LETTER)
-    before = everywhere(workspace)
-    shown = CliRunner().invoke(app, ["forget", "letter.txt"])
-    assert shown.exception is None, shown.output
-    assert "data/clean/train.parquet" in shown.output
-    assert "clozeline-encoder version 2" in shown.output
-    assert "texts/mail.jsonl: a source" in shown.output
-    assert "`clozeline forget letter.txt --yes` does it" in shown.output
-    assert everywhere(workspace) == before
-    assert not (workspace.root / KEY_FILE).exists()
-
-
-def test_it_can_be_given_on_standard_input(workspace: Workspace) -> None:
-    shown = CliRunner().invoke(app, ["forget", "-", "--yes"], input=LETTER)
-    assert shown.exception is None, shown.output
-    assert everywhere(workspace) == []
-
-
-def test_the_tombstone_says_nothing_without_the_key_which_only_its_owner_can_read(workspace: Workspace) -> None:
-    forgotten(workspace)
-    lock, key = workspace.root / FORGOTTEN_LOCK, workspace.root / KEY_FILE
+def test_the_tombstone_says_nothing_without_the_key_which_only_its_owner_can_read(done: Done, tmp_path: Path) -> None:
+    lock, key = done[0].root / FORGOTTEN_LOCK, done[0].root / KEY_FILE
     assert MARK not in lock.read_text()
     assert key.stat().st_mode & 0o077 == 0
     first = lock.read_text()
-    forgotten(workspace)
+    forgotten(done[0])
     assert lock.read_text() == first, "a second time adds nothing"
-    key.unlink()
+    copy = Workspace(shutil.copytree(done[0].root, tmp_path / "project"))
+    (copy.root / KEY_FILE).unlink()
     with pytest.raises(ArtifactError, match=KEY_FILE):
-        forgotten(workspace)
-
-
-def test_a_text_that_is_nowhere_is_said_to_be_nowhere(workspace: Workspace) -> None:
-    (workspace.root / "other.txt").write_text("None of the texts of this project has these nine words in it.")
-    shown = CliRunner().invoke(app, ["forget", "other.txt"])
-    assert "in none of these stores" in shown.output
-    assert not any(store.removals for store in forgotten(workspace, "None of them has these nine words in it.").stores)
+        forgotten(copy)
 
 
 @pytest.mark.parametrize("text", ["", "the", "Dear Miss, please send the parcels"])
-def test_a_short_text_is_refused(workspace: Workspace, text: str) -> None:
+def test_a_short_text_is_refused(done: Done, text: str) -> None:
     with pytest.raises(DataError, match="too few"):
-        forgotten(workspace, text)
+        forgotten(done[0], text)
+
+
+def test_a_dry_run_changes_nothing_and_says_where_it_is(workspace: Workspace) -> None:
+    other = "None of the texts of this project has these nine words in it."
+    (workspace.root / "letter.txt").write_text(LETTER)
+    before = everywhere(workspace)
+    shown, read, nowhere = (
+        CliRunner().invoke(app, ["forget", path], input=text)
+        for path, text in (("letter.txt", None), ("-", LETTER), ("-", other))
+    )
+    assert (shown.exception, read.exception, nowhere.exception) == (None, None, None), shown.output
+    for told in ("data/clean/train.parquet", "clozeline-encoder version 2", "texts/mail.jsonl: a source"):
+        assert told in shown.output
+        assert told in read.output
+    assert "`clozeline forget letter.txt --yes` does it" in shown.output
+    assert "in none of these stores" in nowhere.output
+    assert everywhere(workspace) == before
+    assert not (workspace.root / KEY_FILE).exists()
+    assert not any(store.removals for store in forgotten(workspace, other).stores)
 
 
 def test_nothing_is_removed_while_the_remote_is_unreachable(workspace: Workspace) -> None:
@@ -173,9 +166,8 @@ def test_a_killed_one_is_finished_by_the_next(workspace: Workspace) -> None:
     command = [sys.executable, "-m", "tests.make.kills", "forget", workspace.root, LETTER]
     assert json.loads(subprocess.check_output(command, cwd=PROJECT).splitlines()[-1]) >= 3, "kills"
     assert everywhere(workspace) == []
+    assert dangling(workspace.root / ".dvc/cache") == dangling(workspace.root.parent / "store") == []
     assert not (workspace.work / "forgetting.json").exists()
-    night(workspace.root)
-    assert everywhere(workspace) == []
 
 
 def relinked(root: Path, cache: Path, link: str) -> None:
@@ -210,8 +202,7 @@ def test_in_clones_that_share_a_cache_nothing_is_written_through_a_link(
         shutil.copy(workspace.root / name, clone)
     forgotten(Workspace(clone))
     assert damaged(cache) == []
-    for root in (workspace.root, clone):
-        night(root)
-        assert MARK not in str(pq.read_table(root / "data/clean").to_pydict()).lower()
+    night(clone)
+    assert MARK not in str(pq.read_table(clone / "data/clean").to_pydict()).lower()
     assert damaged(cache) == []
     assert [path for path in everywhere(workspace) if not path.startswith("clone/texts/")] == []

@@ -9,77 +9,52 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from mlflow.artifacts import download_artifacts
 from mlflow.db import commands
 from mlflow.exceptions import MlflowException
+from mlflow.store.artifact import models_artifact_repo
 from mlflow.store.entities import PagedList
 from mlflow.tracking import MlflowClient
+from mlflow.utils import mlflow_tags
 
 from clozeline.records.package import read_manifest
 from clozeline.registry.models import ROLLED_BACK, fetch
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.system.errors import ArtifactError
 from clozeline.system.workspace import Workspace
-from clozeline.tracking.mlflow import (
-    _LOADED_AS,
-    _OUTDATED,
-    EXPERIMENT,
-    PARENT_RUN,
-    client_of_database,
-    every,
-    experiment_id,
-    files_are_gone,
-    is_absent,
-    loaded_as,
-    monitors,
-    prepare,
-    remove_stored_files,
-    stored_files,
-)
+from clozeline.tracking import mlflow as adapter
+from clozeline.tracking.mlflow import experiment_id, prepare
 
-
-def test_mlflow_still_refuses_another_schema_with_the_expected_message(tmp_path: Path) -> None:
-    file = tmp_path / "mlflow.db"
-    MlflowClient(f"sqlite:///{file}").search_experiments()
-    other = shifted(file, tmp_path / "other.db")
-    with pytest.raises(MlflowException, match=_OUTDATED):
-        MlflowClient(f"sqlite:///{other}").search_experiments()
-
-
-def test_mlflow_still_has_an_upgrade_command_that_takes_the_address() -> None:
-    assert [parameter.name for parameter in commands.commands["upgrade"].params] == ["url"]
+NAME = "clozeline-encoder"
+URI = f"models:/{NAME}@champion"
 
 
 def test_only_a_database_with_another_schema_is_upgraded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "mlflow.db"
+    file, other = tmp_path / "mlflow.db", tmp_path / "other.db"
     called = []
 
     def upgrade(arguments: list[str], standalone_mode: bool) -> None:
         called.append(arguments)
         other.write_bytes(file.read_bytes())
 
+    assert [parameter.name for parameter in commands.commands["upgrade"].params] == ["url"]
     monkeypatch.setattr(commands, "main", upgrade)
-    client_of_database(f"sqlite:///{file}")
+    adapter.client_of_database(f"sqlite:///{file}")
     assert called == []
-    other = shifted(file, tmp_path / "other.db")
-    assert client_of_database(f"sqlite:///{other}").search_experiments()
+    other.write_bytes(file.read_bytes())
+    with contextlib.closing(sqlite3.connect(other)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'ffffffffffff'")
+    with pytest.raises(MlflowException, match=adapter._OUTDATED):
+        MlflowClient(f"sqlite:///{other}").search_experiments()
+    assert adapter.client_of_database(f"sqlite:///{other}").search_experiments()
     assert called == [["upgrade", f"sqlite:///{other}"]]
 
 
-def shifted(database: Path, other: Path) -> Path:
-    """Copy `database` to `other`, mark the copy as of another schema, and return its path."""
-    other.write_bytes(database.read_bytes())
-    with contextlib.closing(sqlite3.connect(other)) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = 'ffffffffffff'")
-    return other
-
-
 def test_cpu_disk_and_network_monitors_report_values() -> None:
-    cpu, disk, network, _ = monitors()
+    cpu, disk, network, _ = adapter.monitors()
     for kind in (cpu, disk, network):
         monitor = kind()
         monitor.collect_metrics()
@@ -88,12 +63,6 @@ def test_cpu_disk_and_network_monitors_report_values() -> None:
         assert all(float(value) >= 0 for value in values.values())
         monitor.clear_metrics()
         assert monitor.aggregate_metrics() == {} or kind is network
-
-
-def test_a_run_with_the_parent_tag_is_shown_below_its_parent() -> None:
-    from mlflow.utils import mlflow_tags
-
-    assert mlflow_tags.MLFLOW_PARENT_RUN_ID == PARENT_RUN
 
 
 def test_mlflow_has_no_call_that_changes_a_stored_address() -> None:
@@ -113,73 +82,62 @@ def test_a_serving_install_without_psutil_opens_a_database(tmp_path: Path) -> No
     assert opened.stdout == "1\n", opened.stderr
 
 
-def test_the_registered_version_is_read_from_the_file_that_mlflow_writes(tmp_path: Path) -> None:
-    from mlflow.store.artifact import models_artifact_repo
+def test_the_names_of_a_parent_and_of_the_note_in_a_loaded_model_are_those_of_mlflow(tmp_path: Path) -> None:
+    assert mlflow_tags.MLFLOW_PARENT_RUN_ID == adapter.PARENT_RUN
+    assert models_artifact_repo.REGISTERED_MODEL_META_FILE_NAME == adapter._LOADED_AS
+    assert adapter.loaded_as(tmp_path) is None
+    (tmp_path / adapter._LOADED_AS).write_text(f"model_name: {NAME}\nmodel_version: '3'\n", encoding="utf-8")
+    assert adapter.loaded_as(tmp_path) == (NAME, "3")
 
-    assert models_artifact_repo.REGISTERED_MODEL_META_FILE_NAME == _LOADED_AS
-    assert loaded_as(tmp_path) is None
-    (tmp_path / _LOADED_AS).write_text("model_name: clozeline-encoder\nmodel_version: '3'\n", encoding="utf-8")
-    assert loaded_as(tmp_path) == ("clozeline-encoder", "3")
+
+@pytest.fixture(params=["database", "server"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[MlflowClient, str | None]:
+    """A client of MLflow, and the folder of its artifacts if it is no server's."""
+    is_server = request.param == "server"
+    address: str = request.getfixturevalue("server").url if is_server else request.getfixturevalue("address")
+    return MlflowClient(address, registry_uri=address), None if is_server else (tmp_path / "artifacts").as_uri()
 
 
-@pytest.mark.parametrize("store", ["database", "server"])
 def test_a_missing_object_is_recognized_by_its_error_code(
-    store: str, tmp_path: Path, request: pytest.FixtureRequest
+    store: tuple[MlflowClient, str | None], tmp_path: Path
 ) -> None:
-    address: str = request.getfixturevalue("address") if store == "database" else request.getfixturevalue("server").url
-    client = MlflowClient(address, registry_uri=address)
+    client, folder = store
     client.create_registered_model("known")
-    asked: dict[str, Callable[[], object]] = {
-        "model": lambda: client.get_registered_model("other"),
-        "version": lambda: client.get_model_version("known", "1"),
-        "version that is no number": lambda: client.get_model_version("known", "one"),
-        "alias": lambda: client.get_model_version_by_alias("known", "champion"),
-        "alias of a model that is missing": lambda: client.get_model_version_by_alias("other", "champion"),
-        "run": lambda: client.get_run("0" * 32),
-    }
-    for what, ask in asked.items():
+    for ask in (
+        lambda: client.get_registered_model("other"),
+        lambda: client.get_model_version("known", "1"),
+        lambda: client.get_model_version("known", "one"),
+        lambda: client.get_model_version_by_alias("known", "champion"),
+        lambda: client.get_model_version_by_alias("other", "champion"),
+        lambda: client.get_run("0" * 32),
+    ):
         with pytest.raises(MlflowException) as caught:
             ask()
-        assert is_absent(caught.value), what
-
-    folder = None if store == "server" else (tmp_path / "artifacts").as_uri()
+        assert adapter.is_absent(caught.value)
     run = client.create_run(client.create_experiment("runs", artifact_location=folder))
     with pytest.raises(MlflowException) as caught:
-        download_artifacts(f"{run.info.artifact_uri}/evidence", dst_path=str(tmp_path), tracking_uri=address)
-    assert files_are_gone(caught.value) is (store == "database"), "a server does not report missing files"
+        download_artifacts(
+            f"{run.info.artifact_uri}/evidence", dst_path=str(tmp_path), tracking_uri=client.tracking_uri
+        )
+    assert adapter.files_are_gone(caught.value) is (folder is not None), "a server does not report missing files"
+    with pytest.raises(MlflowException) as caught:
+        client.create_registered_model("known")
+    assert not adapter.is_absent(caught.value), "a refused request is not one for what is missing"
 
 
-@pytest.mark.parametrize("store", ["database", "server"])
-def test_files_of_a_run_are_listed_and_removed_while_the_run_stays(
-    store: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    address: str = request.getfixturevalue("address") if store == "database" else request.getfixturevalue("server").url
-    client = MlflowClient(address, registry_uri=address)
-    folder = None if store == "server" else (tmp_path / "artifacts").as_uri()
+def test_files_of_a_run_are_listed_and_removed_while_the_run_stays(store: tuple[MlflowClient, str | None]) -> None:
+    client, folder = store
     experiment = client.create_experiment("swept runs", artifact_location=folder)
     one, other = (client.create_run(experiment).info for _ in range(2))
     for run in (one, other):
         client.log_text(run.run_id, "12345", "a/b/c.txt")
         client.log_text(run.run_id, "123", "d.txt")
-    assert set(stored_files(one.artifact_uri, address)) == {("a/b/c.txt", 5), ("d.txt", 3)}
+    assert set(adapter.stored_files(one.artifact_uri, client.tracking_uri)) == {("a/b/c.txt", 5), ("d.txt", 3)}
     for _ in range(2):  # a second removal finds nothing and does not fail
-        remove_stored_files(one.artifact_uri, address)
-        assert list(stored_files(one.artifact_uri, address)) == []
+        adapter.remove_stored_files(one.artifact_uri, client.tracking_uri)
+        assert list(adapter.stored_files(one.artifact_uri, client.tracking_uri)) == []
     assert client.get_run(one.run_id).info.lifecycle_stage == "active"
-    assert len(set(stored_files(other.artifact_uri, address))) == 2
-
-
-def test_a_request_that_the_store_refuses_is_not_reported_as_missing(address: str) -> None:
-    client = MlflowClient(address, registry_uri=address)
-    client.create_registered_model("known")
-    with pytest.raises(MlflowException) as caught:
-        client.create_registered_model("known")
-    assert not is_absent(caught.value)
-    assert not files_are_gone(caught.value)
-
-
-NAME = "clozeline-encoder"
-URI = f"models:/{NAME}@champion"
+    assert len(set(adapter.stored_files(other.artifact_uri, client.tracking_uri))) == 2
 
 
 def address_in(root: Path) -> str:
@@ -203,26 +161,20 @@ def project(tmp_path: Path, encoder_package: Path) -> Path:
     return root
 
 
-def test_a_moved_project_finds_its_files(project: Path) -> None:
-    there = project.rename(project.parent / "there")
-    package = fetch(URI, Workspace(there))
-    assert package.folder.is_relative_to(there)
-    publisher = Publisher(address_in(there))
-    with publisher.evidence(publisher.registry.version(NAME, "1")) as evidence:
-        assert (evidence / "dvc.lock").exists()
-
-
-def test_a_release_in_a_moved_project_makes_a_version_that_anyone_can_load(
+def test_a_moved_project_finds_its_files_and_a_release_there_makes_a_version_that_anyone_can_load(
     project: Path, encoder_package: Path
 ) -> None:
     registry = Publisher(address_in(project)).registry
     first = registry.version(NAME, "1")
     registry.tag(first, ROLLED_BACK, "true")
     there = project.rename(project.parent / "there")
+    assert fetch(URI, Workspace(there)).folder.is_relative_to(there)
     publisher = Publisher(address_in(there))
+    with publisher.evidence(publisher.registry.version(NAME, "1")) as evidence:
+        assert (evidence / "dvc.lock").exists()
     again = publisher.publish(encoder_package, NAME, Evidence(files={}, tags={}))
     assert (again.version, again.package_sha256) == ("2", first.package_sha256)
-    assert again.was_rolled_back, "an address set by a person stays"
+    assert again.was_rolled_back, "what a person has set stays"
     publisher.check(again, example_texts(read_manifest(encoder_package)))
     assert publisher.publish(encoder_package, NAME, Evidence(files={}, tags={})) == again
 
@@ -240,36 +192,35 @@ def test_a_copied_project_does_not_write_into_the_original(project: Path) -> Non
 
 def test_files_stored_elsewhere_by_a_person_stay_there(tmp_path: Path) -> None:
     client = prepare(address_in(tmp_path))
-    client.create_experiment(EXPERIMENT, artifact_location="s3://bucket/files")
+    client.create_experiment(adapter.EXPERIMENT, artifact_location="s3://bucket/files")
     (tmp_path / "work/mlflow/artifacts").mkdir()
-    client = prepare(address_in(tmp_path))
     used = client.get_experiment(experiment_id(client, address_in(tmp_path)))
-    assert (used.name, used.artifact_location) == (EXPERIMENT, "s3://bucket/files")
+    assert (used.name, used.artifact_location) == (adapter.EXPERIMENT, "s3://bucket/files")
 
 
 def test_a_project_moved_back_continues_its_first_experiment(project: Path) -> None:
-    here = experiment_id(prepare(address_in(project)), address_in(project))
+    def used_in(root: Path) -> str:
+        return experiment_id(prepare(address_in(root)), address_in(root))
+
+    here = used_in(project)
     there = project.rename(project.parent / "there")
-    elsewhere = experiment_id(prepare(address_in(there)), address_in(there))
+    elsewhere = used_in(there)
     assert elsewhere != here
-    assert experiment_id(prepare(address_in(there)), address_in(there)) == elsewhere
-    there.rename(project)
-    assert experiment_id(prepare(address_in(project)), address_in(project)) == here
+    assert used_in(there) == elsewhere
+    assert used_in(there.rename(project)) == here
 
 
 def test_missing_files_are_not_mistaken_for_a_missing_version(project: Path) -> None:
     publisher = Publisher(address_in(project))
-    version = publisher.registry.version(NAME, "1")
-    for folder in (project / "work/mlflow/artifacts").iterdir():
-        shutil.rmtree(folder)
+    shutil.rmtree(project / "work/mlflow/artifacts")
     with pytest.raises(ArtifactError, match=f"the files of {NAME} version 1 are gone") as caught:
-        publisher.check(version, ["text"])
+        publisher.check(publisher.registry.version(NAME, "1"), ["text"])
     assert "clozeline release" not in caught.value.do
 
 
 def test_all_pages_of_a_search_are_read() -> None:
     pages = {None: PagedList([1, 2], "next"), "next": PagedList([3], None)}
-    assert list(every(lambda page_token: pages[page_token])) == [1, 2, 3]
+    assert list(adapter.every(lambda page_token: pages[page_token])) == [1, 2, 3]
 
 
 def test_preparing_again_changes_nothing(project: Path) -> None:
@@ -278,7 +229,6 @@ def test_preparing_again_changes_nothing(project: Path) -> None:
     before = database.read_bytes()
     prepare(address_in(project))
     assert database.read_bytes() == before
-    assert isinstance(prepare(address_in(project)), MlflowClient)
 
 
 @pytest.mark.parametrize("kept", [0.7, 0.3, 0.0003])

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow.entities import Run
@@ -17,17 +18,10 @@ from clozeline.records.record import Lock
 from clozeline.registry.models import Registered
 from clozeline.registry.publishing import Publisher
 from clozeline.system.errors import ArtifactError, TransientError
+from clozeline.tracking import past_runs as module
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import OUTBOX, Outbox, Status
-from clozeline.tracking.past_runs import (
-    attach,
-    compared_runs,
-    comparison_address,
-    files_of,
-    lock_of,
-    past_runs,
-    remove_files_of,
-)
+from clozeline.tracking.past_runs import compared_runs, past_runs
 from clozeline.tracking.runs import FlowRun
 from tests.make.stores import BUCKET, ObjectStore, run_of
 
@@ -44,10 +38,11 @@ def open_run(address: str, name: str) -> FlowRun:
     return FlowRun(Path(address.removeprefix("sqlite:///")).parent / "outbox", address, name, TAGS)
 
 
-def end_with(run: FlowRun, lock_file: Path, files: Sequence[Path] = ()) -> str:
+def end_with(run: FlowRun, lock_file: Path, status: Status = "FINISHED", **given: Any) -> str:
     """End `run` as the flow does, tagged with the hash of its dvc.lock; return its id."""
     md5 = hashlib.md5(lock_file.read_bytes(), usedforsecurity=False).hexdigest()
-    run.end("FINISHED", tags={"dvc.lock_md5": md5}, metrics={}, files=files)
+    run.end(status, tags={"dvc.lock_md5": md5}, **{"metrics": {}, "files": [], **given})
+    time.sleep(0.002)  # MLflow stores milliseconds
     return str(run_of(MlflowClient(run.tracking_uri), run.run).info.run_id)
 
 
@@ -62,66 +57,45 @@ def execute(run: FlowRun, lock_file: Path, stage: str, losses: Sequence[float] =
 
 def test_run_stages_and_commit_of_a_lock_are_found_but_not_those_of_another_lock(address: str, tmp_path: Path) -> None:
     first, second = (write_lock(tmp_path / f"{steps}.lock", tokenize=5, pretrain=steps) for steps in (1, 2))
-    run = open_run(address, "first")
-    named = {name: execute(run, first, name) for name in ("tokenize", "pretrain")}
-    first_run = end_with(run, first)
-    client = MlflowClient(address)
-    stages = {name: run_of(client, made).info.run_id for name, made in named.items()}
-    run = open_run(address, "second")
-    again = execute(run, second, "pretrain")
-    second_run = end_with(run, second)
+    runs, names = {}, dict[tuple[Path, str], str]()
+    for number, (lock, stages) in enumerate(
+        [(first, ("tokenize", "pretrain")), (second, ("pretrain",)), (second, ("pretrain",))]
+    ):
+        run = open_run(address, f"run {number}")
+        for stage in stages:
+            names[lock, stage] = execute(run, lock, stage)
+        runs[lock] = end_with(run, lock)
+    made = {key: run_of(MlflowClient(address), name).info.run_id for key, name in names.items()}
 
     past = past_runs(address, first)
-    assert (past.run_id, past.commit, past.is_dirty) == (first_run, "abc", True)
-    assert {name: made.run_id for name, made in past.stages.items()} == stages
-    assert all(made.seconds >= 0 for made in past.stages.values())
+    assert (past.run_id, past.commit, past.is_dirty) == (runs[first], "abc", True)
+    found = {name: stage.run_id for name, stage in past.stages.items()}
+    assert found == {name: made[first, name] for name in ("tokenize", "pretrain")}
+    assert all(stage.seconds >= 0 for stage in past.stages.values())
     past = past_runs(address, second)
-    assert past.run_id == second_run
-    assert {name: made.run_id for name, made in past.stages.items()} == stages | {
-        "pretrain": run_of(client, again).info.run_id
-    }
+    assert past.run_id == runs[second]
+    assert past.stages["pretrain"].run_id == made[second, "pretrain"], "the newest with the same inputs"
+    assert past.stages["tokenize"].run_id == made[first, "tokenize"]
     unknown = past_runs(address, write_lock(tmp_path / "unknown.lock", pretrain=3))
     assert (unknown.run_id, unknown.commit, unknown.stages) == (None, None, {})
-
-
-def test_the_newest_of_several_runs_of_a_stage_with_the_same_inputs_is_found(address: str, tmp_path: Path) -> None:
-    lock = write_lock(tmp_path / "same.lock", pretrain=1)
-    for name in ("first", "second"):
-        run = open_run(address, name)
-        made = execute(run, lock, "pretrain")
-        end_with(run, lock)
-        time.sleep(0.002)  # MLflow stores milliseconds
-    newest = run_of(MlflowClient(address), made).info.run_id
-    assert past_runs(address, lock).stages["pretrain"].run_id == newest
+    with pytest.raises(ArtifactError, match=r"dvc\.lock cannot be read"):
+        past_runs(address, tmp_path / "dvc.lock")
 
 
 def test_the_previous_run_is_the_newest_finished_one_with_another_lock(address: str, tmp_path: Path) -> None:
-    def flow_run(lock: Path, top1: float, status: Status = "FINISHED") -> None:
-        figures = tmp_path / "evaluate.json"
-        figures.write_text(f'{{"top1": {top1}}}')
-        stored = tmp_path / "dvc.lock"
-        stored.write_bytes(lock.read_bytes())
-        md5 = hashlib.md5(lock.read_bytes(), usedforsecurity=False).hexdigest()
-        tags, metrics = {"dvc.lock_md5": md5}, {"evaluate": figures}
-        open_run(address, lock.stem).end(status, tags=tags, metrics=metrics, files=[stored])
-        time.sleep(0.002)  # MLflow stores milliseconds
-
+    figures, stored = tmp_path / "evaluate.json", tmp_path / "dvc.lock"
     first, second, third, fourth = (write_lock(tmp_path / f"{steps}.lock", pretrain=steps) for steps in range(1, 5))
-    flow_run(first, 0.1)
+    for lock, top1 in ((first, 0.1), (second, 0.2), (third, 0.3), (second, 0.2), (fourth, 0.4)):
+        figures.write_text(f'{{"top1": {top1}}}')
+        stored.write_bytes(lock.read_bytes())
+        status: Status = "FAILED" if lock == third else "FINISHED"
+        end_with(open_run(address, lock.stem), lock, status, metrics={"evaluate": figures}, files=[stored])
     assert past_runs(address, first).earlier is None
-    flow_run(second, 0.2)
-    flow_run(third, 0.3, "FAILED")
-    flow_run(second, 0.2)
-    flow_run(fourth, 0.4)
-    earlier = past_runs(address, second).earlier
-    assert earlier
+    earlier, newest = past_runs(address, second).earlier, past_runs(address, fourth).earlier
     assert (earlier.figures, earlier.commit, earlier.lock) == ({"evaluate.top1": 0.1}, "abc", Lock.read(first))
-    newest = past_runs(address, fourth).earlier
-    assert newest
     assert newest.lock == Lock.read(second)
     shutil.rmtree(tmp_path / "artifacts")
     without = past_runs(address, fourth).earlier
-    assert without
     assert (without.figures, without.lock) == ({"evaluate.top1": 0.2}, None)
 
 
@@ -130,14 +104,9 @@ def test_a_file_can_be_added_to_a_finished_run(address: str, tmp_path: Path) -> 
     run_id = end_with(run, write_lock(tmp_path / "dvc.lock", pretrain=1))
     report = tmp_path / "report.html"
     report.write_text("<h1>")
-    assert attach(address, run_id, report)
+    assert module.attach(address, run_id, report)
     assert [file.path for file in MlflowClient(address).list_artifacts(run_id)] == ["report.html"]
-    assert not attach(address, "0" * 32, report)
-
-
-def test_without_a_lock_no_past_run_is_found(address: str, tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"dvc\.lock cannot be read"):
-        past_runs(address, tmp_path / "dvc.lock")
+    assert not module.attach(address, "0" * 32, report)
 
 
 def train(address: str, folder: Path, name: str, steps: int) -> str:
@@ -145,9 +114,7 @@ def train(address: str, folder: Path, name: str, steps: int) -> str:
     lock = write_lock(folder / "dvc.lock", pretrain=steps)
     run = open_run(address, name)
     execute(run, lock, "pretrain", [steps / step for step in range(1, steps + 1)])
-    run_id = end_with(run, lock, files=[lock])
-    time.sleep(0.002)  # MLflow stores milliseconds
-    return run_id
+    return end_with(run, lock, files=[lock])
 
 
 def test_runs_are_found_by_name_by_id_and_as_the_last_two_with_other_results(address: str, tmp_path: Path) -> None:
@@ -180,8 +147,12 @@ def test_without_two_runs_the_next_command_is_named(address: str, tmp_path: Path
 
 def test_mlflows_own_page_is_that_of_the_server_or_of_the_local_pages() -> None:
     page = "/#/compare-runs?runs=%5B%22a%22%2C%20%22b%22%5D&experiments=%5B%221%22%5D"
-    assert comparison_address("https://mlflow.example/", ["a", "b"], ["1", "1"]) == f"https://mlflow.example{page}"
-    assert comparison_address("sqlite:///work/mlflow.db", ["a", "b"], ["1", "1"]) == f"http://127.0.0.1:5000{page}"
+    assert (
+        module.comparison_address("https://mlflow.example/", ["a", "b"], ["1", "1"]) == f"https://mlflow.example{page}"
+    )
+    assert (
+        module.comparison_address("sqlite:///work/mlflow.db", ["a", "b"], ["1", "1"]) == f"http://127.0.0.1:5000{page}"
+    )
 
 
 LOCK = "schema: '2.0'\nstages: {}\n"
@@ -208,17 +179,17 @@ def run(store: ObjectStore, address: str) -> Run:
 
 
 def test_files_in_a_bucket_are_read_and_removed(run: Run, address: str) -> None:
-    assert lock_of(run, address) == Lock(stages={})
-    assert files_of(run, address) == dict.fromkeys(("dvc.lock", "evidence/dvc.lock"), len(LOCK))
-    remove_files_of(run, address)
-    assert files_of(run, address) == {}
-    assert lock_of(run, address) is None
+    assert module.lock_of(run, address) == Lock(stages={})
+    assert module.files_of(run, address) == dict.fromkeys(("dvc.lock", "evidence/dvc.lock"), len(LOCK))
+    module.remove_files_of(run, address)
+    assert module.files_of(run, address) == {}
+    assert module.lock_of(run, address) is None
 
 
 def test_the_error_of_a_refused_store_key_names_the_settings(run: Run, address: str, store: ObjectStore) -> None:
     store.num_writes_left = 0
     with pytest.raises(ArtifactError, match=r"store of MLflow's files .* refuses the key") as caught:
-        remove_files_of(run, address)
+        module.remove_files_of(run, address)
     assert "AccessDenied" in caught.value.problem
     assert "AWS_ACCESS_KEY_ID" in caught.value.do
 
@@ -232,8 +203,8 @@ def test_every_access_to_an_unreachable_store_names_the_store(
     )
     publisher = Publisher(address)
     for read in (
-        lambda: lock_of(run, address),
-        lambda: files_of(run, address),
+        lambda: module.lock_of(run, address),
+        lambda: module.files_of(run, address),
         lambda: publisher.evidence(version).__enter__(),
     ):
         with pytest.raises(TransientError, match=r"store of MLflow's files .* does not answer") as caught:

@@ -1,23 +1,25 @@
 """Curves reach MLflow without duplicate points after a resume, and TensorBoard as two runs; they never stop a stage."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
 
 from clozeline.cli import app
 from clozeline.system.errors import ClozelineError
-from clozeline.tracking.delivery import WORKSPACE, Delivery
+from clozeline.tracking.delivery import Delivery
 from clozeline.tracking.mlflow import prepare
 from clozeline.tracking.outbox import OUTBOX, RUN, Outbox, TrackedRun
-from clozeline.tracking.run_logger import TENSORBOARD, OutboxRunLogger, RunLoggers, run_logger
+from clozeline.tracking.run_logger import TENSORBOARD, MachineMetrics, OutboxRunLogger, RunLoggers, run_logger
 from tests.make.processes import wait_for
 from tests.make.stores import delivered, run_of
+from tests.tracking.conftest import TAGS
 
 Points = dict[str, list[tuple[str, float, int]]]
 
@@ -97,22 +99,21 @@ def test_a_missing_extra_is_refused_before_anything_runs(tmp_path: Path, monkeyp
 
 
 @pytest.fixture
-def outbox(tmp_path: Path) -> Outbox:
-    outbox = Outbox(tmp_path / "outbox")
-    outbox.open("ours", TrackedRun(name="run", tags={WORKSPACE: "here"}, started_ms=1))
+def opened(outbox: Outbox) -> Outbox:
+    """The outbox with the run `ours`."""
+    outbox.open("ours", TrackedRun(name="run", tags=TAGS, started_ms=1))
     return outbox
 
 
-def steps(outbox: Outbox, address: str, key: str) -> list[int]:
+def steps(outbox: Outbox, address: str) -> list[int]:
     client = delivered(outbox.folder, address)
-    return [point.step for point in client.get_metric_history(run_of(client, "ours").info.run_id, key)]
+    return [point.step for point in client.get_metric_history(run_of(client, "ours").info.run_id, "loss")]
 
 
-def log(outbox: Outbox, points: Mapping[int, float]) -> None:
-    logger = OutboxRunLogger(outbox, "ours")
-    for step, loss in points.items():
-        logger.metrics({"loss": loss}, step)
-    logger.close()
+def log(outbox: Outbox, *steps: int) -> None:
+    with closing(OutboxRunLogger(outbox, "ours")) as logger:
+        for step in steps:
+            logger.metrics({"loss": 1.0}, step)
 
 
 def test_without_a_run_in_the_environment_nothing_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,56 +123,58 @@ def test_without_a_run_in_the_environment_nothing_is_tracked(monkeypatch: pytest
 
 
 def test_a_run_from_the_environment_receives_points_and_machine_metrics(
-    monkeypatch: pytest.MonkeyPatch, outbox: Outbox, address: str
+    monkeypatch: pytest.MonkeyPatch, opened: Outbox, address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(OUTBOX, str(outbox.folder))
+    monkeypatch.setenv(OUTBOX, str(opened.folder))
     monkeypatch.setenv(RUN, "ours")
-    logger = run_logger("pretrain")
-    for step in (25, 50):
-        logger.metrics({"loss": 1 / step, "learning_rate": 0.1}, step)
-    logger.close()
-    assert steps(outbox, address, "loss") == [25, 50]
-    metrics = run_of(delivered(outbox.folder, address), "ours").data.metrics
+    with closing(run_logger("pretrain")) as logger:
+        for step in (25, 50):
+            logger.metrics({"note": "none yet", "gone": None, "loss": 1 / step, "learning_rate": 0.1}, step)
+    assert caplog.text.count("is no number") == 4
+    assert steps(opened, address) == [25, 50]
+    metrics = run_of(delivered(opened.folder, address), "ours").data.metrics
+    assert {key for key in metrics if not key.startswith("system/")} == {"loss", "learning_rate"}
     assert 0 <= metrics["system/cpu_utilization_percentage"] <= 100
     assert metrics["system/system_memory_usage_megabytes"] > 0
 
 
 def test_machine_metrics_are_sampled_at_intervals_with_rising_steps(
-    monkeypatch: pytest.MonkeyPatch, outbox: Outbox
+    monkeypatch: pytest.MonkeyPatch, opened: Outbox
 ) -> None:
     monkeypatch.setattr("clozeline.tracking.run_logger._MACHINE_SECONDS", 0.01)
-    logger = OutboxRunLogger(outbox, "ours")
-    assert wait_for(lambda: len(outbox.points("ours", 0, has_ended=False)[0]) > 2, 30)
-    logger.close()
-    sampled = [points.step for points in outbox.points("ours", 0, has_ended=True)[0]]
+    with closing(OutboxRunLogger(opened, "ours")):
+        assert wait_for(lambda: len(opened.points("ours", 0, has_ended=False)[0]) > 2, 30)
+    sampled = [points.step for points in opened.points("ours", 0, has_ended=True)[0]]
     assert sampled == sorted(set(sampled))
 
 
-def test_a_resumed_curve_continues_after_its_last_step(outbox: Outbox, address: str) -> None:
-    log(outbox, {1: 1.0, 2: 2.0, 3: 3.0})
-    assert steps(outbox, address, "loss") == [1, 2, 3]
-    log(outbox, {2: 2.0, 3: 3.0, 4: 4.0})
-    assert steps(outbox, address, "loss") == [1, 2, 3, 4]
+def test_unreadable_machine_metrics_are_left_out() -> None:
+    error = AttributeError("'NoneType' object has no attribute 'bytes_recv'")  # psutil without /proc/net/dev
+    blind, blinded = Mock(side_effect=error), Mock(return_value=Mock(collect_metrics=Mock(side_effect=error)))
+    seeing = Mock(return_value=Mock(aggregate_metrics=lambda: {"cpu": 1}))
+    machine = MachineMetrics([blind, blinded, seeing])
+    assert [machine.values(), machine.values()] == [{"system/cpu": 1.0}] * 2
 
 
-def test_a_curve_resumed_while_mlflow_was_unreachable_has_no_duplicate_steps(outbox: Outbox, address: str) -> None:
-    log(outbox, {1: 1.0, 2: 2.0, 3: 3.0})
-    log(outbox, {2: 2.0, 3: 3.0, 4: 4.0})
-    assert steps(outbox, address, "loss") == [1, 2, 3, 4]
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_resumed_curve_continues_after_its_last_step(opened: Outbox, address: str, is_away: bool) -> None:
+    log(opened, 1, 2, 3)
+    assert is_away or steps(opened, address) == [1, 2, 3]
+    log(opened, 2, 3, 4)
+    assert steps(opened, address) == [1, 2, 3, 4]
 
 
-def test_more_points_than_one_call_may_carry_all_arrive(outbox: Outbox, address: str) -> None:
+def test_more_points_than_one_call_may_carry_all_arrive(opened: Outbox, address: str) -> None:
     for step in range(2500):
-        outbox.add_points("ours", {"loss": 1.0}, step)
-    assert steps(outbox, address, "loss") == list(range(2500))
+        opened.add_points("ours", {"loss": 1.0}, step)
+    assert steps(opened, address) == list(range(2500))
 
 
-def test_refused_points_do_not_delay_the_others(outbox: Outbox, address: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_points_do_not_delay_the_others(opened: Outbox, address: str, caplog: pytest.LogCaptureFixture) -> None:
     for key, step in {"what?": 1, "loss": 1, "why?": 2, "error": 2}.items():
-        outbox.add_points("ours", {key: 1.0}, step)
-    delivery = Delivery(outbox, address)
-    assert delivery.deliver() == "done"
-    assert delivery.num_lost == 2
+        opened.add_points("ours", {key: 1.0}, step)
+    delivery = Delivery(opened, address)
+    assert (delivery.deliver(), delivery.num_lost) == ("done", 2)
     assert caplog.text.count("refused") == 2
     assert "why?" in delivery.refusal
     assert set(run_of(prepare(address), "ours").data.metrics) == {"loss", "error"}

@@ -8,8 +8,7 @@ import argparse
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,13 +68,15 @@ def live(services: Services) -> None:
     compose = services.sandbox.compose
     with databases(compose), store(services):
         try:
-            say(step="up", seconds=_timed(services.up), services=sorted(services.running))
+            services.up()
+            say(step="up", services=sorted(services.running))
             say(step="access", **_access(compose))
-            seconds = _timed(lambda: services.run("worker", NIGHT))
-            say(step="nightly", seconds=seconds, **_last_night(compose))
+            services.run("worker", NIGHT)
+            say(step="nightly", **_last_night(compose))
             say(step="store", **_stored(services))
-            say(step="serving", seconds=_timed(lambda: services.up("serving")), **_asked())
-            say(step="drift", seconds=_timed(lambda: services.run("worker", DRIFT)))
+            services.up("serving")
+            say(step="serving", **_asked())
+            say(step="drift", said=services.run("worker", DRIFT).splitlines()[-1:])
             say(step="write as serving", said=services.run("serving", ["python", "-c", WRITE]).split()[-2:])
             say(step="backup", said=[services.run(job) for job in ("backup-databases", "backup")])
             say(step="restore in use", said=_refused(services, "restore"))
@@ -83,7 +84,8 @@ def live(services: Services) -> None:
             _lose_everything(services)
             say(step="restore", said=[services.run(job) for job in ("store-buckets", "restore-store", "restore")])
             services.up()
-            say(step="up again", seconds=_timed(lambda: services.up("serving")), **_asked(), **_last_night(compose))
+            services.up("serving")
+            say(step="up again", **_asked(), **_last_night(compose))
         finally:
             say(step="down again", exit_codes=services.down())
 
@@ -91,12 +93,6 @@ def live(services: Services) -> None:
 def say(**facts: object) -> None:
     sys.stdout.write(f"{json.dumps(facts)}\n")
     sys.stdout.flush()
-
-
-def _timed(work: Callable[[], object]) -> float:
-    began = time.monotonic()
-    work()
-    return round(time.monotonic() - began, 1)
 
 
 @contextmanager
