@@ -1,41 +1,27 @@
-"""docs/scale.md holds what its arithmetic gives now, and the arithmetic keeps to cases that are worked out by hand."""
+"""docs/scale.md holds what its arithmetic gives now; arithmetic and simulation keep to cases worked out by hand."""
 
 from pathlib import Path
 
 import pytest
 
 from on_paper import costs, exchange, figures, page
+from on_paper.exchange import Job, Outcome, Scenario
 
-FOLDER = Path(__file__).parent
-PAGE = (FOLDER.parents[1] / "docs" / "scale.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
 MOST_LINES = 250
 OPENED = "make bench NAME=scale ARGS=--write"
 
 
-def test_every_table_of_the_page_is_computed() -> None:
+def test_the_page_holds_what_the_figures_and_the_simulation_give() -> None:
     on_page = page.blocks_of(PAGE)
-    assert list(page.blocks_of(page.block("prices", "text"))) == ["prices"]
     assert sorted(on_page) == sorted(page.BLOCKS)
-    outside = page.without_blocks(PAGE)
-    assert not [line for line in outside.splitlines() if line.startswith("|")]
-
-
-def test_the_page_holds_what_the_figures_give() -> None:
-    on_page = page.blocks_of(PAGE)
-    assert "simulated" in on_page
-    stale = [name for name in page.BLOCKS if name != "simulated" and on_page[name] != page.computed(name)]
-    assert stale == [], f"run `{OPENED}`"
-
-
-def test_the_page_holds_what_the_simulation_gives() -> None:
-    rows = page.blocks_of(PAGE)["simulated"].splitlines()
+    assert not [line for line in page.without_blocks(PAGE).splitlines() if line.startswith("|")]
+    assert len(PAGE.splitlines()) <= MOST_LINES
+    rows = on_page.pop("simulated").splitlines()
+    assert {name: page.computed(name) for name in on_page} == on_page, f"run `{OPENED}`"
     assert len(rows) == len(exchange.SCENARIOS) + 2
     again = page.computed("simulated", runs=lambda: exchange.runs(exchange.EVERY_FAULT[-1:])).splitlines()
     assert again == [*rows[:2], rows[-1]], f"run `{OPENED}`"
-
-
-def test_the_page_is_short() -> None:
-    assert len(PAGE.splitlines()) <= MOST_LINES
 
 
 def test_a_changed_price_changes_the_written_page() -> None:
@@ -45,14 +31,12 @@ def test_a_changed_price_changes_the_written_page() -> None:
     assert "| H100 for an hour | $7.5 |" in page.written(start, PRICES=dearer)
 
 
-def test_a_second_machine_saves_what_is_said_at_the_size_that_is_said() -> None:
-    for cores in (2, 64):
-        cost = costs.CorpusCost(costs.bytes_worth_a_second_machine(3600.0, cores))
-        assert cost.seconds(cores) - cost.seconds_on(2, cores) == pytest.approx(3600.0)
+@pytest.mark.parametrize("cores", [2, 64])
+def test_a_second_machine_saves_what_is_said_at_the_size_that_is_said(cores: int) -> None:
+    cost = costs.CorpusCost(costs.bytes_worth_a_second_machine(3600.0, cores))
+    assert cost.seconds(cores) - cost.seconds_on(2, cores) == pytest.approx(3600.0)
     measured = 2 / figures.CORPUS.core_seconds_per_mb.value
-    assert costs.bytes_worth_a_second_machine(60.0, 2, measured) == pytest.approx(
-        costs.bytes_worth_a_second_machine(60.0, 2)
-    )
+    assert costs.bytes_worth_a_second_machine(3600.0, cores, measured) == pytest.approx(cost.raw_bytes)
 
 
 def test_one_process_alone_bounds_what_more_cores_give() -> None:
@@ -80,25 +64,60 @@ def test_gpus_divide_the_time_until_gradients_take_longer_than_the_backward_pass
 
 
 def test_a_fleet_has_cores_for_twice_its_requests() -> None:
-    assert costs.measured_fleet(355 / 2).num_cores == 2
-    assert costs.measured_fleet(100_000).num_cores == 1127
+    assert [costs.measured_fleet(rate).num_cores for rate in (355 / 2, 100_000)] == [2, 1127]
     assert costs.rate_of(2) == pytest.approx(355 / 2)
     assert costs.request_milliseconds(costs.MODELS["17 M"]) == costs.measured_milliseconds()
 
 
+def test_a_number_has_two_digits_and_its_unit() -> None:
+    assert [page.time_of(seconds) for seconds in (89.4, 95.0, 36 * 3600.0)] == ["89 s", "1.6 min", "1.5 days"]
+    assert [page.bytes_of(size) for size in (2.34e12, 999.6e6)] == ["2.3 TB", "1 GB"]
+    assert [page.count_of(number) for number in (10_000.0, 5.9e9)] == ["10,000", "5.9 billion"]
+    assert [page.dollars_of(amount) for amount in (9_870.0, 0.004)] == ["$9,900", "under $0.01"]
+
+
+TWO_PHASES, NO_LEDGER = [[10.0, 10.0], [5.0, 5.0]], Scenario(keeps_ledger=False)
+
+
 @pytest.mark.parametrize(
-    ("unit", "value", "text"),
+    ("job", "outcome"),
     [
-        ("time_of", 89.4, "89 s"),
-        ("time_of", 95.0, "1.6 min"),
-        ("time_of", 36 * 3600.0, "1.5 days"),
-        ("bytes_of", 2.34e12, "2.3 TB"),
-        ("bytes_of", 999.6e6, "1 GB"),
-        ("count_of", 10_000.0, "10,000"),
-        ("count_of", 5.9e9, "5.9 billion"),
-        ("dollars_of", 9_870.0, "$9,900"),
-        ("dollars_of", 0.004, "under $0.01"),
+        (Job([[10.0] * 10, [5.0] * 10], 1, 1), Outcome(150.0, 20)),  # whole waves
+        (Job([[10.0] * 10, [5.0] * 10], 3, 2), Outcome(30.0, 20)),
+        (Job([[10.0, 1.0], [2.0, 2.0]], 1, 2), Outcome(12.0, 4)),  # none is reduced before the last one is mapped
+        (Job([[10.0] * 4], 2, 1, losses=(15.0,)), Outcome(30.0, 5)),  # only the unrecorded task runs again
+        (Job([[10.0] * 4], 2, 1, NO_LEDGER, losses=(15.0,)), Outcome(55.0, 8)),  # the whole job does
+        (Job(TWO_PHASES, 2, 1, losses=(12.0,)), Outcome(20.0, 5)),  # records of an earlier phase survive
+        (Job(TWO_PHASES, 2, 1, NO_LEDGER, losses=(12.0,)), Outcome(42.0, 8)),
     ],
 )
-def test_a_number_has_two_digits_and_its_unit(unit: str, value: float, text: str) -> None:
-    assert getattr(page, unit)(value) == text
+def test_a_simulated_job_takes_what_can_be_worked_out_by_hand(job: Job, outcome: Outcome) -> None:
+    assert job.run() == outcome
+
+
+def test_the_bound_is_reached_by_whole_waves_and_never_beaten() -> None:
+    even = [[10.0] * 8, [5.0] * 8]
+    assert exchange.lower_bound(even, 4) == Job(even, 2, 2).run().seconds == 30.0
+    uneven = [[float(number % 7 + 1) for number in range(50)], [30.0, 1.0, 1.0]]
+    bound = exchange.lower_bound(uneven, 6)
+    assert bound == pytest.approx(sum(uneven[0]) / 6 + 30.0)
+    assert bound <= Job(uneven, 3, 2).run().seconds < 1.2 * bound
+
+
+def test_failed_tries_are_repeated_and_cost_half_a_task_each() -> None:
+    outcome = Job([[10.0] * 2000], 1, 1, Scenario(failure_share=0.05)).run()
+    failed = outcome.tries - 2000
+    assert failed == pytest.approx(2000 * 0.05 / 0.95, rel=0.2)
+    assert outcome.seconds == pytest.approx(20_000 + failed * 5.0, rel=0.005)
+
+
+def test_a_second_try_of_a_late_task_replaces_a_straggler_but_comes_after_waiting_tasks() -> None:
+    def run(num_tasks: int, num_machines: int, slots: int, share: float, **policy: bool) -> Outcome:
+        slow = Scenario(slow_share=share, slow_factor=10.0, **policy)
+        return Job([[10.0] * num_tasks], num_machines, slots, slow).run()
+
+    assert run(100, 100, 2, 0.02).seconds == 100.0
+    twice = run(100, 100, 2, 0.02, speculates=True)
+    assert twice.seconds == 25.0  # late after 15 s, then 10 s
+    assert twice == run(100, 100, 2, 0.02, speculates=True)
+    assert run(50, 1, 1, 0.1) == run(50, 1, 1, 0.1, speculates=True)

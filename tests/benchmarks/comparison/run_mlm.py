@@ -83,18 +83,14 @@ class Meter(TrainerCallback):
     num_tokens: int = 0
     started: float = 0.0
     ended: float = 0.0
-    num_steps: int = 0
 
     def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
         self.num_tokens, self.started = 0, time.perf_counter()
 
     def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
         self.ended = time.perf_counter()
         if state.global_step == self.num_warmup_steps:
             self.num_tokens, self.started = 0, self.ended
-        self.num_steps = state.global_step
 
     @property
     def seconds(self) -> float:

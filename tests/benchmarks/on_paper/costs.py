@@ -20,16 +20,11 @@ from on_paper.figures import CLUSTER, CORPUS, PRICES, SERVING, TRAINING
 SIZES = {"10 GB": 1e10, "1 TB": 1e12, "10 TB": 1e13}
 """Bytes of raw text."""
 _MEASURED_BYTES = 79e6
-_HOUR = 3600.0
 
 
 @dataclass(frozen=True)
 class CorpusCost:
     raw_bytes: float
-
-    @property
-    def texts(self) -> float:
-        return self.raw_bytes / CORPUS.text_bytes.value
 
     @property
     def tokens(self) -> float:
@@ -61,24 +56,16 @@ class CorpusCost:
         return CORPUS.memory_gb.value * 1e9 * CORPUS.memory_growth.value**tens
 
     @property
-    def peak_disk_bytes(self) -> float:
-        return self.raw_bytes * CORPUS.peak_disk.value
-
-    @property
-    def lasting_bytes(self) -> float:
-        return self.raw_bytes * CORPUS.lasting_disk.value
-
-    @property
     def exchanged_bytes(self) -> float:
         return self.raw_bytes * CORPUS.exchanged.value
 
     @property
     def core_dollars(self) -> float:
-        return self.core_seconds / _HOUR * PRICES.core_hour.value
+        return self.core_seconds / 3600 * PRICES.core_hour.value
 
     @property
     def disk_dollars_a_month(self) -> float:
-        return self.peak_disk_bytes / 1e12 * PRICES.disk_tb_month.value
+        return self.raw_bytes * CORPUS.peak_disk.value / 1e12 * PRICES.disk_tb_month.value
 
     @property
     def num_partitions(self) -> int:
@@ -223,17 +210,14 @@ def rows_per_second(model: Model) -> float:
     return GPUS_PER_NODE * _flops(model) / model.flops_per_token / TRAINING.row_tokens.value
 
 
-def page_reads_per_second(model: Model) -> float:
-    """Return the random reads of a node of GPUs, for text that is far larger than memory."""
-    return rows_per_second(model) * TRAINING.row_reads.value
-
-
 def readers(model: Model, read_us: float) -> float:
-    """Return how many processes have to build batches for one GPU, if reading is all they do.
+    """Return how many processes have to build batches for one GPU, if text is far larger than memory and
+    reading is all they do.
 
     A page of a mapped file is read when it is touched, so a process has one read under way.
     """
-    return page_reads_per_second(model) / GPUS_PER_NODE * read_us / 1e6
+    reads_per_second = rows_per_second(model) * TRAINING.row_reads.value / GPUS_PER_NODE
+    return reads_per_second * read_us / 1e6
 
 
 def _flops(model: Model) -> float:
