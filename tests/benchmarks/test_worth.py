@@ -10,6 +10,7 @@ import pytest
 
 import worth
 from comparison import biomedical, labelled, texts
+from tests.conftest import VOCAB_SIZE
 from tests.make.models import small_bert, with_random_weights
 
 _ARTICLE = """<article xmlns:xlink="http://www.w3.org/1999/xlink"><front><article-meta><title-group>
@@ -106,7 +107,9 @@ def test_a_recipe_that_does_not_exist_is_refused(
 @pytest.fixture
 def tiny_bert(monkeypatch: pytest.MonkeyPatch, tiny_tokenizer: Path) -> Path:
     """A BERT of the tiny language beside its tokenizer: the published encoder."""
-    with_random_weights("BertModel", small_bert()).save_pretrained(tiny_tokenizer)
+    config = small_bert()
+    config.vocab_size = VOCAB_SIZE
+    with_random_weights("BertModel", config).save_pretrained(tiny_tokenizer)
     monkeypatch.setattr(biomedical, "weights", lambda: tiny_tokenizer)
     return tiny_tokenizer
 

@@ -110,10 +110,8 @@ SCHEME = QuantizationScheme(
     weights="int8 per column, symmetric",
     reduce_range=True,
     embeddings="float32",
-    quantized_matmuls=0,
-    quantized_embeddings=0,
-    quantized_activations=0,
     exact_matmuls=(),
+    **dict.fromkeys(("quantized_matmuls", "quantized_embeddings", "quantized_activations"), 0),
 )
 
 
