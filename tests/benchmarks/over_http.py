@@ -4,7 +4,6 @@ The load is first a closed loop, then an open loop at a rate that both servers c
 """
 
 import json
-import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +18,6 @@ from comparison.frame import alternate, available_cores, options, report
 from comparison.load import Load, OpenLoad, arrivals, load, open_load
 from comparison.sentences import FasterPreset, mixed_texts, sentence_models, theirs_torch
 from serving import verdict
-
-_LOG = logging.getLogger(__name__)
 
 CONCURRENCY = 16
 OPEN_SHARE = 0.7
@@ -139,7 +136,6 @@ def compare(
     best = max(theirs, key=lambda side: speeds[side])
     per_second = OPEN_SHARE * min(speeds["ours"], speeds[best])
     opened = _opened(asked.path, draws[1 + asked.num_rounds :], per_second, {"ours": ours, best: theirs[best]})
-    _tell(loads, opened)
     told: dict[str, Any] = {
         **facts,
         "requests": asked.number,
@@ -199,12 +195,3 @@ def _losses(loads: Sequence[OpenLoad]) -> dict[str, float]:
         "failed": sum(one.num_failed for one in loads),
         "sent_late_at_most_ms": round(1000 * max(max(one.late_seconds) for one in loads), 2),
     }
-
-
-def _tell(closed: Mapping[str, Sequence[Load]], opened: Mapping[str, Sequence[OpenLoad]]) -> None:
-    """Log latencies and losses as a table. The closed loop has no losses: there, an error ends the benchmark."""
-    rows = [(side, "closed", _waits(loads) | {"refused": 0, "failed": 0}) for side, loads in closed.items()]
-    rows += [(side, "open", _waits(loads) | _losses(loads)) for side, loads in opened.items()]
-    _LOG.info("%-24s%8s%s", "", "loop", "".join(f"{name:>22}" for name in rows[-1][2]))
-    for side, loop, figures in rows:
-        _LOG.info("%-24s%8s%s", side, loop, "".join(f"{value:>22}" for value in figures.values()))

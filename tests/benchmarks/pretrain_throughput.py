@@ -43,8 +43,7 @@ def padded() -> None:
     folder = source.tokens.parent / "half-full"
     tokens = folder / "tokens" if (folder / "tokens").is_dir() else tokenized(texts, source.tokenizer, folder)
     tokenizer = run_mlm.open_tokenizer(source.tokenizer)
-    pad = not chosen.dynamic_padding
-    rows = run_mlm.line_by_line(run_mlm.as_dataset(texts), tokenizer, MAX_LENGTH, pad_to_max_length=pad)
+    rows = run_mlm.line_by_line(run_mlm.as_dataset(texts), tokenizer, MAX_LENGTH)
     compare("pretrain_throughput_padded", tokens, source.tokenizer, rows, chosen)
 
 
@@ -66,7 +65,6 @@ def _chosen(description: str | None) -> argparse.Namespace:
     parser = options(description, rounds=5, threads=min(2, available_cores()))
     parser.add_argument("--steps", type=int, default=4, help="steps of theirs in a round, one more being warm-up")
     parser.add_argument("--rows", type=int, default=32, help="rows in a step of theirs; ours gets as many real tokens")
-    parser.add_argument("--dynamic-padding", action="store_true", help="theirs without --pad_to_max_length")
     return parser.parse_args()
 
 

@@ -4,7 +4,6 @@ Both sides train on the text of the same shards with the same tokenizer; the pro
 same validation rows, every token hidden once, with fixed masks. The times exclude this evaluation.
 """
 
-import json
 import logging
 import math
 import sys
@@ -46,11 +45,10 @@ class Setup:
     arguments: Callable[[PretrainParams], Mapping[str, Any]]
     """Values of `TrainingArguments`, except budget, batch and learning rate."""
     mask_rate: Callable[[PretrainParams], float]
-    swept: Sequence[float]
     our_budgets: Sequence[float]
     """Budgets of our runs as shares of theirs. Each run has a whole schedule; the next is run if it misses the loss."""
     learning_rate: float = 1e-3
-    """The best of `swept`, and ours instead of that of the default recipe, which suits five minutes of training."""
+    """The best of a sweep on one seed, for both sides: the default recipe has one for longer trainings."""
 
 
 def bert_like(config: PretrainedConfig, num_parameters: int) -> PretrainedConfig:
@@ -82,7 +80,6 @@ AS_LARGE = Setup(
     configure=bert_like,
     arguments=lambda params: {"warmup_steps": 0.1},
     mask_rate=lambda params: 0.15,
-    swept=(5e-5, 3e-4, 1e-3, 2e-3, 4e-3),
     our_budgets=(1 / 12, 1 / 6, 1 / 3, 1),
 )
 SAME_ARCHITECTURE = Setup(
@@ -90,7 +87,6 @@ SAME_ARCHITECTURE = Setup(
     configure=lambda config, num_parameters: config,
     arguments=our_schedule,
     mask_rate=lambda params: params.masking.mask_rate,
-    swept=(5e-4, 1e-3, 3e-3),
     our_budgets=(0.6, 1),
 )
 
@@ -106,9 +102,8 @@ def as_large() -> None:
     its schedule fits into a share of those minutes. If a share is too short, its time counts anyway and the next is
     tried. For each seed theirs runs first, because ours stops at its loss. The ratio is their seconds / ours.
 
-    `--tune` sweeps the learning rates of both sides on one seed and prints the losses. Known perplexities of theirs,
-    BERT 2 × 128 on 2 cores for 2 minutes: 5e-5 without warm-up (run_mlm's default) 5,331; 1e-3 with warm-up 999. Known
-    losses of ours in 400 steps: 4e-3 7.06, 2e-3 6.95, 1e-3 6.92, 5e-4 7.04.
+    Perplexities of theirs in the sweep, BERT 2 × 128 on 2 cores for 2 minutes: 5e-5 without warm-up (run_mlm's default)
+    5,331; 1e-3 with warm-up 999. Losses of ours in 400 steps: 4e-3 7.06, 2e-3 6.95, 1e-3 6.92, 5e-4 7.04.
     """
     main(AS_LARGE, as_large.__doc__)
 
@@ -119,7 +114,7 @@ def same_architecture() -> None:
     Only the engine differs: rows that keep documents separate and have no padding, logits at the targets only, the
     loop, and the optimizer if ours is not AdamW. Theirs has exactly our model's configuration, mask rate, schedule
     (warm-up, cosine, floor), betas, epsilon and decay, over grouped rows of our length, and the best learning rate of a
-    sweep. Text, tokenizer, validation, clocks and seeds are those of time_to_quality; `--tune` prints the sweeps.
+    sweep. Text, tokenizer, validation, clocks and seeds are those of time_to_quality.
     """
     main(SAME_ARCHITECTURE, same_architecture.__doc__)
 
@@ -135,7 +130,6 @@ class Job:
     rows: datasets.Dataset
     config: PretrainedConfig
     num_parameters: Mapping[str, int]
-    num_threads: int
 
 
 @dataclass(frozen=True)
@@ -156,15 +150,8 @@ class Race:
 def main(setup: Setup, description: str | None) -> None:
     parser = options(description, seeds=3, threads=min(2, available_cores()), validation_tokens=20_000)
     parser.add_argument("--minutes", type=float, default=5.0, help="that theirs trains")
-    parser.add_argument("--tune", action="store_true", help="sweep the learning rates of both sides, one seed each")
-    parser.add_argument(
-        "--steps", type=int, help="with --tune: steps of theirs, where the machine is too busy for a clock"
-    )
     chosen = parser.parse_args()
     job = _prepare(setup, chosen.threads, chosen.validation_tokens)
-    if chosen.tune:
-        _tune(job, chosen.minutes * 60, chosen.steps)
-        return
     races = [_race(job, seed, chosen.minutes * 60) for seed in range(chosen.seeds)]
     if not all(race.passed for race in races):
         sys.exit(f"ours never passed the loss of theirs: {races}")
@@ -200,7 +187,7 @@ def _prepare(setup: Setup, num_threads: int, validation_tokens: int) -> Job:
     rows = run_mlm.grouped(run_mlm.as_dataset(corpus.texts("train")), tokenizer, params.max_length)
     validation = ours.first_tokens(corpus.tokens, params.max_length, validation_tokens)
     numbers = {"ours": num_ours, "theirs": num_theirs}
-    return Job(setup, corpus, params, validation, rows, theirs, numbers, num_threads)
+    return Job(setup, corpus, params, validation, rows, theirs, numbers)
 
 
 def parameters_of(config: PretrainedConfig) -> int:
@@ -211,11 +198,11 @@ def parameters_of(config: PretrainedConfig) -> int:
 
 def _race(job: Job, seed: int, seconds: float) -> Race:
     steps = round(seconds / _their_seconds_per_step(job))
-    loss, meter = _train_theirs(job, seed, steps, job.setup.learning_rate)
+    loss, meter = _train_theirs(job, seed, steps)
     _LOG.info("seed %d, theirs: %d steps in %.1f s, validation loss %.4f", seed, steps, meter.seconds, loss)
     spent = 0.0
     for share in job.setup.our_budgets:
-        passing = _run_ours(job, seed, job.params, meter.seconds * share, loss)
+        passing = _run_ours(job, seed, meter.seconds * share, loss)
         spent += passing.seconds
         verdict = "passed" if passing.passed else "did not pass"
         _LOG.info("seed %d, ours: %s in %.1f s, at loss %.4f", seed, verdict, passing.seconds, passing.loss)
@@ -224,10 +211,10 @@ def _race(job: Job, seed: int, seconds: float) -> Race:
     return Race(loss, passing.loss, meter.seconds, spent, passing.passed)
 
 
-def _train_theirs(job: Job, seed: int, steps: int, learning_rate: float) -> tuple[float, run_mlm.Meter]:
+def _train_theirs(job: Job, seed: int, steps: int) -> tuple[float, run_mlm.Meter]:
     """Return the validation loss, and what was metered."""
     torch.manual_seed(seed)
-    torch.set_num_threads(job.num_threads)
+    torch.set_num_threads(job.params.num_threads)
     model = AutoModelForMaskedLM.from_config(job.config)
     meter = run_mlm.train(
         model,
@@ -237,7 +224,7 @@ def _train_theirs(job: Job, seed: int, steps: int, learning_rate: float) -> tupl
         num_warmup_steps=0,
         per_device_train_batch_size=job.params.batch_tokens // job.params.max_length,
         max_steps=steps,
-        learning_rate=learning_rate,
+        learning_rate=job.setup.learning_rate,
         seed=seed,
         use_cpu=True,
         **job.setup.arguments(job.params),
@@ -246,14 +233,14 @@ def _train_theirs(job: Job, seed: int, steps: int, learning_rate: float) -> tupl
 
 
 def _their_seconds_per_step(job: Job) -> float:
-    _, meter = _train_theirs(job, 0, _PROBE_STEPS, job.setup.learning_rate)
+    _, meter = _train_theirs(job, 0, _PROBE_STEPS)
     return meter.seconds / _PROBE_STEPS
 
 
-def _run_ours(job: Job, seed: int, params: PretrainParams, seconds: float, target_loss: float) -> ours.Passing:
-    """Train with `params`, the schedule fitted into `seconds`; measure the loss at each twentieth of it."""
+def _run_ours(job: Job, seed: int, seconds: float, target_loss: float) -> ours.Passing:
+    """Train with the schedule fitted into `seconds`; measure the loss at each twentieth of it."""
     steps = max(round(seconds / _our_seconds_per_step(job)), 40)
-    fitted = ours.with_changes(params, {**ours.for_steps(steps), "log_every_steps": max(steps // 20, 1)})
+    fitted = ours.with_changes(job.params, {**ours.for_steps(steps), "log_every_steps": max(steps // 20, 1)})
     with ours.prepared(fitted, seed, job.corpus.tokens, job.corpus.tokenizer) as built:
         return ours.train_until(built, lambda: ours.validation_loss(built.model, job.validation), target_loss)
 
@@ -263,24 +250,3 @@ def _our_seconds_per_step(job: Job) -> float:
     probe = ours.with_changes(job.params, {**ours.for_steps(_PROBE_STEPS), **constant})
     with ours.prepared(probe, 0, job.corpus.tokens, job.corpus.tokenizer) as built:
         return ours.train_until(built, lambda: 0.0, -1.0).seconds / _PROBE_STEPS
-
-
-def _tune(job: Job, seconds: float, steps: int | None) -> None:
-    """Write one JSON line with the validation losses: theirs by learning rate, ours by budget and learning rate."""
-    steps = steps or round(seconds / _their_seconds_per_step(job))
-    theirs = {}
-    for rate in job.setup.swept:
-        loss, meter = _train_theirs(job, 0, steps, rate)
-        theirs[f"{rate:g}"] = round(loss, 4)
-        _LOG.info("theirs, %g: %.4f after %d steps, %.0f s", rate, theirs[f"{rate:g}"], steps, meter.seconds)
-    mine = {}
-    for share in job.setup.our_budgets[:2]:
-        for factor in (0.5, 1.0, 2.0):
-            rate = job.params.optimizer.learning_rate * factor
-            changed = ours.with_changes(job.params, {"optimizer": {"learning_rate": rate}})
-            passing = _run_ours(job, 0, changed, seconds * share, min(theirs.values()))
-            told = {"loss": round(passing.loss, 4), "seconds": round(passing.seconds, 1), "passed": passing.passed}
-            mine[f"{share:.3g} of their time, {rate:g}"] = told
-            _LOG.info("ours, %.3g of their time, %g: %s", share, rate, passing)
-    line = {"name": f"{job.setup.name} --tune", "steps_theirs": steps, "theirs": theirs, "ours": mine}
-    sys.stdout.write(json.dumps(line) + "\n")

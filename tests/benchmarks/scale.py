@@ -14,7 +14,7 @@ _LOG = logging.getLogger(__name__)
 def main() -> None:
     """The tables of docs/scale.md: arithmetic from measured figures, and a simulation of the exchange on a cluster.
 
-    Nothing is measured here. The figures and prices are in on_paper/figures.py, the arithmetic in on_paper/costs.py,
+    Nothing is measured here. The figures and prices are in on_paper/figures.yaml, the arithmetic in on_paper/costs.py,
     the text in on_paper/scale.md.jinja; on_paper/exchange.py is the simulator. `--write` puts the tables into the page.
     Otherwise they go to stderr. The line has the simulated seconds of 10,000 partitions on the largest cluster with
     every fault: ours with a ledger and second tries, theirs with neither.

@@ -1,6 +1,7 @@
 """docs/scale.md holds what its arithmetic gives now; arithmetic and simulation keep to cases worked out by hand."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_the_page_holds_what_the_figures_and_the_simulation_give() -> None:
 def test_a_changed_price_changes_the_written_page() -> None:
     start = f"before\n{page.block('prices', page.computed('prices'))}\nafter\n"
     assert page.written(start) == start
-    dearer = figures.Prices(gpu_hour=figures.Figure(7.5, "$", "assumed", "H100 for an hour", ""))
+    dearer = SimpleNamespace(gpu_hour=figures.Figure(7.5, "$", "assumed", "H100 for an hour", ""))
     assert "| H100 for an hour | $7.5 |" in page.written(start, PRICES=dearer)
 
 
@@ -48,7 +49,7 @@ def test_one_process_alone_bounds_what_more_cores_give() -> None:
 def test_the_models_have_the_parameters_that_their_names_say() -> None:
     for name, model in costs.MODELS.items():
         assert model.count.total == pytest.approx(float(name.split()[0]) * 1e6, rel=0.011)
-        assert 6 * model.count.body < model.flops_per_token < 8 * model.count.total
+        assert 6 * model.count.body < model.flops.training < 8 * model.count.total
         assert model.step_bytes < figures.TRAINING.gpu_gb.value * 1e9
 
 
@@ -56,7 +57,7 @@ def test_gpus_divide_the_time_until_gradients_take_longer_than_the_backward_pass
     model = costs.MODELS["400 M"]
     one, eight, many = (costs.step_seconds(model, number) for number in (1, 8, 256))
     tokens, peak = figures.TRAINING.step_tokens.value, figures.TRAINING.peak_flops.value
-    assert one == (pytest.approx(tokens * model.flops_per_token / (peak * 0.35)), 0.0)
+    assert one == (pytest.approx(tokens * model.flops.training / (peak * 0.35)), 0.0)
     assert eight == (pytest.approx(one[0] / 8), 0.0)
     gradients = 2 * 255 / 256 * model.count.fp32_bytes / 50e9
     assert many == (pytest.approx(one[0] / 256), pytest.approx(gradients - 2 / 3 * one[0] / 256))

@@ -35,15 +35,13 @@ def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     return AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
-def line_by_line(
-    texts: datasets.Dataset, tokenizer: PreTrainedTokenizerFast, max_length: int, *, pad_to_max_length: bool
-) -> datasets.Dataset:
-    """`--line_by_line`: one row per text, padded here, or by the collator to the longest row of a batch."""
+def line_by_line(texts: datasets.Dataset, tokenizer: PreTrainedTokenizerFast, max_length: int) -> datasets.Dataset:
+    """`--line_by_line --pad_to_max_length`: one row per text."""
 
     def tokenize(examples: dict[str, list[str]]) -> Any:
         return tokenizer(
             [text for text in examples[_TEXT] if text and not text.isspace()],
-            padding="max_length" if pad_to_max_length else False,
+            padding="max_length",
             truncation=True,
             max_length=max_length,
             return_special_tokens_mask=True,
