@@ -117,18 +117,14 @@ def test_a_sound_month_is_clean(root: Path) -> None:
     assert found.is_clean
 
 
-def move_alias(root: Path) -> None:
-    MlflowClient(address(root)).set_registered_model_alias(NAME, "champion", "1")
-
-
-def promote_without_evidence(root: Path) -> None:
+def promote_with(root: Path, evidence: str, **why: str) -> None:
+    """Promote version 1 without a record of its own."""
     registry = Publisher(address(root)).registry
-    registry.promote(registry.version(NAME, "1"), why="every gate passed")
+    registry.promote(registry.version(NAME, "1"), evidence=evidence, **why)
 
 
-def promote_with_the_record_of_another_version(root: Path) -> None:
-    registry = Publisher(address(root)).registry
-    registry.promote(registry.version(NAME, "1"), evidence=registry.changes(NAME)[-1].evidence)
+def last_evidence(root: Path) -> str:
+    return Publisher(address(root)).registry.changes(NAME)[-1].evidence
 
 
 MADE_UP = [
@@ -140,9 +136,12 @@ MADE_UP = [
 @pytest.mark.parametrize(
     ("forge", "fault"),
     [
-        (move_alias, "version 1 is the champion, but the last change says 2"),
-        (promote_without_evidence, "its evidence is missing"),
-        (promote_with_the_record_of_another_version, "not a record of its own run"),
+        (
+            lambda root: MlflowClient(address(root)).set_registered_model_alias(NAME, "champion", "1"),
+            "version 1 is the champion, but the last change says 2",
+        ),
+        (lambda root: promote_with(root, "", why="every gate passed"), "its evidence is missing"),
+        (lambda root: promote_with(root, last_evidence(root)), "not a record of its own run"),
         (lambda root: promote(root, WORSE, MADE_UP), "perplexity_ratio is 1.22"),
         (lambda root: promote(root, NOT_SURELY_BETTER), "perplexity_ratio_high 1.17"),
         (lambda root: promote(root, None), "no gate perplexity_ratio"),
