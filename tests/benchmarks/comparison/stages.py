@@ -51,8 +51,9 @@ class Setting:
 
 
 def params_tree(changes: Mapping[str, Any], project: Path = PROJECT) -> dict[str, Any]:
-    """params.yaml with its defaults, and `changes` laid over both."""
-    return laid_over(read_tree(project / "params.yaml"), changes)
+    """params.yaml with its defaults, and `changes` laid over both; the code of another commit has its own defaults."""
+    path = project / "params.yaml"
+    return laid_over(read_tree(path) if project == PROJECT else YAML(typ="safe").load(path), changes)
 
 
 def run_stage(
