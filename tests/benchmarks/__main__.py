@@ -1,33 +1,27 @@
 """Runs one benchmark (`python tests/benchmarks NAME`) or, without a name, all benchmarks in turn.
 
-Each benchmark is a module with a `main`, which reads the arguments after the name.
+`BENCHMARKS` in comparison/frame.py has a row for each: its function, which reads the arguments after the name.
 """
 
 import subprocess
 import sys
-from importlib import import_module
-from pathlib import Path
+from pkgutil import resolve_name
 
-FOLDER = Path(__file__).parent
-
-
-def names() -> list[str]:
-    """Return the benchmarks: the files of this folder, except tests and this file."""
-    return sorted(file.stem for file in FOLDER.glob("*.py") if not file.stem.startswith(("test_", "conftest", "__")))
+from comparison.frame import BENCHMARKS
 
 
 def main(arguments: list[str]) -> int:
     """Run one benchmark, or each in a process of its own; return exit status 0 if every one ran."""
     if not arguments:
-        failed = [name for name in names() if subprocess.call([sys.executable, str(FOLDER), name])]
+        failed = [name for name in BENCHMARKS if subprocess.call([sys.executable, __file__, name])]
         sys.stderr.write(f"failed: {', '.join(failed)}\n" if failed else "")
         return int(bool(failed))
     name, *sys.argv[1:] = arguments
-    if name not in names():
-        sys.stderr.write(f"there is no benchmark {name!r}; there are: {', '.join(names())}\n")
+    if name not in BENCHMARKS:
+        sys.stderr.write(f"there is no benchmark {name!r}; there are: {', '.join(BENCHMARKS)}\n")
         return 2
-    sys.argv[0] = f"{name}.py"
-    import_module(name).main()
+    sys.argv[0] = name
+    resolve_name(BENCHMARKS[name].run)()
     return 0
 
 

@@ -1,29 +1,23 @@
 """The frame of the benchmarks measures correctly; `make bench` takes the measurements themselves."""
 
-import ast
+import inspect
 import json
 import math
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from pkgutil import resolve_name
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from transformers import TrainingArguments
 
-import time_to_quality
-import time_to_quality_same_architecture
+import quality
 from clozeline.params.pretraining import PretrainParams
-from comparison import frame, ours, quality, stages
+from comparison import frame, ours, stages
 
 FOLDER = Path(__file__).parent
-NAMES = sorted([*frame.BENCHMARKS, "finetune_table"])  # the table has no other side
-
-
-def run_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(FOLDER), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 def test_the_side_that_goes_first_changes_with_every_round() -> None:
@@ -47,46 +41,35 @@ def test_each_round_counts_the_best_of_their_set_ups(higher_is_better: bool, rou
     assert best.facts("_x") == {"theirs_one_x": [1.0, 109.0], "theirs_other_x": [5.0, 102.0]}
 
 
-@pytest.mark.parametrize(("higher_is_better", "ratio"), [(True, 4.0), (False, 0.25)])
-def test_the_ratio_of_medians_exceeds_1_if_we_are_faster(higher_is_better: bool, ratio: float) -> None:
+def test_the_line_has_every_field_and_a_ratio_of_medians_above_1_if_we_are_ahead(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     rounds = frame.Rounds(ours=(8.0, 1000.0, 7.0), theirs=(2.0, 0.001, 3.0))
-    assert rounds.ratio(higher_is_better=higher_is_better) == ratio
-
-
-def test_a_second_measurement_gets_its_own_keys_in_the_result_line() -> None:
-    rounds = frame.Rounds(ours=(4.0, 6.0), theirs=(2.0, 2.0))
+    assert [rounds.ratio(higher_is_better=higher) for higher in (True, False)] == [4.0, 0.25]
+    frame.report("serve_fill_mask", rounds, 2, {"fill": 0.5})
+    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+    told = {"ratio": 4.0, "goal": 1.8, "ours": 8.0, "theirs": 2.0, "unit": "texts/s", "rounds": 3, "fill": 0.5}
+    assert told.items() <= line.items()
+    assert {"cpu", "cores", "threads"} <= line["machine"].keys()
+    nothing = frame.line_of("serve_fill_mask", frame.Rounds((), ()), 2, {})
+    assert (nothing["ratio"], nothing["ours"], nothing["theirs"]) == (None, None, None)
     assert rounds.facts("in_requests", higher_is_better=True) == {
-        "ratio_in_requests": 2.5,
-        "ours_rounds_in_requests": [4.0, 6.0],
-        "theirs_rounds_in_requests": [2.0, 2.0],
+        "ratio_in_requests": 4.0,
+        "ours_rounds_in_requests": [8.0, 1000.0, 7.0],
+        "theirs_rounds_in_requests": [2.0, 0.001, 3.0],
     }
 
 
-def test_the_result_line_has_every_required_field(capsys: pytest.CaptureFixture[str]) -> None:
-    rounds = frame.Rounds(ours=(4.0, 6.0), theirs=(2.0, 2.0))
-    frame.report("gpu_pretrain", rounds, 2, {"fill": 0.5})
-    line = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert {"name", "ratio", "goal", "ours", "theirs", "unit", "machine", "rounds", "fill"} <= line.keys()
-    assert (line["ratio"], line["ours"], line["theirs"], line["rounds"]) == (2.5, 5.0, 2.0, 2)
-    assert {"cpu", "cores", "threads"} <= line["machine"].keys()
-
-
-def test_without_rounds_the_ratio_is_null() -> None:
-    line = frame.line_of("gpu_pretrain", frame.Rounds((), ()), 2, {})
-    assert (line["ratio"], line["ours"], line["theirs"]) == (None, None, None)
-
-
-def test_an_unknown_name_is_answered_with_the_known_names() -> None:
-    answer = run_bench("pretrain_thruput")
-    assert answer.returncode == 2
-    assert f"'pretrain_thruput'; there are: {', '.join(NAMES)}" in answer.stderr
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_benchmark_has_a_docstring_and_a_main(name: str) -> None:
-    tree = ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
-    assert len(ast.get_docstring(tree) or "") > 200
-    assert "main" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+def test_a_benchmark_is_run_by_its_name_and_an_unknown_one_is_answered_with_the_known_names() -> None:
+    for row in frame.BENCHMARKS.values():
+        assert len(inspect.getdoc(resolve_name(row.run)) or "") > 200
+    known, unknown = (
+        subprocess.run([sys.executable, str(FOLDER), *given], capture_output=True, text=True, check=False, timeout=120)
+        for given in (["scale", "--help"], ["pretrain_thruput"])
+    )
+    assert (known.returncode, unknown.returncode) == (0, 2)
+    assert known.stdout.startswith("usage: scale [-h] [--write]")
+    assert f"'pretrain_thruput'; there are: {', '.join(frame.BENCHMARKS)}" in unknown.stderr
 
 
 def test_the_cost_of_a_stage_counts_its_worker_processes() -> None:
@@ -113,31 +96,24 @@ def test_ours_trains_until_it_reaches_a_loss_measured_on_fixed_masks(
         before = validation()
         assert before == validation()
         assert before == pytest.approx(math.log(job.model.config.vocab_size), abs=0.3)
+        theirs = ours.stock(job.model.eval()).eval()
+        one, other = ours.losses_of_one_batch(job.model, theirs, tiny_tokens, tiny_pretraining.max_length, num_rows=4)
+        assert one == pytest.approx(other, abs=1e-5)
+        assert ours.validation_loss(ours.in_ours(theirs), split) == pytest.approx(before, rel=1e-6)
         passing = ours.train_until(job, validation, before - 0.05)
     assert passing.passed
     assert passing.loss <= before - 0.05
-    assert 0 < passing.step <= tiny_pretraining.steps
+    assert 0 < passing.step < tiny_pretraining.steps
 
 
-def test_a_batch_has_the_same_loss_in_our_model_and_in_the_stock_model_of_its_weights(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path
-) -> None:
-    with ours.prepared(tiny_pretraining, 1, tiny_tokens, tiny_tokenizer) as job:
-        model, theirs = job.model.eval(), ours.stock(job.model).eval()
-        one, other = ours.losses_of_one_batch(model, theirs, tiny_tokens, tiny_pretraining.max_length, num_rows=4)
-        assert one == pytest.approx(other, abs=1e-5)
-        split = ours.first_tokens(tiny_tokens, tiny_pretraining.max_length, 200)
-        back = ours.validation_loss(ours.in_ours(theirs), split)
-        assert back == pytest.approx(ours.validation_loss(model, split), rel=1e-6)
-
-
-@pytest.mark.parametrize("module", [time_to_quality, time_to_quality_same_architecture])
+@pytest.mark.parametrize("setup", [quality.AS_LARGE, quality.SAME_ARCHITECTURE])
 def test_trainer_accepts_the_arguments_of_the_comparison(
-    tmp_path: Path, tiny_pretraining: PretrainParams, module: ModuleType
+    tmp_path: Path, tiny_pretraining: PretrainParams, setup: quality.Setup
 ) -> None:
     """Releases of transformers rename them."""
-    arguments = module.SETUP.arguments(tiny_pretraining)
-    settings = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, max_steps=100, **arguments)
+    settings = TrainingArguments(
+        output_dir=str(tmp_path), use_cpu=True, max_steps=100, **setup.arguments(tiny_pretraining)
+    )
     assert 1 <= settings.get_warmup_steps(100) <= 20
 
 
@@ -148,19 +124,15 @@ def test_a_race_is_run_over_several_seeds_and_reports_the_p_value(
     monkeypatch: pytest.MonkeyPatch, seconds: tuple[int, ...], is_clear: bool
 ) -> None:
     """P40: the result of one race does not predict the next."""
-    corpus, optimizer = SimpleNamespace(name="some"), SimpleNamespace(learning_rate=1e-3)
-    job = SimpleNamespace(
-        setup=SimpleNamespace(name="time_to_quality", learning_rate=1e-3),
-        corpus=corpus,
-        params=SimpleNamespace(optimizer=optimizer),
-        num_parameters={},
-    )
+    params = SimpleNamespace(optimizer=SimpleNamespace(learning_rate=1e-3))
+    corpus = SimpleNamespace(name="some")
+    job = SimpleNamespace(setup=quality.AS_LARGE, corpus=corpus, params=params, num_parameters={})
     told: list[tuple[Any, ...]] = []
     monkeypatch.setattr(sys, "argv", ["time_to_quality"])
     monkeypatch.setattr(quality, "_prepare", lambda *_: job)
     monkeypatch.setattr(quality, "_race", lambda _, seed, most: quality.Race(5.0, 4.9, most, seconds[seed], True))
     monkeypatch.setattr(quality, "report", lambda *line: told.append(line))
-    quality.main(job.setup, "Some race.")
+    quality.as_large()
     ((_, rounds, _, facts),) = told
     assert rounds.ours == seconds
     assert (facts["p"] < 0.05) == is_clear

@@ -1,23 +1,4 @@
-"""The worth of an own encoder on biomedical text: published, adapted, trained from nothing, static, words alone.
-
-Three tasks judge each encoder. Tagging: diseases in sentences of NCBI disease (F1 of entities). Classification: intents
-of citations in SciCite (accuracy): papers of medicine and computer science, of the labelled sets here the nearest to
-biomedicine. Search: the first sentence of a paragraph of PLOS should find the rest of it among the paragraphs of other
-articles (recall@10 by the vectors as they are, without further training). For the first two each encoder is fine-tuned
-on the same few labels.
-
-The published encoder is all-MiniLM-L6-v2. Every recipe gets the same number of tokens of the same text: articles of
-PLOS and the training sentences of NCBI disease, without labels; those with replay get 20 % of news in it. The text of
-all articles may be in it, the searched ones included, because text without labels can be had; pairs are made from other
-articles than the searched ones. `own` is 2 layers × 96 with a vocabulary of its own and takes far less time for a
-token; `own_20` gets 20 times as many. `cpu_seconds` are those of the training and its validation, without tokenization.
-
-Each seed draws its own labels and articles and trains anew. The ratio is the mean figure of the three tasks, adapted /
-published. Which recipe counts as adapted is decided by the validation parts, not by the test parts. The output is a
-readable table, then the line. The data lie beside the project, or in the folder that CLOZELINE_BENCHMARK_LABELLED
-names; without them there is nothing to measure. It takes hours. The figures of each seed and recipe are kept, so
-the same command goes on where it was stopped, as long as code and data are the same.
-"""
+"""The worth of an own encoder on biomedical text."""
 
 import json
 import logging
@@ -35,12 +16,11 @@ from clozeline.tasks.similarity.matching import BelongingPairs
 from clozeline.tasks.task import InputsOf
 from clozeline.tasks.training import use_threads
 from comparison.biomedical import ADAPTED, RECIPES, Budget, Made, articles, search_parts, search_task
-from comparison.finetuning import params_of, run_stage
-from comparison.frame import Rounds, available_cores, finish, line_of, options, paired_difference
+from comparison.frame import Rounds, available_cores, options, paired_difference, report
 from comparison.labelled import DATA_VARIABLE, Parts, Sizes, entity_parts, few_label_parts
 from comparison.stages import KEPT
 from comparison.texts import write_clean
-from comparison.their_tasks import PARTS
+from finetune import in_parts, params_of, run_stage
 
 _LOG = logging.getLogger(__name__)
 WORDS = "words alone"
@@ -88,14 +68,29 @@ class Settings:
 
 
 def main() -> None:
-    parser = options(__doc__, seeds=3, threads=available_cores())
+    """The worth of an own encoder on biomedical text: published, adapted, trained from nothing, static, words alone.
+
+    Three tasks judge each encoder. Tagging: diseases in sentences of NCBI disease (F1 of entities). Classification:
+    intents of citations in SciCite (accuracy): papers of medicine and computer science, of the labelled sets here the
+    nearest to biomedicine. Search: the first sentence of a paragraph of PLOS should find the rest of it among the
+    paragraphs of other articles (recall@10 by the vectors as they are, without further training). For the first two
+    each encoder is fine-tuned on the same few labels.
+
+    The published encoder is all-MiniLM-L6-v2. Every recipe gets the same number of tokens of the same text: articles of
+    PLOS and the training sentences of NCBI disease, without labels; those with replay get 20 % of news in it. The text
+    of all articles may be in it, the searched ones included, because text without labels can be had; pairs are made
+    from other articles than the searched ones. `own` is 2 layers × 96 with a vocabulary of its own and takes far less
+    time for a token; `own_20` gets 20 times as many. `cpu_seconds` are those of the training and its validation,
+    without tokenization.
+
+    Each seed draws its own labels and articles and trains anew. The ratio is the mean figure of the three tasks,
+    adapted / published. Which recipe counts as adapted is decided by the validation parts, not by the test parts. The
+    output is a readable table, then the line. The data lie beside the project, or in the folder that
+    CLOZELINE_BENCHMARK_LABELLED names; without them there is nothing to measure. It takes hours. The figures of each
+    seed and recipe are kept, so the same command goes on where it was stopped, as long as code and data are the same.
+    """
+    parser = options(main.__doc__, seeds=3, threads=available_cores(), tokens=200_000, labelled=600, test=600, epochs=4)
     parser.add_argument("names", nargs="*", metavar="RECIPE", help=f"default: all: {', '.join(RECIPES)}")
-    parser.add_argument("--tokens", type=int, default=200_000, help="that each recipe trains on")
-    parser.add_argument(
-        "--labelled", type=int, default=600, metavar="ITEMS", help="for training, in each labelled task"
-    )
-    parser.add_argument("--test", type=int, default=600, metavar="ITEMS")
-    parser.add_argument("--epochs", type=int, default=4, help="of the labelled tasks")
     chosen = parser.parse_args()
     if unknown := sorted({*chosen.names}.difference(RECIPES)):
         parser.error(f"there is no recipe {unknown[0]!r}; there are: {', '.join(RECIPES)}")
@@ -112,13 +107,18 @@ def main() -> None:
         _LOG.warning("there is no biomedical text beside the project, and %s names none", DATA_VARIABLE)
     facts = {"tokens": chosen.tokens, "labelled": chosen.labelled, "test": chosen.test, "epochs": chosen.epochs}
     sys.stdout.write(table(found))
-    finish(result(found, chosen.threads, facts))
+    rounds, told = result(found)
+    report("worth", rounds, chosen.threads, facts | told)
 
 
 def measured(names: Sequence[str], settings: Settings, tokens: int, seed: int) -> Iterator[tuple[str, Figures]]:
     """Yield the figures of each recipe, those of an earlier run if it measured them by the same code."""
     parts = settings.parts(seed)
-    files = [*code_of(["."]), *_own_code(), *(file for it in parts.values() for file in sorted(it.folder.iterdir()))]
+    files = [
+        *code_of(["."]),
+        *sorted(Path(__file__).parent.rglob("*.py")),
+        *(file for it in parts.values() for file in sorted(it.folder.iterdir())),
+    ]
     with TemporaryDirectory() as folder:
         budget = Budget(tokens, seed, settings.num_threads, parts["search"].folder, Path(folder) / "encoders")
         for name in names:
@@ -134,19 +134,12 @@ def measured(names: Sequence[str], settings: Settings, tokens: int, seed: int) -
             yield name, figures
 
 
-def _own_code() -> list[Path]:
-    here = Path(__file__)
-    return [here, *sorted((here.parent / "comparison").rglob("*.py"))]
-
-
 def judged(made: Made, parts: Mapping[str, Parts], settings: Settings, seed: int, out: Path) -> Figures:
     """Return the figures of an encoder."""
     test, validation, words = _searched(made, parts["search"].folder, seed, settings.num_threads, out)
     for kind, rates in _RATES.items():
         task = {
-            "kind": kind,
-            "data": "parts",
-            "splits": {part: f"{part}.jsonl" for part in PARTS},
+            **in_parts(kind),
             "epochs": settings.epochs,
             "optimizer": {"learning_rate": rates[made.is_own]},
             "frozen_layers": made.frozen_layers,
@@ -191,13 +184,12 @@ def table(found: Mapping[str, Sequence[Figures]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def result(found: Mapping[str, Sequence[Figures]], num_threads: int, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the line: the adapted encoder beside the published one."""
+def result(found: Mapping[str, Sequence[Figures]]) -> tuple[Rounds, dict[str, Any]]:
+    """Return the adapted encoder beside the published one, and the facts of each recipe."""
     theirs = found[_PUBLISHED]
     best = adapted(found) if theirs else None
     rounds = Rounds(tuple(it.mean for it in found[best]) if best else (), tuple(it.mean for it in theirs))
-    recipes = {name: _facts(it, theirs) for name, it in found.items() if it}
-    return line_of("worth", rounds, num_threads, {**facts, "adapted": best, "recipes": recipes})
+    return rounds, {"adapted": best, "recipes": {name: _facts(it, theirs) for name, it in found.items() if it}}
 
 
 def _facts(ours: Sequence[Figures], theirs: Sequence[Figures]) -> dict[str, Any]:

@@ -14,17 +14,8 @@ from pathlib import Path
 
 import httpx
 
+from tests.make import packages
 from tests.make.apps import KEY, opened, running
-from tests.make.packages import (
-    write_answerer,
-    write_classifier,
-    write_completer,
-    write_embedder,
-    write_encoder,
-    write_ranker,
-    write_tagger,
-    write_topics,
-)
 
 PROJECT = Path(__file__).parents[2]
 # `addopts` names plugins that are missing there; clients leave closing sockets to the garbage collector.
@@ -39,20 +30,17 @@ PYTEST = [
     "tests.clients.elsewhere",
 ]
 EXPORT = [sys.executable, "-m", "pytest", "-q", "-n0", "tests/clients/exported.py"]
-TESTS = [
-    "tests/serving/http/test_huggingface.py",
-    "tests/clients/embedding_clients.py",
-    "tests/clients/optimum_onnx.py",
-]
+OURS = ("embedding_clients", "optimum_onnx")
+TESTS = ["tests/serving/http/test_huggingface.py", *(f"tests/clients/{name}.py" for name in OURS)]
 MODELS = {
-    "encoder": write_encoder,
-    "library": write_classifier,
-    "docsearch": write_embedder,
-    "topics": write_topics,
-    "ranker": write_ranker,
-    "names": write_tagger,
-    "reader": write_answerer,
-    "writer": write_completer,
+    "encoder": packages.write_encoder,
+    "library": packages.write_classifier,
+    "docsearch": packages.write_embedder,
+    "topics": packages.write_topics,
+    "ranker": packages.write_ranker,
+    "names": packages.write_tagger,
+    "reader": packages.write_answerer,
+    "writer": packages.write_completer,
 }
 """One model of each kind, because a route without a model answers 404 and the code behind it is not tested."""
 SCHEMATHESIS = ["schemathesis.cli", "--config-file", str(Path(__file__).with_name("schemathesis.toml"))]
@@ -72,8 +60,8 @@ def main(python: str) -> int:
         places = [dist / name for name in MODELS]
         with running(opened(*places)) as client:
             failed = [_run([python, "-m", *PYTEST, *TESTS], PROJECT, client)]
-            for model, only in ASKED.items():
-                failed.append(_run([python, "-m", *_generated(client, "all"), *only], dist, client, model))
+            generated = [python, "-m", *_generated(client, "all")]
+            failed += [_run([*generated, *only], dist, client, model) for model, only in ASKED.items()]
         with running(opened(*places), key=KEY) as client:
             client.headers["authorization"] = f"Bearer {KEY}"
             # With a fixed header, schemathesis expects refusals that no document names, so only this check runs, which

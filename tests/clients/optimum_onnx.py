@@ -11,28 +11,20 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from optimum.onnxruntime import (
-    ORTModelForQuestionAnswering,
-    ORTModelForSequenceClassification,
-    ORTModelForTokenClassification,
-)
+from optimum import onnxruntime as optimum
 from tokenizers import Tokenizer
 
 EXPORTED = Path(os.environ["CLOZELINE_EXPORTED"])
 
 
 @pytest.mark.parametrize(
-    ("name", "model_class"),
-    [
-        ("classifier", ORTModelForSequenceClassification),
-        ("tagger", ORTModelForTokenClassification),
-        ("answerer", ORTModelForQuestionAnswering),
-    ],
+    ("name", "head"),
+    [("classifier", "SequenceClassification"), ("tagger", "TokenClassification"), ("answerer", "QuestionAnswering")],
 )
 @pytest.mark.parametrize("file", ["model.onnx", "model.int8.onnx"])
-def test_optimum_gives_the_logits_of_the_graph_and_its_labels(name: str, model_class: type, file: str) -> None:
+def test_optimum_gives_the_logits_of_the_graph_and_its_labels(name: str, head: str, file: str) -> None:
     folder = EXPORTED / name
-    model = model_class.from_pretrained(folder, file_name=file, local_files_only=True)
+    model = getattr(optimum, f"ORTModelFor{head}").from_pretrained(folder, file_name=file, local_files_only=True)
     manifest = json.loads((folder / "manifest.json").read_text())
     encoding = Tokenizer.from_file(str(folder / "tokenizer.json")).encode("open the file")
     known = {"input_ids": encoding.ids, "attention_mask": encoding.attention_mask, "token_type_ids": encoding.type_ids}

@@ -6,14 +6,20 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.drill.cluster import drill_cluster
 from tests.drill.kills import Tally, drill_pushes, drill_runs
 from tests.drill.outages import drill_mlflow, drill_prefect
 
-RELEASES = ("tests/registry/test_versions.py", "-k", "killed")
-"""The release, killed after its n-th write for every n, with real packages and a real registry."""
+
+def drill_releases(tally: Tally) -> None:
+    """Kill the release after its n-th write for every n, with real packages and a real registry."""
+    killed = ["tests/registry/test_versions.py", "-k", "killed"]
+    subprocess.run([sys.executable, "-m", "pytest", "-n0", "-q", *killed], check=True)
+    tally.kills["release, after every write"] += 1
+    tally.add_round([])
 
 
 def main() -> int:
@@ -22,23 +28,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary).resolve()
         rounds, seed, seconds = arguments.rounds, arguments.seed, arguments.outage_seconds
-        parts: dict[str, Callable[[], None]] = {
-            "runs": lambda: drill_runs(folder / "runs", rounds, seed, tally),
-            "pushes": lambda: drill_pushes(folder / "pushes", max(rounds // 2, 1), seed, tally),
-            "kills of a cluster": lambda: drill_cluster(
-                folder / "cluster", max(rounds // 4, 1), seed, arguments.cluster_megabytes, tally
-            ),
-            "an outage of MLflow": lambda: drill_mlflow(folder / "mlflow", seconds, tally),
-            "an outage of Prefect's server, and a worker that is killed": lambda: drill_prefect(
-                folder / "prefect", seconds, tally
-            ),
+        megabytes = arguments.cluster_megabytes
+        parts: dict[str, Callable[[Path], None]] = {
+            "runs": lambda place: drill_runs(place, rounds, seed, tally),
+            "pushes": lambda place: drill_pushes(place, max(rounds // 2, 1), seed, tally),
+            "kills of a cluster": lambda place: drill_cluster(place, max(rounds // 4, 1), seed, megabytes, tally),
+            "an outage of MLflow": lambda place: drill_mlflow(place, seconds, tally),
+            "outages of Prefect's server and worker": lambda place: drill_prefect(place, seconds, tally),
+            "release": lambda _: drill_releases(tally),
         }
-        for what, part in parts.items():
-            attempt(part, what, tally)
-    killed = subprocess.run([sys.executable, "-m", "pytest", "-n0", "-q", *RELEASES], check=False)
-    tally.rounds += 1
-    tally.survived += killed.returncode == 0
-    tally.kills["release, after every write"] += 1
+        for number, (what, part) in enumerate(parts.items()):
+            attempt(partial(part, folder / str(number)), what, tally)
     sys.stdout.writelines(f"{number:4} x {place}\n" for place, number in sorted(tally.kills.items()))
     sys.stdout.writelines(f"fault: {fault}\n" for fault in tally.faults)
     sys.stdout.write(json.dumps(tally.counts) + "\n")

@@ -21,6 +21,7 @@ from tests.drill.executions import executions, params_of_text, repeated
 from tests.drill.kills import Tally
 from tests.drill.project import orphans
 from tests.make.processes import wait_for
+from tests.make.tasks import contents
 from tests.make.texts import take_snapshot
 
 RUN: Final = """
@@ -56,18 +57,9 @@ def drill_cluster(folder: Path, rounds: int, seed: int, megabytes: int, tally: T
     num_tasks = len(executions(folder, "reference"))
     for number in range(rounds):
         moments = sorted(chance.sample(range(1, num_tasks), 2))
-        faults = _round(folder, f"round-{number}", moments, tally)
-        left = orphans(folder)
+        fault = "; ".join(_round(folder, f"round-{number}", moments, tally))
         is_same = contents(folder / f"round-{number}") == contents(folder / "reference")
-        tally.rounds += 1
-        tally.orphans += len(left)
-        tally.different_bytes += not is_same
-        tally.survived += is_same and not left and not faults
-        tally.faults += faults
-
-
-def contents(made: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(made)): file.read_bytes() for file in made.rglob("*") if file.is_file()}
+        tally.add_round(orphans(folder), is_same=is_same, fault=fault)
 
 
 def _round(folder: Path, name: str, moments: list[int], tally: Tally) -> list[str]:

@@ -8,24 +8,13 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from clozeline.system.workspace import Workspace
-from tests.drill.project import (
-    STAGES,
-    copy_of,
-    digest,
-    make_project,
-    orphans,
-    require_clean,
-    run_command,
-    said,
-    start,
-    wait_for_stage,
-)
+from tests.drill import project
+from tests.drill.project import STAGES, orphans, run_command, said, start, wait_for_stage
 from tests.make.processes import wait_for
 
 WAYS: dict[str, Callable[[subprocess.Popen[bytes]], None]] = {
@@ -51,41 +40,41 @@ class Tally:
     @property
     def counts(self) -> dict[str, int]:
         """Figures of the last line."""
-        return {
-            "rounds": self.rounds,
-            "survived": self.survived,
-            "orphans": self.orphans,
-            "different_bytes": self.different_bytes,
-        }
+        names = ("rounds", "survived", "orphans", "different_bytes")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def all_survived(self) -> bool:
         return self.survived == self.rounds and not (self.orphans or self.different_bytes or self.faults)
+
+    def add_round(self, left: Sequence[str], *, is_same: bool = True, fault: str = "") -> None:
+        """Count a round that left these processes."""
+        self.rounds += 1
+        self.orphans += len(left)
+        self.different_bytes += not is_same
+        self.survived += is_same and not left and not fault
+        self.faults += [fault] if fault else []
 
 
 def drill_runs(folder: Path, rounds: int, seed: int, tally: Tally) -> None:
     """Kill a run once in each round, at the next stage and in the next way; a run that ends is started again."""
     chance = random.Random(seed)
     folder.mkdir()
-    pristine = make_project(folder / "pristine")
-    reference = copy_of(pristine, folder / "reference")
+    pristine = project.make_project(folder / "pristine")
+    reference = project.copy_of(pristine, folder / "reference")
     assert run_command(reference).wait(_LONGEST_SECONDS) == 0, said(reference)
-    wanted = digest(reference)
+    wanted = project.digest(reference)
     home = Workspace(pristine).prefect
     home.mkdir(parents=True)
     shutil.copy(Workspace(reference).prefect / "prefect.db", home)  # a server takes 4 s to make a new one
     root: Path | None = None
     pending = 0  # kills since the last check
     for number in range(rounds):
-        root = root or copy_of(pristine, folder / f"from-{number}")
-        stage, way = STAGES[(seed + number) % len(STAGES)], chance.choice(list(WAYS))
+        root = root or project.copy_of(pristine, folder / f"from-{number}")
+        place = (seed + number) % len(STAGES)
         process = run_command(root)
-        wait_for_stage(root, STAGES[STAGES.index(stage) :], partial(_has_ended, process), _LONGEST_SECONDS)
-        time.sleep(chance.uniform(0, 2))
-        if process.poll() is None:
-            WAYS[way](process)
-            tally.kills[f"stage {stage}, {way}"] += 1
-        process.wait(_LONGEST_SECONDS)
+        wait_for_stage(root, STAGES[place:], lambda process=process: process.poll() is not None, _LONGEST_SECONDS)
+        _kill(process, f"stage {STAGES[place]}", chance, 2, tally)
         tally.rounds += 1
         pending += 1
         left = orphans(root)
@@ -99,26 +88,22 @@ def _check(root: Path, wanted: str, pending: int, left: list[str], tally: Tally)
     """Repeat the command to its end, and compare."""
     ended = run_command(root).wait(_LONGEST_SECONDS)
     left = left + orphans(root)
-    is_same = ended == 0 and digest(root) == wanted
+    is_same = ended == 0 and project.digest(root) == wanted
     tally.different_bytes += not is_same
     try:
         assert ended == 0, said(root)[-3000:]
-        require_clean(root, Workspace(root).defaults()["MLFLOW_TRACKING_URI"])
+        project.require_clean(root, Workspace(root).defaults()["MLFLOW_TRACKING_URI"])
     except AssertionError as error:
         tally.faults.append(f"{root.parent.name}: {error}")
     else:
         tally.survived += pending if is_same and not left else 0
 
 
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    return process.poll() is not None
-
-
 def drill_pushes(folder: Path, rounds: int, seed: int, tally: Tally) -> None:
     """Kill `dvc push` to a folder at random moments; the next push completes it."""
     chance = random.Random(seed)
     folder.mkdir()
-    root = make_project(folder)
+    root = project.make_project(folder)
     (root / "many").mkdir()
     for number in range(400):
         (root / "many" / f"{number}.txt").write_text(str(number) * 500)
@@ -126,29 +111,24 @@ def drill_pushes(folder: Path, rounds: int, seed: int, tally: Tally) -> None:
     for command in (("add", "many"), ("remote", "add", "-d", "store", str(remote))):
         assert start(root, "dvc", *command).wait(_LONGEST_SECONDS) == 0, said(root)
     for _ in range(rounds):
-        left = _kill_push(root, remote, chance, tally)
-        tally.rounds += 1
-        tally.orphans += len(left)
+        process = start(root, "dvc", "push")
+        wait_for(lambda process=process: remote.exists() or process.poll() is not None, _LONGEST_SECONDS)
+        _kill(process, "push", chance, 0.5, tally)
+        left = orphans(root)
         ended = start(root, "dvc", "push").wait(_LONGEST_SECONDS)
-        whole = _whole_files(remote)
-        tally.different_bytes += whole != 401  # 400 files and their list
-        tally.survived += ended == 0 and whole == 401 and not left
-        if ended:
-            tally.faults.append(said(root)[-3000:])
+        is_same = _whole_files(remote) == 401  # 400 files and their list
+        tally.add_round(left, is_same=is_same, fault=said(root)[-3000:] if ended else "")
         shutil.rmtree(remote)
 
 
-def _kill_push(root: Path, remote: Path, chance: random.Random, tally: Tally) -> list[str]:
-    """Return the processes that a killed push leaves."""
-    process = start(root, "dvc", "push")
-    wait_for(lambda: remote.exists() or process.poll() is not None, _LONGEST_SECONDS)
-    time.sleep(chance.uniform(0, 0.5))
+def _kill(process: subprocess.Popen[bytes], what: str, chance: random.Random, seconds: float, tally: Tally) -> None:
+    """Kill a process in a random way, in so many seconds at most, unless it ends before; wait for its end."""
     way = chance.choice(list(WAYS))
+    time.sleep(chance.uniform(0, seconds))
     if process.poll() is None:
         WAYS[way](process)
-        tally.kills[f"push, {way}"] += 1
+        tally.kills[f"{what}, {way}"] += 1
     process.wait(_LONGEST_SECONDS)
-    return orphans(root)
 
 
 def _whole_files(remote: Path) -> int:

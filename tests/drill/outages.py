@@ -94,15 +94,13 @@ def _count_flow(tally: Tally, what: str, prefect: Prefect, fault: str) -> None:
 
 def _count(tally: Tally, what: str, root: Path, left: list[str], fault: str, tracking_uri: str) -> None:
     tally.kills[what] += 1
-    tally.rounds += 1
-    tally.orphans += len(left)
     try:
         assert not fault, fault
         assert not left, left
         require_clean(root, tracking_uri)
-        tally.survived += 1
     except AssertionError as error:
-        tally.faults.append(f"{what}: {error}")
+        fault = f"{what}: {error}"
+    tally.add_round(left, fault=fault)
 
 
 def _told(runs: list[dict[str, Any]]) -> str:

@@ -132,9 +132,7 @@ def figures() -> dict[str, float]:
         "comments and docstrings, % of the lines": 100 * comment_lines / (code_lines + comment_lines),
         "imports, % of the code lines": 100 * sum(size.import_lines for size in sizes) / code_lines,
         "files below 60 code lines": sum(
-            size.code_lines < SMALL_FILE_LINES
-            for file, size in zip(SOURCES, sizes, strict=True)
-            if file.name != "__init__.py"
+            size_of(file).code_lines < SMALL_FILE_LINES for file in SOURCES if file.name != "__init__.py"
         ),
         "tiny private functions used once": sum(len(tiny_functions(nodes_of(file))) for file in SOURCES),
         "leaves of params.yaml": num_leaves(params),

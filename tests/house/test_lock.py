@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PYTHONS = ("3.11.0", "3.11.15", "3.12.0", "3.13.0", "3.14.0")
 OWN_LOCK = {"ray"}
-"""Extras that tests/house/test_ray_lock.py checks."""
+"""Extras that infra/ray.lock pins."""
 OPEN = {"setuptools"}
 """Installation tools: each environment brings its own."""
 
@@ -90,3 +90,14 @@ def test_the_text_of_the_default_corpus_is_installed() -> None:
 def test_an_import_of_prefect_compiles_no_grammar_of_web_addresses() -> None:
     """jsonschema imports this package wherever it is installed, which takes 1.4 s of each process that has Prefect."""
     assert "rfc3987-syntax" not in {canonicalize_name(pin.name) for pin in LOCK}
+
+
+def test_ray_and_its_requirements_are_pinned_once() -> None:
+    extra = PROJECT["optional-dependencies"]["ray"]
+    asked = [Requirement(line) for line in [*extra, *(metadata.requires("ray") or ())] if "extra ==" not in line]
+    own, others = ({canonicalize_name(pin.name): pin for pin in pins} for pins in (pins_of("infra/ray.lock"), LOCK))
+    assert own.keys() & others.keys() == set()
+    assert own.keys() <= {canonicalize_name(one.name) for one in asked}
+    for one in asked:
+        (pin,) = (own | others)[canonicalize_name(one.name)].specifier
+        assert one.specifier.contains(pin.version), one

@@ -40,32 +40,22 @@ def own_names() -> frozenset[str]:
     return frozenset(names)
 
 
-def modules_of_others(nodes: list[ast.AST]) -> set[str]:
-    """Return the names under which a file imports whole packages of others."""
-    return {
-        (alias.asname or alias.name).partition(".")[0]
-        for node in nodes
-        if isinstance(node, ast.Import)
-        for alias in node.names
-        if alias.name.partition(".")[0] not in {"clozeline", *sys.stdlib_module_names}
-    }
-
-
 def private_names_of_others(nodes: list[ast.AST]) -> Iterator[str]:
-    packages, ours = modules_of_others(nodes), own_names()
+    """Yield the names that a file uses of others; `packages` are those that it imports whole."""
+    imported = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    own, ours = {"clozeline", *sys.stdlib_module_names}, own_names() | OF_NAMED_TUPLES
+    packages = {(one.asname or one.name).partition(".")[0] for one in imported if one.name.partition(".")[0] not in own}
+    yield from (alias.name for alias in imported)
     for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("clozeline"):
+        if isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("clozeline"):
             yield from [node.module or ""] if is_private(node.module or "") else (alias.name for alias in node.names)
         elif isinstance(node, ast.Attribute):
-            of_package = isinstance(node.value, ast.Name) and node.value.id in packages
-            of_python = isinstance(node.value, ast.Name) and node.value.id in sys.stdlib_module_names
-            if of_package or not (of_python or node.attr in ours or node.attr in OF_NAMED_TUPLES):
+            owner = node.value.id if isinstance(node.value, ast.Name) else ""
+            if owner in packages or not (owner in sys.stdlib_module_names or node.attr in ours):
                 yield node.attr
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"getattr", "hasattr"}:
             name = node.args[1]
-            if isinstance(name, ast.Constant) and name.value not in ours:
+            if isinstance(name, ast.Constant) and name.value not in own_names():
                 yield str(name.value)
 
 

@@ -4,18 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.size import (
-    figures,
-    num_leaves,
-    num_tokens,
-    private_lines,
-    repeated_class_names,
-    rooms,
-    rows_of_where_to_add,
-    size_of,
-    table,
-    tiny_functions,
-)
+from tests.house import size
+from tests.house.size import figures
 from tests.house.test_rooms import FLOORS, SOURCES, nodes_of
 
 AT_MOST = {
@@ -100,49 +90,28 @@ def test_shorter_code_does_not_explain_less(name: str) -> None:
     assert figures()[name] >= AT_LEAST[name]
 
 
-def test_lines_are_counted_by_what_they_hold(source: Path) -> None:
-    size = size_of(source)
-    assert size.code_lines == 22
-    assert size.comment_lines == 5
-    assert size.import_lines == 4
-
-
-def test_comments_docstrings_and_layout_are_no_tokens(tmp_path: Path) -> None:
-    tokens = {}
-    for name, text in {
-        "bare": "def a(b):\n    return b\n",
-        "told": '# Why\n\ndef a(b):  # how\n    """What."""\n\n    return b\n',
-    }.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-        tokens[name] = num_tokens(tmp_path / name)
-    assert tokens == {"bare": 8, "told": 8}
-
-
-def test_a_tiny_function_is_private_short_and_used_once(source: Path) -> None:
-    assert tiny_functions(nodes_of(source)) == ["_once"]
-
-
-def test_private_lines_are_those_of_top_level_definitions(source: Path) -> None:
-    assert private_lines([source]) == 6
-
-
-def test_a_class_name_is_repeated_if_public_classes_of_two_files_have_it(source: Path, tmp_path: Path) -> None:
+def test_lines_functions_and_classes_are_counted_by_what_they_hold(source: Path, tmp_path: Path) -> None:
+    assert size.size_of(source) == size.FileSize(code_lines=22, comment_lines=5, import_lines=4)
+    assert size.tiny_functions(nodes_of(source)) == ["_once"]
+    assert size.private_lines([source]) == 6
     other = tmp_path / "other.py"
     other.write_text("class Public: ...\nclass _Private: ...\nclass Other: ...\n", encoding="utf-8")
-    assert repeated_class_names([source, other]) == ["Public"]
+    assert size.repeated_class_names([source, other]) == ["Public"]
+    assert size.num_leaves({"a": {"b": 1, "c": None}, "d": [1, {"e": 2}], "f": [], "g": {}}) == 4
 
 
-def test_leaves_are_the_single_values_of_a_document() -> None:
-    assert num_leaves({"a": {"b": 1, "c": None}, "d": [1, {"e": 2}], "f": [], "g": {}}) == 4
-
-
-def test_the_table_of_the_page_is_found() -> None:
-    assert rows_of_where_to_add() > 10
+@pytest.mark.parametrize(
+    "text", ["def a(b):\n    return b\n", '# Why\n\ndef a(b):  # how\n    """What."""\n    return b\n']
+)
+def test_comments_docstrings_and_layout_are_no_tokens(tmp_path: Path, text: str) -> None:
+    (tmp_path / "source.py").write_text(text, encoding="utf-8")
+    assert size.num_tokens(tmp_path / "source.py") == 8
 
 
 def test_the_table_names_each_figure_and_each_room() -> None:
-    printed = table()
+    assert size.rows_of_where_to_add() > 10
+    printed = size.table()
     listed = {line.split()[0] for line in printed.partition("private lines")[2].splitlines() if line}
     assert all(name in printed for name in figures())
     assert listed == {room for floor in FLOORS for room in floor} | {"."}
-    assert sum(len(files) for files in rooms().values()) == len(SOURCES)
+    assert sum(len(files) for files in size.rooms().values()) == len(SOURCES)

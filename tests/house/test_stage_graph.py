@@ -121,7 +121,8 @@ def test_every_module_a_stage_imports_is_a_dep_of_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(stages()))
-def test_every_file_of_a_code_dep_is_imported_by_its_stage(name: str) -> None:
+def test_a_stage_has_few_code_deps_and_imports_every_file_of_each(name: str) -> None:
+    assert len(code_deps_of(name)) <= MOST_CODE_DEPS
     used = {file_of(module) for module in all_imports_of(f"clozeline.stages.{name}")}
     idle = {str(file.relative_to(PROJECT)) for dep in code_deps_of(name) for file in files_of(dep) if file not in used}
     assert idle == set(), f"{name} would re-run for nothing"
@@ -133,21 +134,11 @@ def test_every_module_outside_all_code_deps_is_imported_by_a_stage() -> None:
     assert [free for free in NO_DEPS if not any(module.startswith(f"{free}.") for module in imported)] == []
 
 
-@pytest.mark.parametrize("name", list(stages()))
-def test_a_stage_has_few_code_deps(name: str) -> None:
-    assert len(code_deps_of(name)) <= MOST_CODE_DEPS
-
-
 def test_editing_a_task_does_not_rerun_pre_training() -> None:
     """Nor does an edit of a room above the tasks: in a real project, pre-training again would cost days."""
     modules = all_imports_of("clozeline.stages.pretrain")
-    assert not {module.split(".")[1] for module in modules} & {
-        "tasks",
-        "exporting",
-        "evaluation",
-        "inference",
-        "corpus",
-    }
+    above = {"tasks", "exporting", "evaluation", "inference", "corpus"}
+    assert not {module.split(".")[1] for module in modules} & above
     assert {module for module in modules if module.startswith("clozeline.records.")} == {
         "clozeline.records.reading.tokens",
         "clozeline.records.words.numbers",
@@ -198,7 +189,7 @@ def test_params_have_a_section_for_each_stage_for_the_contract_and_for_the_relea
 
 
 @pytest.mark.parametrize("name", list(stages()))
-def test_no_stage_disables_the_run_cache(name: str) -> None:
+def test_a_stage_uses_the_run_cache_and_names_only_declared_paths(name: str) -> None:
     stage = stages()[name]
     outs = [*stage.get("outs", []), *stage.get("metrics", []), *stage.get("plots", [])]
     flags = [flag for out in outs if isinstance(out, dict) for options in out.values() for flag in options]
@@ -206,15 +197,7 @@ def test_no_stage_disables_the_run_cache(name: str) -> None:
     assert not stage.get("always_changed")
     uncached = [out for out in stage.get("outs", []) if isinstance(out, dict) and {"cache": False} in out.values()]
     assert uncached == [], "only a metric or a plot may stay out of the cache and still be restored: declare it as one"
-
-
-@pytest.mark.parametrize("name", list(stages()))
-def test_every_path_in_a_command_is_a_dep_an_out_or_local_state(name: str) -> None:
-    stage = stages()[name]
-    outs = [*stage.get("outs", []), *stage.get("metrics", []), *stage.get("plots", [])]
     declared = [*stage["deps"], *(next(iter(out)) if isinstance(out, dict) else out for out in outs)]
-    for argument in stage["cmd"].split()[5:]:
-        key, _, path = argument.partition("=")
-        if key in {"task", "work", "timing"}:
-            continue
-        assert any(entry == path or entry.startswith(f"{path}/") for entry in declared), argument
+    given = (argument.partition("=")[::2] for argument in stage["cmd"].split()[5:])
+    paths = [path for key, path in given if key not in {"task", "work", "timing"}]
+    assert [path for path in paths if not any(f"{entry}/".startswith(f"{path}/") for entry in declared)] == []

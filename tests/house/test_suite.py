@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import huggingface_hub
 import mlflow
@@ -108,12 +110,6 @@ def starts() -> None:
     Starter().start()
 
 
-def imports_and_exports() -> None:
-    from clozeline.exporting.to_onnx import export_onnx
-
-    export_onnx()
-
-
 def imports_a_module_and_exports() -> None:
     from clozeline.exporting import to_onnx
 
@@ -140,7 +136,6 @@ def reads() -> str:
         (Starter.start, True),
         (starts, True),
         (starts_in_a_row, True),
-        (imports_and_exports, True),
         (imports_a_module_and_exports, True),
         (imports_and_reads, False),
         (reads, False),
@@ -153,10 +148,28 @@ def test_a_test_that_reaches_slow_code_is_slow(
     assert is_slow(item) == expected
 
 
-@pytest.mark.parametrize("place", slow_tests.SLOW)
-def test_every_place_listed_as_slow_exists(place: str) -> None:
+def test_every_place_listed_as_slow_exists() -> None:
     """If a listed module or function were renamed, its tests would count as fast."""
-    assert resolve_name(place) if ":" in place else find_spec(place)
+    missing = [place for place in slow_tests.SLOW if not (resolve_name(place) if ":" in place else find_spec(place))]
+    assert missing == []
+
+
+SETTINGS = ROOT / "tests/clients/schemathesis.toml"
+
+
+def accepted(settings: Any, check: str) -> Iterator[list[str]]:
+    """Yield each list of statuses that `settings` accepts for `check`, at any depth."""
+    for key, value in settings.items() if isinstance(settings, dict) else enumerate(settings):
+        if key in (check, f"checks.{check}"):
+            yield value["expected-statuses"]
+        elif isinstance(value, dict | list):
+            yield from accepted(value, check)
+
+
+def test_schemathesis_accepts_413_and_504_for_valid_requests() -> None:
+    lists = list(accepted(tomllib.loads(SETTINGS.read_text(encoding="utf-8")), "positive_data_acceptance"))
+    assert len(lists) >= 5
+    assert all({"2xx", "413", "504"} <= set(statuses) for statuses in lists)
 
 
 def test_tests_are_marked_by_what_their_fixtures_reach(request: pytest.FixtureRequest) -> None:

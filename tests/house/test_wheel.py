@@ -53,7 +53,7 @@ UNNAMED: Mapping[str, str] = {
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """Wheel built from a copy of the files in git, so that the checkout stays clean, and without a package index."""
     folder = tmp_path_factory.mktemp("wheel")
     listed = subprocess.run(
@@ -66,16 +66,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
     (folder / "tree/src/clozeline/flows").symlink_to("../../flows")
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(folder)]
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(folder / "tree")], check=True)
-    return zipfile.Path(next(folder.glob("*.whl")))
+    return zipfile.ZipFile(next(folder.glob("*.whl")))
 
 
 @pytest.fixture(scope="module")
-def asked(wheel: zipfile.Path) -> dict[str, set[str]]:
+def asked(wheel: zipfile.ZipFile) -> dict[str, set[str]]:
     """Extra → its required distributions; the base install is the extra ''."""
-    (told,) = [file for folder in wheel.iterdir() if folder.name.endswith(".dist-info") for file in folder.iterdir()
-               if file.name == "METADATA"]  # fmt: skip
+    (told,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     by_extra: dict[str, set[str]] = {}
-    for line in Parser().parsestr(told.read_text(encoding="utf-8")).get_all("Requires-Dist") or ():
+    for line in Parser().parsestr(wheel.read(told).decode("utf-8")).get_all("Requires-Dist") or ():
         requirement = Requirement(line)
         extra = next((name for name in EXTRAS if f'"{name}"' in str(requirement.marker)), "")
         by_extra.setdefault(extra, set()).add(canonicalize_name(requirement.name))
@@ -83,20 +82,10 @@ def asked(wheel: zipfile.Path) -> dict[str, set[str]]:
 
 
 @pytest.fixture(scope="module")
-def imported(wheel: zipfile.Path) -> dict[str, set[str]]:
+def imported(wheel: zipfile.ZipFile) -> dict[str, set[str]]:
     """Path of each file in the wheel's package → the top-level packages of others that it imports."""
-    return {
-        path.at.partition("/")[2]: set(_imported(path.read_text(encoding="utf-8")))
-        for path in _python_files(wheel / "clozeline")
-    }
-
-
-def _python_files(folder: zipfile.Path) -> Iterator[zipfile.Path]:
-    for path in folder.iterdir():
-        if path.is_dir():
-            yield from _python_files(path)
-        elif path.name.endswith(".py"):
-            yield path
+    files = [name for name in wheel.namelist() if name.startswith("clozeline/") and name.endswith(".py")]
+    return {name.partition("/")[2]: set(_imported(wheel.read(name).decode("utf-8"))) for name in files}
 
 
 def _imported(source: str) -> Iterator[str]:
@@ -105,7 +94,7 @@ def _imported(source: str) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module]
         tops = {name.partition(".")[0] for name in names}
-        yield from (top for top in tops if top not in (*sys.stdlib_module_names, "clozeline"))
+        yield from tops - {*sys.stdlib_module_names, "clozeline"}
 
 
 def _extras_of(file: str) -> tuple[str, ...]:

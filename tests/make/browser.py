@@ -15,17 +15,10 @@ from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 
 _SWITCHES = (
-    "--headless=new",
-    "--no-sandbox",  # the sandbox refuses root, as in a container
-    "--disable-dev-shm-usage",
-    "--disable-gpu",
-    "--hide-scrollbars",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-default-apps",
-    "--disable-sync",
-    "--force-device-scale-factor=1",
+    *("headless=new", "disable-dev-shm-usage", "disable-gpu", "hide-scrollbars", "no-first-run"),
+    *("disable-background-networking", "disable-component-update", "disable-default-apps", "disable-sync"),
+    "no-sandbox",  # the sandbox refuses root, as in a container
+    "force-device-scale-factor=1",
 )
 _PATIENCE_SECONDS = 300  # for a machine busy with other processes
 _OUTSIDE = ("http:", "https:", "ws:", "wss:", "ftp:")
@@ -99,8 +92,8 @@ def running_browser(profile: Path) -> Iterator[Browser]:
     assert driver, "`make system` installs its driver"
     options = ChromeOptions()
     options.binary_location = program
-    for switch in (*_SWITCHES, f"--user-data-dir={profile}"):
-        options.add_argument(switch)
+    for switch in (*_SWITCHES, f"user-data-dir={profile}"):
+        options.add_argument(f"--{switch}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     service = Service(driver, log_output=subprocess.DEVNULL, env={**os.environ, "HOME": str(profile)})
     window = Chrome(options=options, service=service)

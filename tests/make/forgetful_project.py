@@ -20,7 +20,7 @@ from clozeline.tracking.mlflow import experiment_id, prepare
 from clozeline.versions import remote
 from tests.make.params import with_values
 from tests.make.processes import run_to_end
-from tests.make.projects import PROJECT, make_toy
+from tests.make.projects import PROJECT, graph_of, make_toy, stage
 
 MARK = "quuxbert"
 """A word of the letter, and of no other text."""
@@ -28,53 +28,47 @@ LETTER = f"Dear Miss {MARK.title()}, please send the forty brown parcels to Elm 
 SETTINGS: Mapping[str, str] = MappingProxyType(
     {"kind": "files", "path": "texts", "min_characters": "20", "validation_fraction": "0.1", "holdout_fraction": "0.1"}
 )
-DVC_YAML = """
-stages:
-  snapshot:
-    cmd: python -m clozeline stage snapshot source=texts forgotten=forgotten.lock out=data/raw
-    deps: [texts, forgotten.lock]
-    outs: [data/raw]
-  preprocess:
-    cmd: >-
-      python -m clozeline stage preprocess raw=data/raw forgotten=forgotten.lock out=data/clean
-      metrics=metrics/preprocess.json work=work/preprocess
-    deps: [data/raw, forgotten.lock]
-    outs: [data/clean]
-    metrics:
-      - metrics/preprocess.json: {cache: false}
-  tokenize:
-    cmd: python steps.py data/tokens
-    deps: [data/clean/train.parquet]
-    outs: [data/tokens]
-  pretrain:
-    cmd: python steps.py models/encoder
-    deps: [data/tokens]
-    outs: [models/encoder]
-    metrics:
-      - metrics/pretrain.json: {cache: false}
-    plots:
-      - plots/pretrain.json: {cache: false}
-  note:
-    cmd: mkdir -p reports && cp note.txt reports/note.txt
-    deps: [note.txt]
-    outs: [reports/note.txt]
-  evaluate:
-    cmd: python steps.py reports/examples
-    deps: [data/clean/train.parquet]
-    outs: [reports/examples]
-  export:
-    foreach: [encoder]
-    do:
-      cmd: python steps.py dist/${item}
-      deps: ['models/${item}']
-      outs: ['dist/${item}']
-  import:
-    foreach: [mini]
-    do:
-      cmd: mkdir -p dist/${item} && sha256sum imports/${item}.jsonl > dist/${item}/file.txt
-      deps: ['imports/${item}.jsonl']
-      outs: ['dist/${item}']
-"""
+_STAGE = "python -m clozeline stage"
+_FORGOTTEN = "forgotten=forgotten.lock"
+
+
+def _kept(*files: str) -> list[dict[str, dict[str, bool]]]:
+    return [{file: {"cache": False}} for file in files]
+
+
+DVC_YAML = graph_of(
+    snapshot=stage(
+        f"{_STAGE} snapshot source=texts {_FORGOTTEN} out=data/raw", ["texts", FORGOTTEN_LOCK], ["data/raw"]
+    ),
+    preprocess=stage(
+        f"{_STAGE} preprocess raw=data/raw {_FORGOTTEN} out=data/clean metrics=metrics/preprocess.json"
+        " work=work/preprocess",
+        ["data/raw", FORGOTTEN_LOCK],
+        ["data/clean"],
+        metrics=_kept("metrics/preprocess.json"),
+    ),
+    tokenize=stage("python steps.py data/tokens", ["data/clean/train.parquet"], ["data/tokens"]),
+    pretrain=stage(
+        "python steps.py models/encoder",
+        ["data/tokens"],
+        ["models/encoder"],
+        metrics=_kept("metrics/pretrain.json"),
+        plots=_kept("plots/pretrain.json"),
+    ),
+    note=stage("mkdir -p reports && cp note.txt reports/note.txt", ["note.txt"], ["reports/note.txt"]),
+    evaluate=stage("python steps.py reports/examples", ["data/clean/train.parquet"], ["reports/examples"]),
+    export={"foreach": ["encoder"], "do": stage("python steps.py dist/${item}", ["models/${item}"], ["dist/${item}"])},
+    **{
+        "import": {
+            "foreach": ["mini"],
+            "do": stage(
+                "mkdir -p dist/${item} && sha256sum imports/${item}.jsonl > dist/${item}/file.txt",
+                ["imports/${item}.jsonl"],
+                ["dist/${item}"],
+            ),
+        }
+    },
+)
 STEPS = """
 import hashlib, json, pathlib, sys
 import pyarrow.parquet as pq

@@ -18,18 +18,8 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, process
 from tokenizers.models import WordPiece
 
 from clozeline.exporting.forms import add_likeliest
-from clozeline.records.package import (
-    FILES,
-    Manifest,
-    Measured,
-    QuantizationScheme,
-    Rung,
-    SpecialTokens,
-    Task,
-    TensorSpec,
-    read_manifest,
-    record_of,
-)
+from clozeline.records import package as records
+from clozeline.records.package import FILES, Manifest, QuantizationScheme, Rung, Task
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "list", "of", "return", "file", "open", "##s", "##ed", *"abcdefghijklmnopqrstuvwxyz", ".", "é", "##é"]
@@ -64,8 +54,8 @@ def write_encoder_of_another_mask(folder: Path) -> None:
     for name in (FILES.tokenizer, FILES.manifest):
         text = (folder / name).read_text(encoding="utf-8")
         (folder / name).write_text(text.replace("[MASK]", "<mask>"), encoding="utf-8")
-    manifest = read_manifest(folder)
-    files = {**manifest.files, FILES.tokenizer: record_of(folder / FILES.tokenizer)}
+    manifest = records.read_manifest(folder)
+    files = {**manifest.files, FILES.tokenizer: records.record_of(folder / FILES.tokenizer)}
     told = manifest.model_copy(update={"files": files}).model_dump_json()
     (folder / FILES.manifest).write_text(told, encoding="utf-8")
 
@@ -110,17 +100,15 @@ SCHEME = QuantizationScheme(
     weights="int8 per column, symmetric",
     reduce_range=True,
     embeddings="float32",
-    quantized_matmuls=0,
-    quantized_embeddings=0,
-    quantized_activations=0,
     exact_matmuls=(),
+    **dict.fromkeys(("quantized_matmuls", "quantized_embeddings", "quantized_activations"), 0),
 )
 
 
 def rung_of(scheme: QuantizationScheme = SCHEME, agreement: float = 0.99, **facts: object) -> Rung:
     """Return a rung of the INT8 ladder with this agreement; all else is as in fp32. `facts` replace its fields."""
     low, whole, none = (
-        Measured(value=it, low=it, high=it, num_items=500, num_texts=500) for it in (agreement, 1.0, 0.0)
+        records.Measured(value=it, low=it, high=it, num_items=500, num_texts=500) for it in (agreement, 1.0, 0.0)
     )
     metric = {"metric": "halves found", "fp32_metric": 0.8, "int8_metric": 0.8, "metric_ratio": whole}
     vectors = {"embedding_cosine_mean": 1.0, "embedding_cosine_min": 1.0, "batch_cosine_min": 1.0, "batch_flips": none}
@@ -136,7 +124,7 @@ def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequ
     _tokenizer().save(str(folder / FILES.tokenizer))
     tensors = [
         tuple(
-            TensorSpec(
+            records.TensorSpec(
                 name=value.name,
                 dtype="int64" if value.type.tensor_type.elem_type == TensorProto.INT64 else "float32",
                 shape=tuple(axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim),
@@ -156,14 +144,14 @@ def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequ
         max_length=MAX_LENGTH,
         vocab_size=len(VOCABULARY),
         hidden_size=HIDDEN_SIZE,
-        special_tokens=SpecialTokens(ids=(0, 1, 2, 3, 4), pad_id=0, mask_id=4, mask_token="[MASK]"),
+        special_tokens=records.SpecialTokens(ids=(0, 1, 2, 3, 4), pad_id=0, mask_id=4, mask_token="[MASK]"),
         served="int8",
         ladder=(),
         quantization=SCHEME,
         opset=18,
         versions={"onnx": onnx.__version__},
         lock_sha256="0" * 64,
-        files={name: record_of(folder / name) for name in (FILES.fp32, FILES.int8, FILES.tokenizer)},
+        files={name: records.record_of(folder / name) for name in (FILES.fp32, FILES.int8, FILES.tokenizer)},
     )
     whole = Manifest.model_validate(manifest.model_dump() | facts)
     (folder / FILES.manifest).write_text(whole.model_dump_json(), encoding="utf-8")

@@ -180,40 +180,43 @@ def toy_language(num_texts: int, syllables: Sequence[str] = SYLLABLES) -> list[d
     return records
 
 
-_RELEASE_DVC_YAML = """
-stages:
-  snapshot:
-    cmd: python steps.py raw.txt data/raw
-    deps: [raw.txt, validation.parquet]
-    outs: [data/raw]
-  clean:
-    cmd: python steps.py data/raw data/clean
-    deps: [data/raw]
-    outs: [data/clean]
-  pretrain:
-    cmd: python steps.py data/clean models/encoder
-    deps: [data/clean]
-    outs: [models/encoder]
-  evaluate:
-    cmd: python steps.py validation_text=data/clean/validation.parquet examples=reports/examples
-    deps: [data/clean/validation.parquet]
-    params: [evaluate]
-    outs: [reports/examples]
-  finetune:
-    foreach: [library]
-    do:
-      cmd: python steps.py models/encoder models/finetuned/${item}
-      deps: [models/encoder, data/clean/holdout.parquet]
-      params: [seed, 'finetune.${item}']
-      outs: ['models/finetuned/${item}']
-  export:
-    foreach: {encoder: encoder, library: finetuned/library}
-    do:
-      cmd: python steps.py packages/${key} dist/${key}
-      deps: ['models/${item}', 'packages/${key}']
-      outs: ['dist/${key}']
-"""
+def stage(cmd: str, deps: Sequence[str], outs: Sequence[str], **more: object) -> dict[str, Any]:
+    """Return a stage of dvc.yaml."""
+    return {"cmd": cmd, "deps": [*deps], "outs": [*outs], **more}
 
+
+def graph_of(**stages: object) -> str:
+    """Return the text of a dvc.yaml."""
+    return json.dumps({"stages": stages}, indent=2)
+
+
+_TEXT = "data/clean/validation.parquet"
+_RELEASE_GRAPH = graph_of(
+    snapshot=stage("python steps.py raw.txt data/raw", ["raw.txt", "validation.parquet"], ["data/raw"]),
+    clean=stage("python steps.py data/raw data/clean", ["data/raw"], ["data/clean"]),
+    pretrain=stage("python steps.py data/clean models/encoder", ["data/clean"], ["models/encoder"]),
+    evaluate=stage(
+        f"python steps.py validation_text={_TEXT} examples=reports/examples",
+        [_TEXT],
+        ["reports/examples"],
+        params=["evaluate"],
+    ),
+    finetune={
+        "foreach": ["library"],
+        "do": stage(
+            "python steps.py models/encoder models/finetuned/${item}",
+            ["models/encoder", "data/clean/holdout.parquet"],
+            ["models/finetuned/${item}"],
+            params=["seed", "finetune.${item}"],
+        ),
+    },
+    export={
+        "foreach": {"encoder": "encoder", "library": "finetuned/library"},
+        "do": stage(
+            "python steps.py packages/${key} dist/${key}", ["models/${item}", "packages/${key}"], ["dist/${key}"]
+        ),
+    },
+)
 _RELEASE_STEPS = """
 import pathlib, shutil, sys
 source, target = (pathlib.Path(argument.rpartition("=")[2]) for argument in sys.argv[1:])
@@ -230,14 +233,9 @@ if source.name == "raw.txt":
 ENCODER = encoder_metrics(contaminated_fraction=0.01).model_dump(exclude_none=True)
 TASK = {
     "headline": {
-        "metric": "accuracy",
-        "value": 0.8,
-        "low": 0.78,
-        "high": 0.82,
-        "baseline": "TF-IDF + logistic regression",
-        "baseline_value": 0.7,
-        "trivial": "largest class",
-        "trivial_value": 0.1,
+        **{"metric": "accuracy", "value": 0.8, "low": 0.78, "high": 0.82},
+        **{"baseline": "TF-IDF + logistic regression", "baseline_value": 0.7},
+        **{"trivial": "largest class", "trivial_value": 0.1},
     },
     "macro_f1": 0.71,
 }
@@ -259,7 +257,7 @@ def make_release_project(root: Path, packages: dict[str, Path]) -> Path:
     config = f"[core]\n    no_scm = true\n    site_cache_dir = {root.parent / 'site'}\n"
     (root / ".dvc" / "config").write_text(config)
     (root / ".dvcignore").write_text("work\n")
-    (root / "dvc.yaml").write_text(_RELEASE_DVC_YAML)
+    (root / "dvc.yaml").write_text(_RELEASE_GRAPH)
     (root / "steps.py").write_text(_RELEASE_STEPS)
     (root / "raw.txt").write_text("one two")
     (root / "validation.parquet").write_text("three")

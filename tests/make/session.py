@@ -64,20 +64,25 @@ def _own_state() -> Iterator[None]:
 
 @contextlib.contextmanager
 def restored_state() -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for restored in (_environment, _path, _mlflow, _signals, _random_state, _threads, _log_levels):
-            stack.enter_context(restored())
-        yield
-
-
-@contextlib.contextmanager
-def _environment() -> Iterator[None]:
-    before = _variables()
+    """Start with default signals and from the same random state, whatever this process has drawn for earlier tests;
+    restore what a command changes for its process.
+    """
+    torch = sys.modules.get("torch")
+    variables, path, address, levels = _variables(), [*sys.path], _address_of_mlflow(), _levels()
+    num_threads = torch.get_num_threads() if torch else 0
+    _default_signals()
+    if torch:
+        torch.manual_seed(0)
     yield
-    if (after := _variables()) != before:
-        for name in after.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
+    _default_signals()
+    _restore_variables(variables)
+    if sys.path != path:  # MLflow puts the code of each model first; what a package adds on its import stays
+        sys.path[:] = [folder for folder in sys.path if folder in path or "site-packages" in folder]
+    if _address_of_mlflow() != address:  # it has precedence over the variable that the next test sets
+        sys.modules["mlflow"].set_tracking_uri(address)
+    if torch:
+        torch.set_num_threads(num_threads)
+    _restore_levels(levels)
 
 
 def _variables() -> dict[str, str]:
@@ -85,35 +90,15 @@ def _variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 
-@contextlib.contextmanager
-def _path() -> Iterator[None]:
-    """MLflow puts the code of each model that it loads first, where processes of ours would find it. What a package
-    adds on its import stays.
-    """
-    before = [*sys.path]
-    yield
-    if sys.path != before:
-        sys.path[:] = [folder for folder in sys.path if folder in before or "site-packages" in folder]
-
-
-@contextlib.contextmanager
-def _mlflow() -> Iterator[None]:
-    """An address that was set has precedence over the variable that the next test sets."""
-    before = _address_of_mlflow()
-    yield
-    if _address_of_mlflow() != before:
-        sys.modules["mlflow"].set_tracking_uri(before)
+def _restore_variables(before: dict[str, str]) -> None:
+    if (after := _variables()) != before:
+        for name in after.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def _address_of_mlflow() -> str | None:
     return getattr(sys.modules.get("mlflow.tracking._tracking_service.utils"), "_tracking_uri", None)
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[None]:
-    _default_signals()
-    yield
-    _default_signals()
 
 
 def _default_signals() -> None:
@@ -125,37 +110,17 @@ def _default_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-@contextlib.contextmanager
-def _random_state() -> Iterator[None]:
-    """Start from the same random state, whatever this process has drawn for earlier tests."""
-    if torch := sys.modules.get("torch"):
-        torch.manual_seed(0)
-    yield
+def _levels() -> dict[logging.Logger, int]:
+    known = [logging.root, *logging.root.manager.loggerDict.values()]
+    return {logger: logger.level for logger in known if isinstance(logger, logging.Logger)}
 
 
-@contextlib.contextmanager
-def _threads() -> Iterator[None]:
-    torch = sys.modules.get("torch")
-    before = torch.get_num_threads() if torch else 0
-    yield
-    if torch:
-        torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def _log_levels() -> Iterator[None]:
-    before = {logger: logger.level for logger in _loggers()}
-    yield
-    for logger in _loggers():
+def _restore_levels(before: dict[logging.Logger, int]) -> None:
+    for logger, now in _levels().items():
         is_ours = logger.name.startswith("clozeline")
-        level = before.get(logger, logging.NOTSET if is_ours else logger.level)
-        if logger.level != level:  # `setLevel` clears a cache of every logger there is: 50 ms after each test
+        level = before.get(logger, logging.NOTSET if is_ours else now)
+        if now != level:  # `setLevel` clears a cache of every logger there is: 50 ms after each test
             logger.setLevel(level)
-
-
-def _loggers() -> list[logging.Logger]:
-    known = logging.root.manager.loggerDict.values()
-    return [logging.root, *(logger for logger in known if isinstance(logger, logging.Logger))]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

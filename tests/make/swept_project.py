@@ -15,20 +15,12 @@ from clozeline.system.workspace import Workspace
 from clozeline.tracking.delivery import OUTBOX_RUN, WORKSPACE
 from clozeline.tracking.mlflow import experiment_id, prepare
 from clozeline.versions import reproduce
-from tests.make.projects import make_toy
+from tests.make.projects import graph_of, make_toy, stage
 
-DVC_YAML = """
-stages:
-  upper:
-    cmd: python steps.py upper raw.txt upper.txt
-    deps: [raw.txt]
-    params: [seed]
-    outs: [upper.txt]
-  pages:
-    cmd: python pages.py
-    deps: [upper.txt]
-    outs: [pages]
-"""
+DVC_YAML = graph_of(
+    upper=stage("python steps.py upper raw.txt upper.txt", ["raw.txt"], ["upper.txt"], params=["seed"]),
+    pages=stage("python pages.py", ["upper.txt"], ["pages"]),
+)
 PAGES = """
 from pathlib import Path
 Path("pages").mkdir(exist_ok=True)

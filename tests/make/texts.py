@@ -80,55 +80,37 @@ odd_text = st.lists(st.sampled_from([*ODD, *"    \n\nabab", "[MASK]", "[UNK]"]),
 
 def learned_tokenizer(algorithm: str, texts: Sequence[str]) -> Tokenizer:
     """Return a tokenizer of 400 tokens from `texts` and the odd characters; all but BPE lowercase their input."""
-    params = TokenizeParams.model_validate(
-        {
-            "algorithm": algorithm,
-            "existing": None,
-            "vocab_size": 400,
-            "min_frequency": 2,
-            "lowercase": algorithm != "bpe",
-            "shard_tokens": 5000,
-        }
-    )
-    return learn(params, [MadeTexts([*texts, ODD, ODD])])
+    numbers = {"vocab_size": 400, "min_frequency": 2, "shard_tokens": 5000}
+    kind = {"algorithm": algorithm, "existing": None, "lowercase": algorithm != "bpe"}
+    return learn(TokenizeParams.model_validate(kind | numbers), [MadeTexts([*texts, ODD, ODD])])
 
 
 def corpus_metrics(*, train: int, validation: int = 0, **dropped: int) -> CorpusMetrics:
     """Return the metrics of a corpus with these numbers of kept texts, and of dropped ones by reason."""
-    kept = train + validation
-    documents_in = kept + sum(dropped.values())
+    documents_in = train + validation + sum(dropped.values())
+    pairs = {"compared_pairs": 90, "similar_pairs": 9}
+    groups = {"groups": 7, "grouped_documents": 16, "largest_group": 3, "full_groups": 0}
     return CorpusMetrics(
         documents_read=documents_in,
         documents_split=3,
         added_by_splitting=0,
         documents_in=documents_in,
-        kept=kept,
+        kept=train + validation,
         dropped=dropped,
         splits={
             name: SplitMetrics(documents=number, characters=9 * number, bytes=10 * number, sources=2)
             for name, number in {"train": train, "validation": validation}.items()
         },
-        similarity=SimilarityMetrics(
-            compared_pairs=90, similar_pairs=9, groups=7, grouped_documents=16, largest_group=3, full_groups=0
-        ),
+        similarity=SimilarityMetrics(**pairs, **groups),
         versions={"python": "3.11.4"},
     )
 
 
 def token_metrics(*, unknown_rate: float) -> TokenMetrics:
-    split = SplitTokens(
-        documents=800,
-        empty_documents=0,
-        text_bytes=16_000,
-        tokens_in=4_000,
-        tokens_packed=4_000,
-        tokens_dropped=0,
-        bytes_per_token=4.0,
-        unknown_tokens=1,
-        unknown_rate=unknown_rate,
-        vocabulary_use=0.9,
-        special_strings_in_text=0,
-    )
+    documents = {"documents": 800, "empty_documents": 0, "text_bytes": 16_000, "bytes_per_token": 4.0}
+    tokens = {"tokens_in": 4_000, "tokens_packed": 4_000, "tokens_dropped": 0, "special_strings_in_text": 0}
+    words = {"unknown_tokens": 1, "unknown_rate": unknown_rate, "vocabulary_use": 0.9}
+    split = SplitTokens.model_validate(documents | tokens | words)
     return TokenMetrics(vocab_size=8192, train=split, validation=split)
 
 
@@ -153,19 +135,11 @@ def paired_figures(
 
 def encoder_metrics(**changed: float) -> EncoderMetrics:
     """Return the metrics of an encoder, with `changed` figures or more of them."""
-    given = {
-        "loss_nats_per_token": 5.0,
-        "perplexity": 148.4,
-        "nats_per_byte": 1.25,
-        "text_bytes": 4000,
-        "target_tokens": 1000,
-        "top1": 0.3,
-        "top5": 0.5,
-        "unigram_perplexity": 900.0,
-        "unigram_top1": 0.05,
-        "unigram_top5": 0.1,
-        "contaminated_fraction": 0.0,
-    } | changed
+    losses = {"loss_nats_per_token": 5.0, "perplexity": 148.4, "nats_per_byte": 1.25}
+    counts = {"text_bytes": 4000, "target_tokens": 1000, "contaminated_fraction": 0.0}
+    shares = {"top1": 0.3, "top5": 0.5}
+    unigram = {"unigram_perplexity": 900.0, "unigram_top1": 0.05, "unigram_top5": 0.1}
+    given = losses | counts | shares | unigram | changed
     ends = {
         f"{name}{end}": factor * given[name]
         for name in ("loss_nats_per_token", "perplexity", "nats_per_byte", "top1")

@@ -4,6 +4,7 @@ TERM ends it after the present night, with the audit.
 """
 
 import argparse
+import json
 import logging
 import signal
 import sys
@@ -20,7 +21,7 @@ from mlflow.exceptions import MlflowException
 from clozeline.system.errors import ClozelineError
 from tests.month.auditor import Auditor
 from tests.month.installation import running_installation
-from tests.month.nights import as_json, audit, live, make_auditor, tell
+from tests.month.nights import audit, live, make_auditor, tell
 from tests.month.players import Month
 from tests.month.scenario import Night, nights
 
@@ -50,7 +51,9 @@ def main() -> int:
         tell(f"{count:4} x {place}")
     for fault in [*month.faults, *found.lost, *found.unverified]:
         tell(f"fault: {fault}")
-    tell(as_json(lived, month, found))
+    counts = {"nights": lived, "kills": month.kills.total(), "outages": month.outages.total()}
+    counts |= {"promotions": found.promotions, "held": found.held}
+    tell(json.dumps(counts | {"lost": len(found.lost), "unverified": len(found.unverified)}))
     return int(bool(month.faults) or not found.is_clean)
 
 

@@ -39,14 +39,8 @@ class FlowRun:
 
     @classmethod
     def of(cls, run: dict[str, Any], flows: dict[str, str]) -> "FlowRun":
-        return cls(
-            id=run["id"],
-            flow=flows[run["flow_id"]],
-            state_type=run["state"]["type"],
-            state_name=run["state"]["name"],
-            start_time=run["start_time"] or run["expected_start_time"],
-            is_scheduled=run["auto_scheduled"],
-        )
+        flow, state, time = flows[run["flow_id"]], run["state"], run["start_time"] or run["expected_start_time"]
+        return cls(run["id"], flow, state["type"], state["name"], time, run["auto_scheduled"])
 
 
 @dataclass
@@ -81,20 +75,20 @@ class Auditor:
 
     def audit(self, runs: Sequence[FlowRun], num_missing_in_remote: int = 0) -> Audit:
         """Return what the state after the month shows; present champions are verified once more."""
-        promotions = [
-            promotion for name in models_of(self._client) for promotion in changes_of(self._client, name).promotions
-        ]
-        unverified = list(self._broken(is_again=True))
+        unverified, promotions = list(self._broken(is_again=True)), 0
+        known = {run.id for run in runs}
         for name in models_of(self._client):
-            unverified += changes_of(self._client, name).faults
-        for promotion in promotions:
-            is_accepted = (promotion.name, promotion.version) in self.accepted
-            unverified += faults_in(promotion, self._client, {run.id for run in runs}, is_accepted=is_accepted)
+            changes = changes_of(self._client, name)
+            promotions += len(changes.promotions)
+            unverified += changes.faults
+            for promotion in changes.promotions:
+                is_accepted = (name, promotion.version) in self.accepted
+                unverified += faults_in(promotion, self._client, known, is_accepted=is_accepted)
         lost = [*_unfinished(runs), *self._lost_in_mlflow(runs)]
         if num_missing_in_remote:
             lost.append(f"the remote lacks {num_missing_in_remote} objects")
         held = sum(run.state_name == "Held" for run in runs)
-        return Audit(promotions=len(promotions), held=held, lost=lost, unverified=unverified)
+        return Audit(promotions, held, lost, unverified)
 
     def _broken(self, *, is_again: bool) -> Iterator[str]:
         os.environ["MLFLOW_TRACKING_URI"] = self._tracking_uri

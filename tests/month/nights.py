@@ -1,9 +1,9 @@
 """A night: the feed, the event, the scheduled run, its alert with the answer, and the check of the morning."""
 
-import json
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import count
 from typing import Any, Final
 
 from clozeline.registry.models import CANDIDATE
@@ -86,13 +86,11 @@ def audit(installation: Installation, auditor: Auditor) -> Audit:
 
 def _flow_runs(prefect: Prefect) -> Iterator[FlowRun]:
     def listed(what: str) -> Iterator[dict[str, Any]]:
-        page: list[dict[str, Any]] = []
-        offset = 0
-        while not offset or len(page) == _PAGE:
-            body = {"limit": _PAGE, "offset": offset}
-            page = prefect.ask("POST", f"/{what}/filter", json=body)
+        for offset in count(0, _PAGE):
+            page = prefect.ask("POST", f"/{what}/filter", json={"limit": _PAGE, "offset": offset})
             yield from page
-            offset += _PAGE
+            if len(page) < _PAGE:
+                return
 
     flows = {flow["id"]: flow["name"] for flow in listed("flows")}
     return (FlowRun.of(run, flows) for run in listed("flow_runs"))
@@ -101,18 +99,3 @@ def _flow_runs(prefect: Prefect) -> Iterator[FlowRun]:
 def tell(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-
-
-def as_json(number: int, month: Month, found: Audit) -> str:
-    """Return the last line of the output."""
-    return json.dumps(
-        {
-            "nights": number,
-            "kills": month.kills.total(),
-            "outages": month.outages.total(),
-            "promotions": found.promotions,
-            "held": found.held,
-            "lost": len(found.lost),
-            "unverified": len(found.unverified),
-        }
-    )

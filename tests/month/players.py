@@ -8,10 +8,10 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import httpx
 import psutil
@@ -27,6 +27,7 @@ _DAY_HOURS: Final = 24
 _SMALL_DISK_BYTES: Final = 64 * 1024
 """Less than one checkpoint of the tiny model."""
 _NUM_QUESTIONS: Final = 60
+_ACTIVE: Final = frozenset({"SCHEDULED", "PENDING", "RUNNING"})
 
 
 @dataclass
@@ -71,7 +72,7 @@ def _at_the_moment(month: Month, night: Night) -> bool:
 
 def _has_ended(month: Month) -> bool:
     states = {run["state"]["type"] for run in month.installation.prefect.runs()}
-    return not states & {"SCHEDULED", "PENDING", "RUNNING"}
+    return not states & _ACTIVE
 
 
 def _kill_worker(month: Month, night: Night) -> None:
@@ -99,19 +100,21 @@ def _killed_stage(month: Month) -> bool:
 
 
 def _stop_mlflow(month: Month, night: Night) -> None:
-    _at_the_moment(month, night)
-    month.installation.mlflow.stop()
-    month.outages["MLflow"] += 1
-    time.sleep(month.outage_seconds)
-    month.installation.mlflow.start()
+    mlflow = month.installation.mlflow
+    _away(month, night, "MLflow", mlflow.stop, mlflow.start)
 
 
 def _stop_prefect(month: Month, night: Night) -> None:
+    prefect = month.installation.prefect
+    _away(month, night, "Prefect", lambda: prefect.kill("server"), prefect.start_server)
+
+
+def _away(month: Month, night: Night, name: str, stop: Callable[[], None], start: Callable[[], None]) -> None:
     _at_the_moment(month, night)
-    month.installation.prefect.kill("server")
-    month.outages["Prefect"] += 1
+    stop()
+    month.outages[name] += 1
     time.sleep(month.outage_seconds)
-    month.installation.prefect.start_server()
+    start()
 
 
 def _close_store(month: Month, night: Night) -> None:
@@ -130,13 +133,12 @@ def _fill_disk(month: Month, night: Night) -> None:
     folder = month.installation.root / "work" / "pretrain"
     folder.mkdir(parents=True, exist_ok=True)
     small = ["--size", str(_SMALL_DISK_BYTES), "--tmpfs", str(folder)]
-    month.installation.prefect.kill("worker")
-    month.installation.prefect.start_worker(["bwrap", "--dev-bind", "/", "/", *small, "--"])
+    _free_disk(month, night, ["bwrap", "--dev-bind", "/", "/", *small, "--"])
 
 
-def _free_disk(month: Month, night: Night) -> None:
+def _free_disk(month: Month, night: Night, inside: Sequence[str] = ()) -> None:
     month.installation.prefect.kill("worker")
-    month.installation.prefect.start_worker()
+    month.installation.prefect.start_worker(inside)
 
 
 def _clone(month: Month, night: Night) -> None:
@@ -205,34 +207,26 @@ def _drift(month: Month, night: Night) -> None:
             server.communicate()
     if states != ["COMPLETED", "COMPLETED", "FAILED"]:
         month.faults.append(f"night {night.number}: the runs of `drift` ended {states}")
-    retrained = wait_for(lambda: any(_is_by_drift(run) for run in installation.prefect.runs()), 120, every_seconds=1)
-    if not retrained:
+
+    def is_retraining() -> bool:
+        """Return whether an automation started a run for another reason than a crash."""
+        return any("clozeline-retrain" in json.dumps(run["created_by"]) for run in installation.prefect.runs())
+
+    if not wait_for(is_retraining, 120, every_seconds=1):
         month.faults.append(f"night {night.number}: drift started no retraining")
     installation.wait_until_quiet()
 
 
-_ACTIVE: Final = frozenset({"SCHEDULED", "PENDING", "RUNNING"})
-
-
-def _is_by_drift(run: Mapping[str, object]) -> bool:
-    """Return whether an automation started the run for another reason than a crash."""
-    return "clozeline-retrain" in json.dumps(run["created_by"])
-
-
 PLAYERS: Final[Mapping[Event, Player]] = {
-    "quiet": Player(),
+    **dict.fromkeys(get_args(Event), Player()),
     "worker killed": Player(during=_kill_worker),
     "stage killed": Player(during=_kill_stage),
     "MLflow away": Player(during=_stop_mlflow),
     "Prefect away": Player(during=_stop_prefect),
     "store away": Player(during=_close_store, after=_open_store),
     "disk full": Player(before=_fill_disk, after=_free_disk),
-    "short feed": Player(),
-    "foreign feed": Player(),
-    "worse model": Player(),
-    "better model": Player(),
     "drift": Player(before=_drift),
     "colleague": Player(before=_clone, during=_run_of_colleague),
     "gc": Player(before=_sweep),
 }
-"""Feeds and params of a night are in project.py."""
+"""Steps of each event, beside the feed and the params of the night, which are in project.py."""

@@ -5,15 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from clozeline.versions import remote
-from tests.make.projects import (
-    SENTENCES,
-    TINY_EVALUATION,
-    TINY_MODEL,
-    copy_project,
-    toy_language,
-    write_params,
-    write_sentences,
-)
+from tests.make import projects
 from tests.make.stores import BUCKET
 from tests.month.scenario import Event, Night
 
@@ -22,7 +14,7 @@ _SHORT_SHARE: Final = 0.4
 """Share of the texts that a feed delivers which is 60 % short."""
 PARAMS: Final[Mapping[str, Any]] = {
     "preprocess": {
-        "source": {"kind": "files", "path": SENTENCES.as_posix()},
+        "source": {"kind": "files", "path": projects.SENTENCES.as_posix()},
         "min_characters": 20,
         "validation_fraction": 0.2,
         "holdout_fraction": 0,
@@ -30,7 +22,7 @@ PARAMS: Final[Mapping[str, Any]] = {
     "tokenize": {"vocab_size": 200},
     "recipes": {"continue": {"steps": 60, "schedule": {"warmup_fraction": 0.1}}},
     "pretrain": {
-        "model": TINY_MODEL,
+        "model": projects.TINY_MODEL,
         "max_length": 32,
         "batch_tokens": 512,
         "schedule": {"warmup_fraction": 0.03},
@@ -39,7 +31,7 @@ PARAMS: Final[Mapping[str, Any]] = {
         "checkpoint_every_steps": 10,
         "num_threads": 1,
     },
-    "evaluate": TINY_EVALUATION,
+    "evaluate": projects.TINY_EVALUATION,
     "export": {
         "num_agreement_texts": 100,
         "ladder": [{"weights": "int7", "exact_share": 0.0, "quantize_embeddings": True}],
@@ -58,7 +50,7 @@ _CHANGED: Final[Mapping[Event, Mapping[str, Any]]] = {
 
 def make_project(root: Path, store_url: str) -> Path:
     """Write the project in `root`, with its remote in the store; nothing has run."""
-    copy_project(root)
+    projects.copy_project(root)
     set_params(root, {})
     remote.add(root, f"s3://{BUCKET}/month", store_url)
     return root
@@ -66,17 +58,17 @@ def make_project(root: Path, store_url: str) -> Path:
 
 def prepare(root: Path, night: Night) -> None:
     """Write the text and the params that the night finds."""
-    texts = toy_language(night.num_texts)
+    texts = projects.toy_language(night.num_texts)
     if night.event == "short feed":
         texts = texts[: int(_SHORT_SHARE * len(texts))]
     elif night.event == "foreign feed":
-        texts = toy_language(night.num_texts, _FOREIGN_SYLLABLES)
-    write_sentences(root, texts)
+        texts = projects.toy_language(night.num_texts, _FOREIGN_SYLLABLES)
+    projects.write_sentences(root, texts)
     set_params(root, _CHANGED.get(night.event, {}), is_first=night.number == 1)
 
 
 def set_params(root: Path, changes: Mapping[str, Any], *, is_first: bool = True) -> None:
     """Write params.yaml: the first night trains from random weights, every later one continues from the champion."""
-    write_params(root, PARAMS)
+    projects.write_params(root, PARAMS)
     for more in ({} if is_first else _CONTINUE, changes):
-        write_params(root, more, source=root / "params.yaml")
+        projects.write_params(root, more, source=root / "params.yaml")

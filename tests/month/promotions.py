@@ -3,9 +3,8 @@
 import json
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 from mlflow.artifacts import load_dict
@@ -13,12 +12,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 _SUFFIX: Final = ".changes"
-_COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
-    "at least": operator.ge,
-    "at most": operator.le,
-    "above": operator.gt,
-    "below": operator.lt,
-}
+_PASSES: Final = {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
 _TOLERANCE: Final = 1e-6
 
 
@@ -78,7 +72,9 @@ def faults_in(promotion: Promotion, client: MlflowClient, flow_runs: set[str], *
     if not promotion.evidence.startswith(f"{own}decisions/"):
         return [f"{about}: its evidence is {promotion.evidence or 'missing'}, not a record of its own run"]
     record = _stored(client, run_id, promotion.evidence.removeprefix(own))
-    metrics = [_stored(client, run_id, f"evidence/metrics/{name}") for name in _metrics_of(promotion.name)]
+    package = promotion.name.removeprefix("clozeline-")
+    files = ("evaluate.json", f"export/{package}.json")
+    metrics = [_stored(client, run_id, f"evidence/metrics/{name}") for name in files]
     if record is None or None in metrics:
         return [f"{about}: {promotion.evidence} or the figures beside it are gone"]
     faults = [*_said(promotion, record, flow_runs), *_gates(promotion, record, metrics, is_accepted=is_accepted)]
@@ -105,14 +101,9 @@ def _gates(
     for name, gate in gates.items():
         if not math.isclose(figures.get(name, math.nan), gate["given"], rel_tol=_TOLERANCE):
             yield f"{name} is {figures.get(name)} by the stored figures, and {gate['given']} in its record"
-        is_passed = _COMPARISONS[gate["must_be"]](gate["given"], gate["limit"])
+        is_passed = _PASSES[gate["must_be"]](gate["given"], gate["limit"])
         if not is_passed and not (is_accepted and gate["otherwise"] == "held"):
             yield f"{name} {gate['given']} is not {gate['must_be']} {gate['limit']}"
-
-
-def _metrics_of(name: str) -> tuple[str, str]:
-    package = name.removeprefix("clozeline-")
-    return "evaluate.json", f"export/{package}.json"
 
 
 def _figures(record: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
@@ -123,9 +114,8 @@ def _figures(record: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) ->
         if "unigram_perplexity" in figures:
             yield "unigram_ratio", figures["unigram_perplexity"] / figures["perplexity"]
     if trial := record["trial"]:
-        ratio = partial(_ratio, trial)
-        yield "perplexity_ratio", ratio(trial["candidate"] - trial["champion"])
-        yield "perplexity_ratio_high", ratio(trial["high"])
+        yield "perplexity_ratio", _ratio(trial, trial["candidate"] - trial["champion"])
+        yield "perplexity_ratio_high", _ratio(trial, trial["high"])
     if old := record["old_text"]:
         yield "forgetting_low", _ratio(old, old["low"])
 

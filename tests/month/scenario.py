@@ -1,26 +1,13 @@
 """The nights of a month, drawn by a seed: what happens in each, when, and how a person answers its alert."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-Event = Literal[
-    "quiet",
-    "worker killed",
-    "stage killed",
-    "MLflow away",
-    "Prefect away",
-    "store away",
-    "disk full",
-    "short feed",
-    "foreign feed",
-    "worse model",
-    "better model",
-    "drift",
-    "colleague",
-    "gc",
-]
+Fault = Literal["worker killed", "stage killed", "MLflow away", "Prefect away", "store away", "disk full"]
+Change = Literal["short feed", "foreign feed", "worse model", "better model", "drift", "colleague", "gc"]
+Event = Literal["quiet", Fault, Change]
 Answer = Literal["accept", "leave"]
 Ending = Literal["Completed", "Held", "Failed", "ContractBroken"]
 
@@ -37,9 +24,8 @@ ENDINGS: Final[Mapping[Event, frozenset[Ending]]] = {
     "worse model": frozenset({"Failed"}),
 }
 """States in which the run of a night may end. All but Completed send an alert."""
-_ONCE: Final = (
-    "drift",
-)  # its automation starts one retraining a day, and a month of this scenario takes an hour or so
+_ONCE: Final = "drift"
+"""Its automation starts one retraining a day, and a month of this scenario takes an hour or so."""
 _FIRST_TEXTS: Final = 600
 _MOST_NEW_TEXTS: Final = 60
 
@@ -63,25 +49,14 @@ class Night:
 def nights(number: int, seed: int) -> list[Night]:
     """Return the scenario. The first night is quiet; the others have every event once if there are enough of them."""
     chance = random.Random(seed)
-    several = [event for event in get_args(Event) if event not in _ONCE]
-    events: list[Event] = chance.sample(get_args(Event)[1:], len(get_args(Event)) - 1)
+    quiet, *others = get_args(Event)
+    events = chance.sample(others, len(others))
+    several = [event for event in get_args(Event) if event != _ONCE]
     events += chance.choices(several, k=max(number - 1 - len(events), 0))
-    events = ["quiet", *_shuffled(events[: number - 1], chance)]
+    events = [quiet, *chance.sample(events[: number - 1], number - 1)]
     num_texts, made = _FIRST_TEXTS, []
     for place, event in enumerate(events, 1):
-        made.append(
-            Night(
-                number=place,
-                num_texts=num_texts,
-                event=event,
-                stage=chance.choice(STAGES),
-                delay_seconds=round(chance.uniform(0, 5), 1),
-                answer=chance.choice(("accept", "leave")),
-            )
-        )
+        drawn = (chance.choice(STAGES), round(chance.uniform(0, 5), 1), chance.choice(get_args(Answer)))
+        made.append(Night(place, num_texts, event, *drawn))
         num_texts += chance.randint(_MOST_NEW_TEXTS // 2, _MOST_NEW_TEXTS)
     return made
-
-
-def _shuffled(events: Sequence[Event], chance: random.Random) -> list[Event]:
-    return chance.sample(events, len(events))

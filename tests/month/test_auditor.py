@@ -23,7 +23,7 @@ from tests.month.auditor import Auditor, FlowRun
 NAME = "clozeline-encoder"
 PATHS = MetricPaths.of("encoder", "encoder")
 RUNS = [
-    FlowRun(id=f"{flow}-{night}", flow=flow, state_type="COMPLETED", state_name="Completed", start_time=f"2026-{night}")
+    FlowRun(f"{flow}-{night}", flow, "COMPLETED", "Completed", f"2026-{night}")
     for night in (1, 2)
     for flow in ("nightly", "pipeline", "release")
 ]
@@ -117,18 +117,14 @@ def test_a_sound_month_is_clean(root: Path) -> None:
     assert found.is_clean
 
 
-def move_alias(root: Path) -> None:
-    MlflowClient(address(root)).set_registered_model_alias(NAME, "champion", "1")
-
-
-def promote_without_evidence(root: Path) -> None:
+def promote_with(root: Path, evidence: str, **why: str) -> None:
+    """Promote version 1 without a record of its own."""
     registry = Publisher(address(root)).registry
-    registry.promote(registry.version(NAME, "1"), why="every gate passed")
+    registry.promote(registry.version(NAME, "1"), evidence=evidence, **why)
 
 
-def promote_with_the_record_of_another_version(root: Path) -> None:
-    registry = Publisher(address(root)).registry
-    registry.promote(registry.version(NAME, "1"), evidence=registry.changes(NAME)[-1].evidence)
+def last_evidence(root: Path) -> str:
+    return Publisher(address(root)).registry.changes(NAME)[-1].evidence
 
 
 MADE_UP = [
@@ -140,9 +136,12 @@ MADE_UP = [
 @pytest.mark.parametrize(
     ("forge", "fault"),
     [
-        (move_alias, "version 1 is the champion, but the last change says 2"),
-        (promote_without_evidence, "its evidence is missing"),
-        (promote_with_the_record_of_another_version, "not a record of its own run"),
+        (
+            lambda root: MlflowClient(address(root)).set_registered_model_alias(NAME, "champion", "1"),
+            "version 1 is the champion, but the last change says 2",
+        ),
+        (lambda root: promote_with(root, "", why="every gate passed"), "its evidence is missing"),
+        (lambda root: promote_with(root, last_evidence(root)), "not a record of its own run"),
         (lambda root: promote(root, WORSE, MADE_UP), "perplexity_ratio is 1.22"),
         (lambda root: promote(root, NOT_SURELY_BETTER), "perplexity_ratio_high 1.17"),
         (lambda root: promote(root, None), "no gate perplexity_ratio"),
@@ -179,29 +178,18 @@ def test_a_champion_that_was_verified_in_time_may_be_swept_later(root: Path) -> 
     assert auditor.audit(RUNS).is_clean, "the workspace still has everything behind version 2"
 
 
-@pytest.mark.parametrize(
-    ("more", "fault"),
-    [
-        (FlowRun("r", "pipeline", "RUNNING", "Running", "2026-3"), "Prefect's run r of pipeline is Running"),
-        (FlowRun("r", "nightly", "CRASHED", "Crashed", "2026-3"), "crashed, and no other run followed"),
-        (
-            FlowRun("r", "pipeline", "COMPLETED", "Completed", "2026-3"),
-            "MLflow has no finished run of Prefect's run r",
-        ),
-    ],
-)
-def test_a_run_that_was_lost_or_left_open_in_prefect_is_found(root: Path, more: FlowRun, fault: str) -> None:
-    (told,) = Auditor(root, address(root)).audit([*RUNS, more]).lost
-    assert fault in told
-
-
-def test_what_was_lost_or_left_open_in_mlflow_is_found(root: Path) -> None:
+def test_what_was_lost_or_left_open_is_found(root: Path) -> None:
+    auditor = Auditor(root, address(root))
+    for flow, state, fault in (
+        ("pipeline", "Running", "Prefect's run r of pipeline is Running"),
+        ("nightly", "Crashed", "crashed, and no other run followed"),
+        ("pipeline", "Completed", "MLflow has no finished run of Prefect's run r"),
+    ):
+        (told,) = auditor.audit([*RUNS, FlowRun("r", flow, state.upper(), state, "2026-3")]).lost
+        assert fault in told
+    assert auditor.audit(RUNS, num_missing_in_remote=3).lost == ["the remote lacks 3 objects"]
     MlflowClient(address(root)).create_run("0", run_name="open")
     train(root, (5, 10, 20))
-    told = "\n".join(Auditor(root, address(root)).audit(RUNS).lost)
+    told = "\n".join(auditor.audit(RUNS).lost)
     assert "MLflow's run open is RUNNING" in told
     assert "has gaps: [5, 10, 20]" in told
-
-
-def test_objects_that_the_remote_lacks_are_lost(root: Path) -> None:
-    assert Auditor(root, address(root)).audit(RUNS, num_missing_in_remote=3).lost == ["the remote lacks 3 objects"]

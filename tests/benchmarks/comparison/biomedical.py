@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -19,12 +19,13 @@ from transformers import AutoModel, AutoTokenizer
 from clozeline.params.pretraining import laid_over
 from clozeline.stages import pretrain
 from comparison import ours
-from comparison.finetuning import params_of, run_stage
 from comparison.labelled import Parts, Sizes, cut, labelled, tagged_items, write_lines, written
 from comparison.sentences import weights
 from comparison.stages import KEPT, paths_of
 from comparison.texts import Corpus, Source, prepared
+from finetune import in_parts, params_of, run_stage
 
+_LOG = logging.getLogger(__name__)
 ARTICLES, GENERAL = "plos", "wikinews-en"
 _LEFT_OUT = {"xref", "table-wrap", "fig", "disp-formula", "inline-formula", "supplementary-material"}
 """Elements whose text is not part of a sentence: citations, tables, figures, formulas."""
@@ -80,20 +81,17 @@ def texts(*, with_replay: bool) -> list[str]:
     found += [" ".join(sentence["tokens"]) for sentence in sentences]
     num_words = sum(map(_num_words, found))
     news = _news(folder, int(num_words * REPLAY / (1 - REPLAY))) if folder and with_replay else []
-    return found + news
+    return [*found, *news]
 
 
-def _news(folder: Path, num_words: int) -> list[str]:
-    taken: list[str] = []
+def _news(folder: Path, num_words: int) -> Iterator[str]:
     for file in sorted((folder / GENERAL).rglob("*.gz")):
-        with gzip.open(file, "rt", encoding="utf-8") as lines:
-            for line in lines:
-                if num_words <= 0:
-                    return taken
-                if text := json.loads(line)["text"]:
-                    taken.append(text)
-                    num_words -= _num_words(text)
-    return taken
+        for line in gzip.decompress(file.read_bytes()).decode("utf-8").splitlines():
+            if num_words <= 0:
+                return
+            if text := json.loads(line)["text"]:
+                yield text
+                num_words -= _num_words(text)
 
 
 def _paragraphs(file: Path) -> Iterator[str]:
@@ -113,7 +111,6 @@ def _num_words(text: str) -> int:
     return len(text.split())
 
 
-_LOG = logging.getLogger(__name__)
 MAX_LENGTH = 128
 _TOKENS_OF_A_PAIR = 150
 """Mean length of a first sentence and of the rest of a paragraph, cut at `MAX_LENGTH`."""
@@ -163,42 +160,21 @@ def published(_: Budget) -> Made:
     return Made(weights(), 0.0)
 
 
-def masked(budget: Budget) -> Made:
-    """Masked training from the published weights."""
-    return _adapted(budget, "masked", {"mlm": 1.0}, with_replay=False)
-
-
-@cache
-def masked_replay(budget: Budget) -> Made:
-    """The same with general text among that of the field."""
-    return _adapted(budget, "masked_replay", {"mlm": 1.0}, with_replay=True)
-
-
-def detour(budget: Budget) -> Made:
-    """First causal, then masked training: a causal step has every token as a target, a masked one 15 % of them."""
-    return _adapted(budget, "detour", {"clm": _DETOUR, "mlm": 1 - _DETOUR}, with_replay=True)
-
-
-def averaged(budget: Budget) -> Made:
-    """Mean of the weights before and after masked training (Wortsman et al. 2022)."""
-    trained = masked_replay(budget)
-    mean, after = (AutoModel.from_pretrained(folder) for folder in (weights(), trained.folder))
-    with torch.no_grad():
-        for one, other in zip(mean.encoder.parameters(), after.encoder.parameters(), strict=True):
-            one.lerp_(other, 0.5)
-        for one, other in zip(mean.embeddings.parameters(), after.embeddings.parameters(), strict=True):
-            one.lerp_(other, 0.5)
-    return _saved(mean, budget.folder / "averaged", trained.cpu_seconds)
+def adapted(budget: Budget, name: str, shares: Mapping[str, float]) -> Made:
+    """Train on from the published encoder, with one objective after the other, general text among that of the field."""
+    corpus = biomedical_corpus({"algorithm": "existing", "existing": str(weights())}, with_replay=True)
+    made = published(budget)
+    for objective, share in shares.items():
+        start = {"start": str(made.folder), "objective": objective}
+        section = {**_PUBLISHED, **start, "tokens": round(budget.tokens * share)}
+        then = _pretrained(budget, budget.folder / name / objective, corpus, section)
+        made = replace(then, cpu_seconds=made.cpu_seconds + then.cpu_seconds)
+    return made
 
 
 def pairs(budget: Budget) -> Made:
     """Contrastive training as the published encoder had: first sentence and rest of the paragraphs of the field."""
     return _on_pairs(budget, "pairs", published(budget))
-
-
-def masked_pairs(budget: Budget) -> Made:
-    """Masked training, then pairs, for half of the budget each."""
-    return _on_pairs(budget, "masked_pairs", _adapted(budget, "masked_half", {"mlm": 0.5}, with_replay=True), share=0.5)
 
 
 def own(budget: Budget, *, times: float = 1.0) -> Made:
@@ -223,35 +199,24 @@ def static(budget: Budget) -> Made:
             for weight in (part.dense.weight, part.dense.bias, part.LayerNorm.bias):
                 weight.zero_()
             part.LayerNorm.weight.fill_(1.0)
-    return replace(_saved(model, budget.folder / "static", 0.0), frozen_layers=1)
+    folder = budget.folder / "static"
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(weights()).save_pretrained(folder)
+    return Made(folder, 0.0, frozen_layers=1)
 
 
 RECIPES: Mapping[str, Callable[[Budget], Made]] = {
     "published": published,
-    "masked": masked,
-    "masked_replay": masked_replay,
-    "detour": detour,
-    "averaged": averaged,
+    "masked_replay": partial(adapted, name="masked_replay", shares={"mlm": 1.0}),
+    "detour": partial(adapted, name="detour", shares={"clm": _DETOUR, "mlm": 1 - _DETOUR}),
     "pairs": pairs,
-    "masked_pairs": masked_pairs,
     "own": own,
     "own_20": partial(own, times=20.0),
     "static": static,
 }
-ADAPTED = ("masked", "masked_replay", "detour", "averaged", "pairs", "masked_pairs")
+"""`detour`: a causal step has every token as a target, a masked one 15 % of them."""
+ADAPTED = ("masked_replay", "detour", "pairs")
 """Recipes that continue from the published encoder."""
-
-
-def _adapted(budget: Budget, name: str, shares: Mapping[str, float], *, with_replay: bool) -> Made:
-    """Train on from the published encoder, with one objective after the other."""
-    corpus = biomedical_corpus({"algorithm": "existing", "existing": str(weights())}, with_replay=with_replay)
-    made = published(budget)
-    for objective, share in shares.items():
-        start = {"start": str(made.folder), "objective": objective}
-        section = {**_PUBLISHED, **start, "tokens": round(budget.tokens * share)}
-        then = _pretrained(budget, budget.folder / name / objective, corpus, section)
-        made = replace(then, cpu_seconds=made.cpu_seconds + then.cpu_seconds)
-    return made
 
 
 def _pretrained(budget: Budget, out: Path, corpus: Corpus, section: Mapping[str, Any]) -> Made:
@@ -285,17 +250,5 @@ def _on_pairs(budget: Budget, name: str, start: Made, share: float = 1.0) -> Mad
 
 def search_task(num_threads: int) -> dict[str, Any]:
     """Return the task of finding the rest of a paragraph by its first sentence, written as in params.yaml."""
-    return {
-        "kind": "similarity",
-        "data": "parts",
-        "splits": {part: f"{part}.jsonl" for part in ("train", "validation", "test")},
-        "docstring_field": "text",
-        "max_length": MAX_LENGTH,
-        "num_threads": num_threads,
-    }
-
-
-def _saved(model: Any, folder: Path, cpu_seconds: float) -> Made:
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(weights()).save_pretrained(folder)
-    return Made(folder, cpu_seconds)
+    knobs = {"docstring_field": "text", "max_length": MAX_LENGTH, "num_threads": num_threads}
+    return {**in_parts("similarity"), **knobs}

@@ -12,12 +12,10 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 BENCHMARKS = Path(__file__).parents[1]
 
-Arguments = ParamSpec("Arguments")
-Answer = TypeVar("Answer")
 Ask = Callable[[Sequence[str]], Any]
 
 
@@ -43,12 +41,7 @@ class There:
         return self.process.submit(self.ask, texts).result()
 
 
-def measured(
-    clock: Callable[Concatenate[Ask, Arguments], Answer],
-    side: Ask,
-    *arguments: Arguments.args,
-    **named: Arguments.kwargs,
-) -> Answer:
+def measured(clock: Callable[..., Any], side: Ask, *arguments: Any, **named: Any) -> Any:
     """Return `clock`'s measurement of `side`, taken in its own process, without the transfer."""
     if isinstance(side, There):
         return side.process.submit(clock, side.ask, *arguments, **named).result()
@@ -96,14 +89,9 @@ def tokenize_as_the_server(num_threads: int) -> None:
 def at_its_best(side: Ask, texts: Sequence[str]) -> tuple[Ask, bool]:
     """Return `side` with the faster tokenizer setting for `texts`, and whether that setting spreads its batches."""
     in_parallel = measured(_is_faster_in_parallel, side, texts)
-    return tokenizing(side, in_parallel), in_parallel
-
-
-def tokenizing(side: Ask, in_parallel: bool) -> Ask:
-    """Return `side` with its tokenizer set to `in_parallel` during each call only."""
     if isinstance(side, There):
-        return replace(side, ask=_Tokenizing(side.ask, in_parallel))
-    return _Tokenizing(side, in_parallel)
+        return replace(side, ask=_Tokenizing(side.ask, in_parallel)), in_parallel
+    return _Tokenizing(side, in_parallel), in_parallel
 
 
 def _is_faster_in_parallel(ask: Ask, texts: Sequence[str]) -> bool:
@@ -121,16 +109,16 @@ def _is_faster_in_parallel(ask: Ask, texts: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class _Tokenizing:
+    """A side whose tokenizer has this setting during each call only."""
+
     ask: Ask
     in_parallel: bool
 
     def __call__(self, texts: Sequence[str]) -> Any:
-        before = os.environ.get(VARIABLE)
+        before = {name: os.environ[name] for name in (VARIABLE,) if name in os.environ}
         os.environ[VARIABLE] = str(self.in_parallel).lower()
         try:
             return self.ask(texts)
         finally:
-            if before is None:
-                del os.environ[VARIABLE]
-            else:
-                os.environ[VARIABLE] = before
+            del os.environ[VARIABLE]
+            os.environ.update(before)

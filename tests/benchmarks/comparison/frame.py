@@ -1,6 +1,7 @@
 """The frame of the benchmarks: two sides measured in turn, the machine, and the line that reports the comparison."""
 
 import argparse
+import inspect
 import json
 import logging
 import os
@@ -13,8 +14,6 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 _LOG = logging.getLogger(__name__)
-PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L4": 121e12, "A10": 125e12, "RTX 4090": 165e12}
-"""Dense bf16 peak by a part of the driver's device name (NVIDIA's data sheets)."""
 
 Measure = Callable[[int], float]
 """Number of the round, from 0 → the value measured."""
@@ -66,39 +65,45 @@ class BestOf:
 class Benchmark:
     """What a benchmark measures, and the ratio that the project aims at."""
 
+    run: str
+    """Its function, `module:name`, whose docstring describes it."""
     unit: str
     goal: float | None
     higher_is_better: bool = True
 
 
 BENCHMARKS: Mapping[str, Benchmark] = {
-    "corpus_growth": Benchmark("", 1.0, higher_is_better=False),
-    "corpus_increment": Benchmark("s", None, higher_is_better=False),
-    "finetune_classification": Benchmark("s", 2.0, higher_is_better=False),
-    "finetune_few_labels": Benchmark("accuracy", 1.0),
-    "finetune_qa": Benchmark("s", 2.0, higher_is_better=False),
-    "finetune_tagging": Benchmark("s", 2.0, higher_is_better=False),
-    "gpu_pretrain": Benchmark("real tokens/s", 3.0),
-    "pretrain_throughput_grouped": Benchmark("real tokens/s", 2.5),
-    "pretrain_throughput_padded": Benchmark("real tokens/s", 5.0),
-    "scale": Benchmark("simulated s", None, higher_is_better=False),
-    "scale_out": Benchmark("s", 1 / 1.1, higher_is_better=False),
-    "serve_embed_mixed": Benchmark("texts/s", 2.0),
-    "serve_embed_quality": Benchmark("of fp32's Spearman", None),
-    "serve_embed_single": Benchmark("ms", 1.3, higher_is_better=False),
-    "serve_embed_torch": Benchmark("texts/s", 4.0),
-    "serve_fill_mask": Benchmark("texts/s", 1.8),
-    "serve_http_fastapi": Benchmark("requests/s", 2.0),
-    "serve_http_mlflow": Benchmark("requests/s", 5.0),
-    "time_to_quality": Benchmark("s to the validation loss of theirs", 10.0, higher_is_better=False),
-    "time_to_quality_same_architecture": Benchmark("s to the validation loss of theirs", 3.0, higher_is_better=False),
-    "tokenize_throughput": Benchmark("MB of raw text/s", 3.0),
-    "worth": Benchmark("mean of F1, accuracy and recall@10", 1.0),
+    "corpus_growth": Benchmark("corpus:growth", "", 1.0, higher_is_better=False),
+    "corpus_increment": Benchmark("corpus:increment", "s", None, higher_is_better=False),
+    "finetune_classification": Benchmark("finetune:classification", "s", 2.0, higher_is_better=False),
+    "finetune_few_labels": Benchmark("few_labels:main", "accuracy", 1.0),
+    "finetune_qa": Benchmark("finetune:qa", "s", 2.0, higher_is_better=False),
+    "finetune_table": Benchmark("finetune:table", "", None),
+    "finetune_tagging": Benchmark("finetune:tagging", "s", 2.0, higher_is_better=False),
+    "pretrain_throughput_grouped": Benchmark("pretrain_throughput:grouped", "real tokens/s", 2.5),
+    "pretrain_throughput_padded": Benchmark("pretrain_throughput:padded", "real tokens/s", 5.0),
+    "scale": Benchmark("scale:main", "s on paper", None, higher_is_better=False),
+    "scale_out": Benchmark("corpus:scale_out", "s", 1 / 1.1, higher_is_better=False),
+    "serve_embed_mixed": Benchmark("serving:embed_mixed", "texts/s", 2.0),
+    "serve_embed_quality": Benchmark("serving:embed_quality", "of fp32's Spearman", None),
+    "serve_embed_single": Benchmark("serving:embed_single", "ms", 1.3, higher_is_better=False),
+    "serve_embed_torch": Benchmark("serving:embed_torch", "texts/s", 4.0),
+    "serve_fill_mask": Benchmark("serving:fill_mask", "texts/s", 1.8),
+    "serve_http_fastapi": Benchmark("over_http:fastapi", "requests/s", 2.0),
+    "serve_http_mlflow": Benchmark("over_http:mlflow", "requests/s", 5.0),
+    "time_to_quality": Benchmark(
+        "quality:as_large", "s to the validation loss of theirs", 10.0, higher_is_better=False
+    ),
+    "time_to_quality_same_architecture": Benchmark(
+        "quality:same_architecture", "s to the validation loss of theirs", 3.0, higher_is_better=False
+    ),
+    "tokenize_throughput": Benchmark("corpus:tokenize_throughput", "MB of raw text/s", 3.0),
+    "worth": Benchmark("worth:main", "mean of F1, accuracy and recall@10", 1.0),
 }
 
 
 def line_of(name: str, rounds: Rounds, num_threads: int, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the last line of a benchmark's output; `facts` are further fields, or replace one of these."""
+    """Return the fields of the line; `facts` are further ones, or replace one of these."""
     of = BENCHMARKS[name]
     return {
         "name": name,
@@ -116,14 +121,8 @@ def line_of(name: str, rounds: Rounds, num_threads: int, facts: Mapping[str, Any
 
 
 def report(name: str, rounds: Rounds, num_threads: int, facts: Mapping[str, Any]) -> None:
-    """Write the line of a benchmark."""
-    finish(line_of(name, rounds, num_threads, facts))
-
-
-def finish(line: Mapping[str, Any]) -> None:
-    """Write the last line of the output."""
-    sys.stdout.write(json.dumps(line, allow_nan=False) + "\n")
-    sys.stdout.flush()
+    """Write the line of a benchmark, the last of its output."""
+    sys.stdout.write(json.dumps(line_of(name, rounds, num_threads, facts), allow_nan=False) + "\n")
 
 
 def alternate(ours: Measure, theirs: Measure, num_rounds: int, unit: str) -> Rounds:
@@ -140,7 +139,8 @@ def alternate(ours: Measure, theirs: Measure, num_rounds: int, unit: str) -> Rou
 def options(description: str | None, **numbers: int) -> argparse.ArgumentParser:
     """Report progress from now on; return the parser of a benchmark, with an option for each of `numbers`."""
     report_progress()
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    text = inspect.cleandoc(description or "")
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in numbers.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
     return parser

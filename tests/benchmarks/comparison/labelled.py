@@ -20,19 +20,16 @@ from comparison.stages import KEPT, PROJECT
 
 DATA_VARIABLE = "CLOZELINE_BENCHMARK_LABELLED"
 """Folder with folders like `sentence-polarity`, used instead of the one next to the project."""
-LABELLED = {"text_field": "text", "label_field": "label"}
 TAGGED = {"tokens_field": "tokens", "tags_field": "ner_tags"}
 ASKED = {"question_field": "question", "context_field": "context", "answers_field": "answers"}
 SCORED = {"score_field": "score", "first_field": "sentence1", "second_field": "sentence2"}
-_ONE_LABEL: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "banking77": ("category", {}),
-    "sentence-polarity": ("label", {"negative": "rt-polarity.neg", "positive": "rt-polarity.pos"}),
-    "subjectivity": ("label", {"objective": "plot.tok.gt9.5000", "subjective": "quote.tok.gt9.5000"}),
-    "sci-cite": ("label", {}),
+_ONE_LABEL: Mapping[str, tuple[str, str, Mapping[str, str] | None]] = {
+    "banking77": ("train.csv", "category", None),
+    "sentence-polarity": ("", "label", {"negative": "rt-polarity.neg", "positive": "rt-polarity.pos"}),
+    "subjectivity": ("", "label", {"objective": "plot.tok.gt9.5000", "subjective": "quote.tok.gt9.5000"}),
+    "sci-cite": ("train.txt", "label", None),
 }
-"""Set → field of the label, and files by label if the label is the file."""
-_FILES = {"banking77": "train.csv", "sci-cite": "train.txt"}
-"""File of a set that is not a folder of files by label."""
+"""Set → its file, the field of the label, and files by label if the label is the file."""
 Item = dict[str, Any]
 Sizes = Mapping[str, int]
 """Part → number of items; parts are filled in this order."""
@@ -74,11 +71,10 @@ def few_label_parts(name: str, sizes: Sizes, draw: int) -> Parts:
     if folder is None:
         name, items = "generated", list(generated_polarity(2 * sum(sizes.values()), seed=draw))
     else:
-        label_field, files = _ONE_LABEL[name]
-        inner = _FILES.get(name, "")
-        fields = {**LABELLED, "label_field": label_field}
-        read = _items(folder / name / inner, fields, formats.label_readers(files or None))
-        items = [{"text": item["text"], "label": item[label_field]} for item in read]
+        file, label, files = _ONE_LABEL[name]
+        fields = {"text_field": "text", "label_field": label}
+        read = _items(folder / name / file, fields, formats.label_readers(files))
+        items = [{"text": item["text"], "label": item[label]} for item in read]
     return written(f"few-{draw}", name, cut(items, sizes, lambda it: it["text"], draw=draw))
 
 
@@ -88,11 +84,10 @@ def entity_parts(sizes: Sizes, draw: int = 0) -> Parts:
     if folder is None:
         items = generated_entities(2 * sum(sizes.values()), seed=draw)
         return written(f"entities-{draw}", "generated", cut(items, sizes, _words, draw=draw))
-    files = {part: folder / "ncbi-disease" / name for part, name in (("test", "dev.txt"), ("train", "train.txt"))}
-    read = {part: tagged_items(file) for part, file in files.items()}
-    test = cut(read["test"], {"test": sizes["test"]}, _words, draw=draw)
-    judged = {identity_of(_words(item)) for item in read["test"]}
-    rest = [item for item in read["train"] if identity_of(_words(item)) not in judged]
+    judged, learned = (tagged_items(folder / "ncbi-disease" / file) for file in ("dev.txt", "train.txt"))
+    test = cut(judged, {"test": sizes["test"]}, _words, draw=draw)
+    known = {identity_of(_words(item)) for item in judged}
+    rest = [item for item in learned if identity_of(_words(item)) not in known]
     others = {part: size for part, size in sizes.items() if part != "test"}
     return written(f"entities-{draw}", "ncbi-disease", test | cut(rest, others, _words, draw=draw))
 
@@ -119,9 +114,8 @@ def scored_pairs() -> list[Item]:
     folder = labelled()
     if folder is None:
         return []
-    pairs = read_records(
-        folder / "sts2016" / "postediting.test.tsv", SCORED, formats.pair_readers(list(SCORED.values()))
-    )
+    readers = formats.pair_readers(list(SCORED.values()))
+    pairs = read_records(folder / "sts2016" / "postediting.test.tsv", SCORED, readers)
     scored = [(pair.number("score"), pair) for pair in pairs]
     return [dict(pair.values) | {"score": score} for score, pair in scored if score is not None]
 
@@ -225,25 +219,17 @@ def generated_questions(num_items: int, seed: int) -> Iterator[dict[str, Any]]:
         if number % 4 == 0:
             people = draw.sample(_FIRST, draw.randint(3, 9))
             facts = [(person, draw.choice(_PLACES), draw.choice(_CRAFTS)) for person in people]
-            context = " ".join(
-                f"{who} {draw.choice(_LAST)} lives in {place} and makes {it} ." for who, place, it in facts
-            )
+            clauses = [f"{who} {draw.choice(_LAST)} lives in {place} and makes {it} ." for who, place, it in facts]
+            context = " ".join(clauses)
         who, place, craft = draw.choice(facts)
+        question, found = (f"where does {who} live ?", [place]) if number % 2 else (f"what does {who} make ?", [craft])
         if number % 4 == 3:
             stranger = draw.choice([name for name in _FIRST if name not in people])
-            yield _asked(f"where does {stranger} live ?", context, None, who)
-        elif number % 2:
-            yield _asked(f"where does {who} live ?", context, place, who)
-        else:
-            yield _asked(f"what does {who} make ?", context, craft, who)
+            question, found = f"where does {stranger} live ?", []
+        starts = [context.index(text, context.index(f"{who} ")) for text in found]  # the first one behind the name
+        answers = {"text": found, "answer_start": starts}
+        yield {"question": question, "context": context, "answers": answers}
 
 
 def _filler(draw: random.Random) -> list[str]:
     return draw.choices(_FILLER, k=min(4 + int(draw.expovariate(1 / 16)), 80))
-
-
-def _asked(question: str, context: str, answer: str | None, who: str) -> dict[str, Any]:
-    """Return a question as SQuAD has it; the answer is the first one behind the name."""
-    found = [answer] if answer else []
-    starts = [context.index(text, context.index(f"{who} ")) for text in found]
-    return {"question": question, "context": context, "answers": {"text": found, "answer_start": starts}}

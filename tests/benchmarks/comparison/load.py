@@ -11,7 +11,9 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,22 +38,13 @@ class Load:
         return round(1000 * float(np.percentile(self.latencies_seconds, percentile)), 2)
 
 
-@dataclass(frozen=True)
-class Reply:
-    """A server's reply to one request."""
-
-    status: int
-    first_line: str
-    body: bytes
-
-
 def load(port: int, path: str, bodies: Iterable[bytes], concurrency: int) -> Load:
     """POST each body, which is JSON, to a server of this machine; connections stay open.
 
     Raises:
         RuntimeError: an answer is not 200.
     """
-    requests = (request_of(path, body) for body in bodies)
+    requests = (_request(path, body) for body in bodies)
     latencies: list[float] = []
 
     async def clients() -> None:
@@ -62,16 +55,14 @@ def load(port: int, path: str, bodies: Iterable[bytes], concurrency: int) -> Loa
     return Load(time.perf_counter() - started, tuple(latencies))
 
 
-def request_of(path: str, body: bytes) -> bytes:
+def _request(path: str, body: bytes) -> bytes:
     """Return the bytes of a POST request with a JSON body."""
-    head = (
-        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-    )
-    return head.encode("ascii") + b"\r\n" + body
+    lines = [f"POST {path} HTTP/1.1", "host: 127.0.0.1", "content-type: application/json"]
+    return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode("ascii") + body
 
 
-async def read_reply(reader: asyncio.StreamReader) -> Reply:
-    """Read the next reply from a connection.
+async def _read_reply(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Read the status and the body of the next reply from a connection.
 
     Raises:
         EOFError: the connection closed before the reply was complete.
@@ -79,23 +70,19 @@ async def read_reply(reader: asyncio.StreamReader) -> Reply:
     head = await reader.readuntil(b"\r\n\r\n")
     length = _LENGTH.search(head)
     body = await reader.readexactly(int(length[1])) if length else b""
-    first_line = head.splitlines()[0].decode("latin-1")
-    return Reply(int(first_line.split()[1]), first_line, body)
+    return int(head.split()[1]), body
 
 
 async def _client(port: int, requests: Iterator[bytes], latencies: list[float]) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
+    with closing(writer):
         for request in requests:
             sent = time.perf_counter()
             writer.write(request)
-            reply = await read_reply(reader)
+            status, body = await _read_reply(reader)
             latencies.append(time.perf_counter() - sent)
-            if reply.status != 200:
-                raise RuntimeError(f"{reply.first_line}: {reply.body[:200].decode('utf-8', 'replace')}")
-    finally:
-        writer.close()
-        await writer.wait_closed()
+            if status != 200:
+                raise RuntimeError(f"{status}: {body[:200].decode('utf-8', 'replace')}")
 
 
 _REFUSALS = (429, 503)
@@ -115,8 +102,7 @@ class OpenLoad(Load):
     """Delay of each request after it was due: the client's share of the latency."""
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Asked(NamedTuple):
     status: int | None
     """None: no answer came."""
     latency_seconds: float
@@ -155,7 +141,7 @@ def open_load(
     Raises:
         RuntimeError: no request was answered with 200.
     """
-    requests = [request_of(path, body) for body in bodies]
+    requests = [_request(path, body) for body in bodies]
     asked = asyncio.run(_Clients(port, patience_seconds).ask(requests, due_seconds, num_connections))
     answered = tuple(one.latency_seconds for one in asked if one.status == 200)
     if not answered:
@@ -188,7 +174,6 @@ class _Clients:
         asked = await asyncio.gather(*asking)
         for _, writer in self._idle:
             writer.close()
-        await asyncio.gather(*(writer.wait_closed() for _, writer in self._idle), return_exceptions=True)
         return asked
 
     async def _ask_one(self, request: bytes, due: float) -> _Asked:
@@ -205,7 +190,7 @@ class _Clients:
         is_usable = False
         try:
             writer.write(request)
-            status = (await read_reply(reader)).status
+            status, _ = await _read_reply(reader)
             is_usable = status == 200
         finally:
             if is_usable:

@@ -109,15 +109,9 @@ def tokens_per_second(job: Pretraining, number: int) -> float:
         number: number of the round, used as the epoch, so that each round trains on other rows.
     """
     points: list[tuple[float, int]] = []
-    job.loop.run(State(epoch=number), _AtPoints(lambda point: points.append((_now(), point.num_tokens))))
+    job.loop.run(State(epoch=number), _AtPoints(lambda point: points.append((time.perf_counter(), point.num_tokens))))
     (started, tokens_before), (ended, tokens_after) = points[0], points[-1]
     return (tokens_after - tokens_before) / (ended - started)
-
-
-def _now() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def stock(model: EncoderModel) -> PreTrainedModel:

@@ -17,33 +17,23 @@ from typing import Any
 
 import datasets
 import torch
-from transformers import (
-    AutoTokenizer,
-    DataCollatorForLanguageModeling,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+import transformers
+from transformers import PreTrainedTokenizerFast
 
 _TEXT = "text"
 
 
 def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
-def line_by_line(
-    texts: datasets.Dataset, tokenizer: PreTrainedTokenizerFast, max_length: int, *, pad_to_max_length: bool
-) -> datasets.Dataset:
-    """`--line_by_line`: one row per text, padded here, or by the collator to the longest row of a batch."""
+def line_by_line(texts: datasets.Dataset, tokenizer: PreTrainedTokenizerFast, max_length: int) -> datasets.Dataset:
+    """`--line_by_line --pad_to_max_length`: one row per text."""
 
     def tokenize(examples: dict[str, list[str]]) -> Any:
         return tokenizer(
             [text for text in examples[_TEXT] if text and not text.isspace()],
-            padding="max_length" if pad_to_max_length else False,
+            padding="max_length",
             truncation=True,
             max_length=max_length,
             return_special_tokens_mask=True,
@@ -76,25 +66,21 @@ def as_dataset(texts: Sequence[str]) -> datasets.Dataset:
 
 
 @dataclass
-class Meter(TrainerCallback):
+class Meter(transformers.TrainerCallback):
     """Real tokens and time of the steps after the warm-up."""
 
     num_warmup_steps: int
     num_tokens: int = 0
     started: float = 0.0
     ended: float = 0.0
-    num_steps: int = 0
 
-    def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: transformers.TrainingArguments, state: Any, control: Any, **_: Any) -> None:
         self.num_tokens, self.started = 0, time.perf_counter()
 
-    def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+    def on_step_end(self, args: transformers.TrainingArguments, state: Any, control: Any, **_: Any) -> None:
         self.ended = time.perf_counter()
         if state.global_step == self.num_warmup_steps:
             self.num_tokens, self.started = 0, self.ended
-        self.num_steps = state.global_step
 
     @property
     def seconds(self) -> float:
@@ -105,7 +91,7 @@ class Meter(TrainerCallback):
         return self.num_tokens / self.seconds
 
 
-class MeteredTrainer(Trainer):
+class MeteredTrainer(transformers.Trainer):
     """`Trainer`, and a count of the tokens that are not padding."""
 
     def __init__(self, *, meter: Meter, **settings: Any) -> None:
@@ -118,7 +104,7 @@ class MeteredTrainer(Trainer):
 
 
 def train(
-    model: PreTrainedModel,
+    model: transformers.PreTrainedModel,
     rows: datasets.Dataset,
     tokenizer: PreTrainedTokenizerFast,
     *,
@@ -138,7 +124,7 @@ def train(
     """
     meter = Meter(num_warmup_steps)
     with TemporaryDirectory() as folder:
-        settings = TrainingArguments(
+        settings = transformers.TrainingArguments(
             output_dir=folder,
             report_to="none",
             save_strategy="no",
@@ -152,8 +138,8 @@ def train(
             args=settings,
             train_dataset=rows,
             processing_class=tokenizer,
-            data_collator=DataCollatorForLanguageModeling(tokenizer=tokenizer, mlm_probability=mask_rate),
+            data_collator=transformers.DataCollatorForLanguageModeling(tokenizer=tokenizer, mlm_probability=mask_rate),
         )
-        trainer.remove_callback(PrinterCallback)  # stdout is for the line
+        trainer.remove_callback(transformers.PrinterCallback)  # stdout is for the line
         trainer.train()
     return meter

@@ -1,12 +1,12 @@
 """Stages run as processes of their own, with the project's params changed where a benchmark says so."""
 
-import hashlib
 import logging
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,9 @@ class Setting:
 
 
 def params_tree(changes: Mapping[str, Any], project: Path = PROJECT) -> dict[str, Any]:
-    """params.yaml with its defaults, and `changes` laid over both."""
-    return laid_over(read_tree(project / "params.yaml"), changes)
+    """params.yaml with its defaults, and `changes` laid over both; the code of another commit has its own defaults."""
+    path = project / "params.yaml"
+    return laid_over(read_tree(path) if project == PROJECT else YAML(typ="safe").load(path), changes)
 
 
 def run_stage(
@@ -89,23 +90,16 @@ def run_stage(
 
 def _memory_of_tree(pid: int) -> tuple[int, int]:
     """Return resident and own bytes of a process and its descendants; a process that has just ended counts as 0."""
-    try:
+    resident = own = 0
+    with suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
-        pids = [pid, *(child.pid for child in root.children(recursive=True))]
-    except psutil.NoSuchProcess:
-        return 0, 0
-    kinds = [_status_bytes(one) for one in pids]
-    own = sum(kind.get("RssAnon", 0) + kind.get("RssShmem", 0) for kind in kinds)
-    return sum(kind.get("VmRSS", 0) for kind in kinds), own
-
-
-def _status_bytes(pid: int) -> dict[str, int]:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return {}
-    pairs = (line.partition(":")[::2] for line in lines)
-    return {key: int(value.split()[0]) * 1024 for key, value in pairs if value.endswith(" kB")}
+        for process in (root, *root.children(recursive=True)):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                lines = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8").splitlines()
+                sizes = {line.partition(":")[0]: int(line.split()[1]) for line in lines if line.endswith(" kB")}
+                resident += sizes.get("VmRSS", 0) * 1024
+                own += (sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0)) * 1024
+    return resident, own
 
 
 def paths_of(stage: str, made: Path, kept: Path) -> dict[str, Path]:
@@ -120,12 +114,3 @@ def paths_of(stage: str, made: Path, kept: Path) -> dict[str, Path]:
     }
     told = {} if stage == "snapshot" else {"metrics": kept / f"{stage}.json", "work": kept / stage}
     return own[stage] | told
-
-
-def digest_of(folder: Path) -> str:
-    """Return the SHA-256 of the names and bytes of all files of a folder."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()

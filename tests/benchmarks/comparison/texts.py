@@ -123,8 +123,8 @@ def read_texts(path: Path) -> list[str]:
     return texts
 
 
-def write_clean(folder: Path, splits: Mapping[str, list[str]]) -> None:
-    """Write a folder like that of `preprocess` with the given texts."""
+def write_clean(folder: Path, splits: Mapping[str, list[str]]) -> Path:
+    """Write a folder like that of `preprocess` with the given texts, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, texts in splits.items():
         columns = {
@@ -134,6 +134,7 @@ def write_clean(folder: Path, splits: Mapping[str, list[str]]) -> None:
             "title": [""] * len(texts),
         }
         pq.write_table(pa.table(columns), folder / f"{split}.parquet", compression="zstd")
+    return folder
 
 
 def _digest(section: Mapping[str, Any]) -> str:

@@ -16,18 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import transformers
-from transformers import (
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    DataCollatorForTokenClassification,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    PrinterCallback,
-    Trainer,
-    default_data_collator,
-)
 
 PARTS = ("train", "validation", "test")
 
@@ -48,7 +36,7 @@ class Script:
     """One run of theirs, `--do_train --do_eval --do_predict`: each script passes its own part to `predict`."""
 
     parts: datasets.DatasetDict
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: transformers.PreTrainedTokenizerFast
     recipe: Recipe
     folder: Path
 
@@ -57,7 +45,7 @@ class Script:
         return rows.map(function, batched=True, remove_columns=rows.column_names)
 
     def predict(
-        self, model: PreTrainedModel, collator: Callable[..., Any], rows: Mapping[str, datasets.Dataset]
+        self, model: transformers.PreTrainedModel, collator: Callable[..., Any], rows: Mapping[str, datasets.Dataset]
     ) -> Any:
         """Train, save, evaluate on the validation part; return the model's predictions for the test part.
 
@@ -76,7 +64,7 @@ class Script:
             report_to="none",
             disable_tqdm=True,
         )
-        trainer = Trainer(
+        trainer = transformers.Trainer(
             model=model,
             args=arguments,
             train_dataset=rows["train"],
@@ -84,7 +72,7 @@ class Script:
             processing_class=self.tokenizer,
             data_collator=collator,
         )
-        trainer.remove_callback(PrinterCallback)  # stdout is for the line
+        trainer.remove_callback(transformers.PrinterCallback)  # stdout is for the line
         trainer.train()
         trainer.save_model()
         trainer.evaluate()
@@ -99,7 +87,7 @@ def opened(parts: Path, weights: Path, recipe: Recipe) -> Iterator[Script]:
     with TemporaryDirectory() as folder:
         files = {part: str(parts / f"{part}.jsonl") for part in PARTS}
         read = datasets.load_dataset("json", data_files=files, cache_dir=f"{folder}/cache")
-        tokenizer = AutoTokenizer.from_pretrained(weights, local_files_only=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(weights, local_files_only=True)
         yield Script(read, tokenizer, recipe, Path(folder))
 
 
@@ -110,7 +98,7 @@ def classified(parts: Path, weights: Path, recipe: Recipe) -> list[str]:
     with opened(parts, weights, recipe) as script:
         labels = sorted(script.parts["train"].unique("label"))
         place = {label: number for number, label in enumerate(labels)}
-        model = AutoModelForSequenceClassification.from_pretrained(weights, num_labels=len(labels))
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(weights, num_labels=len(labels))
 
         def tokenize(examples: dict[str, list[str]]) -> Any:
             rows = script.tokenizer(
@@ -119,7 +107,7 @@ def classified(parts: Path, weights: Path, recipe: Recipe) -> list[str]:
             return rows | {"label": [place[label] for label in examples["label"]]}
 
         rows = {part: script.mapped(part, tokenize) for part in PARTS}
-        logits_TC = script.predict(model, default_data_collator, rows)
+        logits_TC = script.predict(model, transformers.default_data_collator, rows)
         return [labels[number] for number in logits_TC.argmax(axis=1).tolist()]
 
 
@@ -134,7 +122,7 @@ def tagged(parts: Path, weights: Path, recipe: Recipe) -> list[list[str]]:
     with opened(parts, weights, recipe) as script:
         tags = sorted({tag for tags in script.parts["train"]["ner_tags"] for tag in tags})
         place = {tag: number for number, tag in enumerate(tags)}
-        model = AutoModelForTokenClassification.from_pretrained(weights, num_labels=len(tags))
+        model = transformers.AutoModelForTokenClassification.from_pretrained(weights, num_labels=len(tags))
 
         def tokenize(examples: dict[str, list[list[str]]]) -> Any:
             rows = script.tokenizer(
@@ -149,7 +137,7 @@ def tagged(parts: Path, weights: Path, recipe: Recipe) -> list[list[str]]:
 
         rows = {part: script.mapped(part, tokenize) for part in PARTS}
         first_tokens, sentences = list(rows["test"]["first_tokens"]), list(script.parts["test"]["tokens"])
-        collator = DataCollatorForTokenClassification(script.tokenizer)
+        collator = transformers.DataCollatorForTokenClassification(script.tokenizer)
         said_SL = script.predict(model, collator, rows).argmax(axis=2)
         predicted = [[_OUTSIDE] * len(words) for words in sentences]
         for of_sentence, first, said_L in zip(predicted, first_tokens, said_SL.tolist(), strict=True):
@@ -183,7 +171,7 @@ def answered(parts: Path, weights: Path, recipe: Recipe) -> list[str]:
     (`--null_score_diff_threshold` 0).
     """
     with opened(parts, weights, recipe) as script:
-        model = AutoModelForQuestionAnswering.from_pretrained(weights)
+        model = transformers.AutoModelForQuestionAnswering.from_pretrained(weights)
 
         def tokenize(examples: dict[str, list[Any]]) -> Any:
             rows = script.tokenizer(
@@ -211,7 +199,7 @@ def answered(parts: Path, weights: Path, recipe: Recipe) -> list[str]:
         has_negatives = any(not answer["text"] for part in PARTS for answer in script.parts[part]["answers"])
         rows = {part: script.mapped(part, tokenize) for part in PARTS}
         windows = list(zip(rows["test"]["number"], rows["test"]["spans"], strict=True))
-        start_WL, end_WL = script.predict(model, default_data_collator, rows)
+        start_WL, end_WL = script.predict(model, transformers.default_data_collator, rows)
         contexts = list(script.parts["test"]["context"])
         return _texts(contexts, windows, start_WL, end_WL, has_negatives=has_negatives)
 

@@ -5,8 +5,9 @@ Those of pre-training on GPUs are from the cost models of `clozeline plan`, a pu
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,16 +21,11 @@ from on_paper.figures import CLUSTER, CORPUS, PRICES, SERVING, TRAINING
 SIZES = {"10 GB": 1e10, "1 TB": 1e12, "10 TB": 1e13}
 """Bytes of raw text."""
 _MEASURED_BYTES = 79e6
-_HOUR = 3600.0
 
 
 @dataclass(frozen=True)
 class CorpusCost:
     raw_bytes: float
-
-    @property
-    def texts(self) -> float:
-        return self.raw_bytes / CORPUS.text_bytes.value
 
     @property
     def tokens(self) -> float:
@@ -61,24 +57,14 @@ class CorpusCost:
         return CORPUS.memory_gb.value * 1e9 * CORPUS.memory_growth.value**tens
 
     @property
-    def peak_disk_bytes(self) -> float:
-        return self.raw_bytes * CORPUS.peak_disk.value
-
-    @property
-    def lasting_bytes(self) -> float:
-        return self.raw_bytes * CORPUS.lasting_disk.value
-
-    @property
     def exchanged_bytes(self) -> float:
         return self.raw_bytes * CORPUS.exchanged.value
 
     @property
-    def core_dollars(self) -> float:
-        return self.core_seconds / _HOUR * PRICES.core_hour.value
-
-    @property
-    def disk_dollars_a_month(self) -> float:
-        return self.peak_disk_bytes / 1e12 * PRICES.disk_tb_month.value
+    def dollars(self) -> tuple[float, float]:
+        """What the cores cost, and the disk at its peak for a month."""
+        disk = self.raw_bytes * CORPUS.peak_disk.value / 1e12 * PRICES.disk_tb_month.value
+        return self.core_seconds / 3600 * PRICES.core_hour.value, disk
 
     @property
     def num_partitions(self) -> int:
@@ -134,27 +120,41 @@ class Model:
     shape: Shape
     utilization: float
 
-    @property
+    @cached_property
+    def _params(self) -> PretrainParams:
+        params = read_params(PROJECT / "params.yaml").pretrain
+        model = params.model.model_copy(update={"family": "modernbert", "size": None, **vars(self.shape)})
+        names = {"max_length": "row_tokens", "batch_tokens": "step_tokens", "micro_batch_tokens": "micro_batch_tokens"}
+        rows = {name: int(getattr(TRAINING, figure).value) for name, figure in names.items()}
+        return params.model_copy(update={"model": model, **rows})
+
+    @cached_property
+    def _outline(self) -> Any:
+        return outline(self._params.model, "mlm", VOCAB_SIZE)
+
+    @cached_property
     def count(self) -> ParameterCount:
-        return _counted(self.shape)[0]
+        return ParameterCount.of(self._outline)
 
-    @property
-    def flops_per_token(self) -> float:
-        return _counted(self.shape)[1].training
-
-    @property
-    def body_flops_per_token(self) -> float:
-        """FLOPs per token of a forward pass without head and attention: what serving a short text costs."""
-        return _counted(self.shape)[1].body
+    @cached_property
+    def flops(self) -> Compute:
+        """FLOPs per token: serving a short text costs those of `body`, a forward pass without head and attention."""
+        return Compute.of(self._outline, length=self._params.max_length, target_share=TRAINING.target_share.value)
 
     @property
     def step_bytes(self) -> int:
         """Memory of a GPU in a step."""
-        return _counted(self.shape)[2].total
+        precision = Precision.of("bf16", torch.device("cuda"))
+        return StepMemory.of(self._outline, self._params, precision, TRAINING.target_share.value).total
 
     @property
     def checkpoint_bytes(self) -> int:
         return _CHECKPOINT_NUMBERS * self.count.fp32_bytes
+
+    @property
+    def flops_per_second(self) -> float:
+        """Speed of a GPU that trains it."""
+        return float(TRAINING.peak_flops.value * self.utilization)
 
 
 MODELS = {
@@ -168,38 +168,15 @@ MODELS = {
 @cache
 def cpu_flops() -> float:
     """Return the FLOPs per second of the two cores: the measured tokens per second times the FLOPs of that model."""
+    measured = {"family": "bert", "size": None, **vars(Shape(4, 256, 4, 1024))}
     params = read_params(PROJECT / "params.yaml").pretrain.model
-    bert = outline(
-        params.model_copy(update={"family": "bert", "size": None, **vars(Shape(4, 256, 4, 1024))}), "mlm", 30_522
-    )
+    bert = outline(params.model_copy(update=measured), "mlm", 30_522)
     return TRAINING.cpu_tokens_per_s.value * Compute.of(bert, length=128, target_share=0.15).training
-
-
-@cache
-def _counted(shape: Shape) -> tuple[ParameterCount, Compute, StepMemory]:
-    params = _params(shape)
-    model, share = outline(params.model, "mlm", VOCAB_SIZE), TRAINING.target_share.value
-    return (
-        ParameterCount.of(model),
-        Compute.of(model, length=params.max_length, target_share=share),
-        StepMemory.of(model, params, Precision.of("bf16", torch.device("cuda")), share),
-    )
-
-
-def _params(shape: Shape) -> PretrainParams:
-    params = read_params(PROJECT / "params.yaml").pretrain
-    model = params.model.model_copy(update={"family": "modernbert", "size": None, **vars(shape)})
-    rows = {
-        "max_length": int(TRAINING.row_tokens.value),
-        "batch_tokens": int(TRAINING.step_tokens.value),
-        "micro_batch_tokens": int(TRAINING.micro_batch_tokens.value),
-    }
-    return params.model_copy(update={"model": model, **rows})
 
 
 def step_seconds(model: Model, num_gpus: int) -> tuple[float, float]:
     """Return the seconds in which a step computes, and those in which it only waits for the gradients of others."""
-    computing = TRAINING.step_tokens.value * model.flops_per_token / (num_gpus * _flops(model))
+    computing = TRAINING.step_tokens.value * model.flops.training / (num_gpus * model.flops_per_second)
     speed = TRAINING.inside_gb_per_s if num_gpus <= GPUS_PER_NODE else TRAINING.between_gb_per_s
     summing = 2 * (1 - 1 / num_gpus) * _SUMMED_BYTES * model.count.total / (speed.value * 1e9)  # ring all-reduce
     return computing, max(summing - _OVERLAPPED * computing, 0.0)
@@ -215,29 +192,22 @@ def training_dollars(model: Model, num_tokens: float, num_gpus: int) -> float:
 
 def cpu_seconds(model: Model, num_tokens: float) -> float:
     """Return the seconds on the two cores that were measured."""
-    return num_tokens * model.flops_per_token / cpu_flops()
+    return num_tokens * model.flops.training / cpu_flops()
 
 
 def rows_per_second(model: Model) -> float:
     """Return the rows that a node of GPUs reads per second, each from a random place of the tokens."""
-    return GPUS_PER_NODE * _flops(model) / model.flops_per_token / TRAINING.row_tokens.value
-
-
-def page_reads_per_second(model: Model) -> float:
-    """Return the random reads of a node of GPUs, for text that is far larger than memory."""
-    return rows_per_second(model) * TRAINING.row_reads.value
+    return GPUS_PER_NODE * model.flops_per_second / model.flops.training / TRAINING.row_tokens.value
 
 
 def readers(model: Model, read_us: float) -> float:
-    """Return how many processes have to build batches for one GPU, if reading is all they do.
+    """Return how many processes have to build batches for one GPU, if text is far larger than memory and
+    reading is all they do.
 
     A page of a mapped file is read when it is touched, so a process has one read under way.
     """
-    return page_reads_per_second(model) / GPUS_PER_NODE * read_us / 1e6
-
-
-def _flops(model: Model) -> float:
-    return TRAINING.peak_flops.value * model.utilization
+    reads_per_second = rows_per_second(model) * TRAINING.row_reads.value / GPUS_PER_NODE
+    return reads_per_second * read_us / 1e6
 
 
 RATES = (10, 100, 1_000, 10_000, 100_000)
@@ -259,7 +229,7 @@ def request_milliseconds(model: Model) -> float:
     A smaller model counts as the measured one: HTTP and tokenization do not shrink with it.
     """
     measured_flops = 2 * _MEASURED.num_hidden_layers * 12 * _MEASURED.hidden_size**2
-    return measured_milliseconds() * max(model.body_flops_per_token / measured_flops, 1.0)
+    return measured_milliseconds() * max(model.flops.body / measured_flops, 1.0)
 
 
 def rate_of(num_cores: int) -> float:

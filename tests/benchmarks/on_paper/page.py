@@ -10,7 +10,6 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from on_paper import costs
-from on_paper.exchange import MACHINES, runs
 from on_paper.figures import CLUSTER, CORPUS, PRICES, SERVING, TRAINING, figures_of
 
 _TIMES = ((86_400 * 365.25, " years"), (86_400, " days"), (3600, " h"), (60, " min"), (1, " s"))
@@ -69,13 +68,11 @@ _GIVEN = {
     "TRAINING": TRAINING,
     "SERVING": SERVING,
     "PRICES": PRICES,
-    "MACHINES": MACHINES,
     "figures_of": figures_of,
     "costs": costs,
     "texts": {name: costs.CorpusCost(size) for name, size in costs.SIZES.items()},
     "cores": int(CLUSTER.machine_cores.value),
     "worth": costs.bytes_worth_a_second_machine,
-    "runs": runs,
 }
 BLOCKS = tuple(_TEMPLATE.blocks)
 """Names of the blocks."""
@@ -89,10 +86,6 @@ def computed(name: str, **others: object) -> str:
 def blocks_of(page: str) -> dict[str, str]:
     """Return the text between the markers of the page, by name."""
     return dict(_MARKED.findall(page))
-
-
-def without_blocks(page: str) -> str:
-    return _MARKED.sub("", page)
 
 
 def block(name: str, text: str) -> str:

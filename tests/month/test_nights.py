@@ -1,15 +1,31 @@
-"""The project of a night has valid params and the text that its event says."""
+"""The nights of a month depend on their seed alone, and each finds the params and the text that its event says."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from clozeline.params.reading import read_params
 from tests.make.projects import SENTENCES
+from tests.month.players import PLAYERS
 from tests.month.project import prepare
-from tests.month.scenario import Event, Night, nights
+from tests.month.scenario import ENDINGS, Event, Night, nights
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_thirty_nights_have_every_event_and_begin_with_a_quiet_one(seed: int) -> None:
+    month = nights(30, seed)
+    events = Counter(night.event for night in month)
+    assert [night.number for night in month] == [*range(1, 31)]
+    assert month[0].event == "quiet"
+    assert set(events) == set(get_args(Event)) == set(PLAYERS) == set(ENDINGS)
+    assert events["drift"] == 1, "its automation starts one retraining a day"
+    texts = [night.num_texts for night in month]
+    assert texts == sorted(set(texts)), "the text grows every night"
+    assert month == nights(30, seed) != nights(30, seed + 1)
 
 
 def texts(root: Path, night: Night) -> list[str]:
@@ -20,10 +36,9 @@ def texts(root: Path, night: Night) -> list[str]:
 
 @pytest.mark.parametrize("event", ["quiet", "worse model", "better model"])
 def test_the_params_of_every_night_are_valid(event: Event, tmp_path: Path) -> None:
-    first, second = (replace(night, event=event) for night in nights(2, seed=0))
     starts = []
-    for night in (first, second):
-        prepare(tmp_path, night)
+    for night in nights(2, seed=0):
+        prepare(tmp_path, replace(night, event=event))
         starts.append(read_params(tmp_path / "params.yaml").pretrain.start)
     assert starts == [None, "champion"]
 

@@ -1,10 +1,9 @@
-"""Two servers under the same load in turn: requests per second, and the latency of the slowest requests.
+"""Serving over HTTP: servers under the same load in turn, requests per second, and the latency of the slowest.
 
 The load is first a closed loop, then an open loop at a rate that both servers can answer, so that only latency differs.
 """
 
 import json
-import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,20 +12,19 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any
 
-import pandas as pd
-
-from comparison.frame import alternate, available_cores, report
+from comparison import servers
+from comparison.elsewhere import at_its_best, tokenize_as_the_server
+from comparison.frame import alternate, available_cores, options, report
 from comparison.load import Load, OpenLoad, arrivals, load, open_load
-from comparison.sentences import mixed_texts
-
-_LOG = logging.getLogger(__name__)
+from comparison.sentences import FasterPreset, mixed_texts, sentence_models, theirs_torch
+from serving import verdict
 
 CONCURRENCY = 16
 OPEN_SHARE = 0.7
 """Open-loop rate as a share of the slower side's closed-loop rate: low enough that no queue grows without limit."""
 _WARM_UP_REQUESTS = 32
+_PROBED = 128
 _PERCENTILES = (50, 95, 99)
-_NONE: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,70 @@ class Requests:
         return [json.dumps({"inputs": [text]}).encode() for text in mixed_texts(self.number, draw)]
 
 
+def fastapi() -> None:
+    """Requests answered per second by `clozeline serve`, compared with FastAPI over sentence-transformers in ONNX INT8.
+
+    Both sides use all-MiniLM-L6-v2 with the same weights and get the same requests to /embed, one text of mixed length
+    each, over the loopback from 16 clients that send the next request as soon as they are answered. Ours has a worker
+    thread per core. Theirs is comparison/sentence_server.py, as one process with that many threads or as a process per
+    core with one thread: the better set-up counts in each round. It runs the INT8 preset and the tokenizer setting that
+    are faster on this machine, found beforehand without HTTP. No answer is cached; each round has its own texts, after
+    32 warm-up requests. Each server logs a line per request. Percentiles are of the latency that clients see;
+    `closed_p99_is_lower` says whether ours is below the lowest of their set-ups.
+
+    Then, in as many rounds, requests arrive at times that do not depend on answers (a Poisson process, the same for
+    both sides), at 70 % of the slower side's rate. Latency then counts from the time when a request was due, refusals
+    and failures are counted separately, and theirs is its better set-up.
+    """
+    chosen = options(fastapi.__doc__, rounds=5, requests=400).parse_args()
+    num_threads = available_cores()
+    tokenize_as_the_server(num_threads)
+    models, texts = sentence_models(), mixed_texts(_PROBED)
+    in_threads, in_processes = (FasterPreset.measured(models, threads_each, texts) for threads_each in (num_threads, 1))
+    facts = verdict(models.ours) | in_threads.facts("fastapi_threads") | in_processes.facts("fastapi_processes")
+    with (
+        servers.ours(models, num_threads) as ours,
+        servers.fastapi(models, 1, num_threads, in_threads) as threads,
+        servers.fastapi(models, num_threads, 1, in_processes) as processes,
+    ):
+        theirs = {"fastapi_threads": threads, "fastapi_processes": processes}
+        requests = Requests("/embed", chosen.requests, chosen.rounds)
+        compare("serve_http_fastapi", requests, ours, theirs, facts=facts | servers.graph_of(ours))
+
+
+def mlflow() -> None:
+    """Requests answered per second by `clozeline serve`, compared with `mlflow models serve` of the same model.
+
+    Both sides use all-MiniLM-L6-v2 with the same weights and get the same requests to /invocations, one text of mixed
+    length each, over the loopback from 16 clients that send the next request as soon as they are answered. Ours has a
+    worker thread per core. Theirs is MLflow's own flavor of sentence-transformers (torch, fp32), as one process with
+    that many threads or as a process per core with one thread: the better set-up counts in each round. Its tokenizer
+    uses the threads if a text is embedded faster then, which is tried first, in process. `mlflow models serve` of our
+    INT8 graph, in a process per core, is reported too, but does not count. No answer is cached; each round has its own
+    texts, after 32 warm-up requests. Percentiles are of the latency that clients see.
+
+    Then, in as many rounds, requests arrive at times that do not depend on answers (a Poisson process, the same for
+    both sides), at 70 % of the slower side's rate. Latency then counts from the time when a request was due, refusals
+    and failures are counted separately, and theirs is its better set-up.
+    """
+    chosen = options(mlflow.__doc__, rounds=5, requests=400).parse_args()
+    num_threads = available_cores()
+    tokenize_as_the_server(num_threads)
+    models = sentence_models()
+    in_parallel = at_its_best(theirs_torch(num_threads), mixed_texts(1))[1]
+    flavor, our_graph = servers.their_mlflow_model(), servers.our_mlflow_model(models)
+    with (
+        servers.ours(models, num_threads) as ours,
+        servers.mlflow_serve(flavor, 1, num_threads, in_parallel=in_parallel) as threads,
+        servers.mlflow_serve(flavor, num_threads, 1, in_parallel=in_parallel) as processes,
+        servers.mlflow_serve(our_graph, num_threads, 1) as beside,
+    ):
+        theirs = {"mlflow_threads": threads, "mlflow_processes": processes}
+        facts = verdict(models.ours) | servers.graph_of(ours) | {"mlflow_tokenizes_in_parallel": in_parallel}
+        requests = Requests("/invocations", chosen.requests, chosen.rounds)
+        compare("serve_http_mlflow", requests, ours, theirs, beside={"mlflow_of_our_graph": beside}, facts=facts)
+
+
 def compare(
     name: str,
     asked: Requests,
@@ -48,7 +110,7 @@ def compare(
     theirs: Mapping[str, int],
     *,
     facts: Mapping[str, Any],
-    beside: Mapping[str, int] = _NONE,
+    beside: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
     """Load the servers at the ports `ours` and `theirs`, and write the line; in each round, the best of theirs counts.
 
@@ -74,7 +136,6 @@ def compare(
     best = max(theirs, key=lambda side: speeds[side])
     per_second = OPEN_SHARE * min(speeds["ours"], speeds[best])
     opened = _opened(asked.path, draws[1 + asked.num_rounds :], per_second, {"ours": ours, best: theirs[best]})
-    _tell(loads, opened)
     told: dict[str, Any] = {
         **facts,
         "requests": asked.number,
@@ -134,13 +195,3 @@ def _losses(loads: Sequence[OpenLoad]) -> dict[str, float]:
         "failed": sum(one.num_failed for one in loads),
         "sent_late_at_most_ms": round(1000 * max(max(one.late_seconds) for one in loads), 2),
     }
-
-
-def _tell(closed: Mapping[str, Sequence[Load]], opened: Mapping[str, Sequence[OpenLoad]]) -> None:
-    """Log latencies and losses as a table. The closed loop has no losses: there, an error ends the benchmark."""
-    nothing = {"refused": 0, "failed": 0}
-    rows = {(side, "closed"): _waits(loads) | nothing for side, loads in closed.items()}
-    rows |= {(side, "open"): _waits(loads) | _losses(loads) for side, loads in opened.items()}
-    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis(["", "loop"])
-    for line in table.to_string(sparsify=False).splitlines():
-        _LOG.info("%s", line)
