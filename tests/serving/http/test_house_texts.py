@@ -200,12 +200,6 @@ def test_a_started_completion_is_not_refused_between_steps(catalogue: Catalogue,
         assert [answer.result().status_code for answer in (begun, waiting)] == [200, 200]
 
 
-def test_confidence_counts_only_generated_tokens(catalogue: Catalogue) -> None:
-    with running(catalogue) as client:
-        client.post("/complete", json={"inputs": "a", "parameters": {"max_new_tokens": 3}})
-        assert 'clozeline_confidence_count{model="writer"} 3.0' in client.get("/metrics").text
-
-
 BARE = ["return the [MASK] of the list", "open the file"]
 """Texts for an encoder without a head."""
 SENTENCES = {"inputs": {"source_sentence": BARE[0], "sentences": BARE}}

@@ -13,7 +13,7 @@ from clozeline.serving.http.house_texts import FILLING
 from clozeline.serving.http.tei import RERANK, RERANKING
 from clozeline.serving.models import Catalogue
 from tests.make.apps import opened, running
-from tests.make.packages import LABELS, classifier_graph, write_package
+from tests.make.packages import LABELS, write_entailer
 
 
 def test_labels_come_in_a_flat_list_best_first_and_in_a_list_for_each_of_several_texts(client: httpx.Client) -> None:
@@ -137,9 +137,8 @@ def test_texts_are_ranked_by_their_scores_with_the_query(client: httpx.Client, c
 
 
 def test_the_classifier_with_an_entailment_label_reranks(tmp_path: Path) -> None:
-    labels = ("contradiction", "entailment", "neutral")
-    write_package(tmp_path / "nli", "text-classification", classifier_graph(), labels=labels, reads_pairs=True)
-    write_package(tmp_path / "mood", "text-classification", classifier_graph(), labels=LABELS, reads_pairs=True)
+    write_entailer(tmp_path / "nli", ("contradiction", "entailment", "neutral"))
+    write_entailer(tmp_path / "mood", LABELS)
     served = Catalogue(opened(tmp_path / "mood", tmp_path / "nli"))
     chosen = served.answering(RERANKING)
     assert (chosen.identity.name, chosen.model.relevant_label) == ("nli", "entailment")
