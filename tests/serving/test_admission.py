@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clozeline.inference.language import OpenEncoder
@@ -49,6 +49,7 @@ def test_a_small_request_is_always_admitted_if_no_work_is_due() -> None:
 
 
 @given(st.integers(1, 100_000), st.integers(1, 100_000), st.integers(1, 100_000))
+@example(limit=5, waiting=2, tokens=3)
 def test_due_tokens_never_exceed_the_limit(limit: int, waiting: int, tokens: int) -> None:
     refused = refusal(Admission(max_waiting_tokens=limit).check, due(waiting), Asks(tokens), NOTHING_MEASURED)
     assert (refused is None) == (waiting + tokens <= limit)

@@ -233,19 +233,19 @@ def panic(*given: object, **options: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "text"),
-    [("tokenize", "[MASK]"), ("tokenize", "a " * 4_096), ("token_text", "[MASK]")],
+    ("method", "path", "text"),
+    [("tokenize", "/classify", "a"), ("tokenize", "/classify", "a " * 4_096), ("token_text", "/fill-mask", "[MASK]")],
     ids=["where it arrives", "in the thread", "during inference"],
 )
 def test_a_tokenizer_panic_is_reported_as_an_internal_fault_and_the_worker_continues(
-    hosted: Hosted, monkeypatch: pytest.MonkeyPatch, method: str, text: str
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch, method: str, path: str, text: str
 ) -> None:
     with hosted() as (client, _):
         with monkeypatch.context() as patched:
             patched.setattr(TextTokenizer, method, panic)
-            answer = client.post("/fill-mask", json={"inputs": text, "truncate": True})
+            answer = client.post(path, json={"inputs": text, "truncate": True})
         assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
-        assert client.post("/fill-mask", json={"inputs": "[MASK]"}).status_code == 200
+        assert client.post(path, json={"inputs": "[MASK]"}).status_code == 200
 
 
 def test_loading_a_model_starts_no_threads(dist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,27 +268,18 @@ e.OpenEncoder.rows = held
 """
 
 
-class Held(Serve):
-    """Server whose micro-batches last until `release`, and whose shutdown waits only for deadlines."""
-
-    def __init__(self, folder: Path, held: Path) -> None:
-        super().__init__(folder, *ONE_THREAD, before=HOLDING.format(held=str(held)))
-        self._held = held
-
-    def url(self) -> str:
-        """Return the server's URL once it has started, which runs micro-batches too; from now on they are held."""
-        url = super().url()
-        self._held.touch()
-        return url
-
-    def release(self) -> None:
-        self._held.unlink()
+Held = tuple[Serve, str, Path]
+"""A server, its URL, and the file that holds its micro-batches as long as it exists."""
 
 
 @pytest.fixture
 def held(dist: Path, tmp_path: Path) -> Iterator[Held]:
-    server = Held(dist.parent, tmp_path / "held")
-    yield server
+    """Server whose shutdown waits only for deadlines. It runs micro-batches to start; from now on they are held."""
+    gate = tmp_path / "held"
+    server = Serve(dist.parent, *ONE_THREAD, before=HOLDING.format(held=str(gate)))
+    url = server.url()
+    gate.touch()
+    yield server, url, gate
     server.process.kill()
     server.process.communicate()
 
@@ -299,10 +290,6 @@ def is_stopping(url: str) -> bool:
     except ConnectionRefusedError:
         return True
     return False
-
-
-def wait_until_busy(client: httpx.Client) -> None:
-    wait_until(lambda: "clozeline_queue_tokens 0.0" not in client.get("/metrics").text)
 
 
 def test_an_accepted_request_is_answered_before_the_server_stops(serve: Serve) -> None:
@@ -321,41 +308,42 @@ def test_an_accepted_request_is_answered_before_the_server_stops(serve: Serve) -
 
 
 def test_a_stopping_server_answers_queued_requests_and_waits_for_them_until_their_deadline(held: Held) -> None:
-    url = held.url()
+    server, url, gate = held
     with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(4) as clients:
         bodies = [{"inputs": "a " * num_words} for num_words in (60, 40, 25, 12)]  # each runs alone
         accepted = [clients.submit(client.post, "/embed", json=body) for body in bodies]
         wait_until(lambda: 'clozeline_tokenize_seconds_count{model="encoder"} 4.0' in client.get("/metrics").text)
-        held.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGTERM)
         wait_until(lambda: is_stopping(url))
         time.sleep(1)  # longer than it waits for bodies and for clients that read
         assert not any(answer.done() for answer in accepted)
-        held.release()
+        gate.unlink()
         assert [answer.result().status_code for answer in accepted] == [200] * 4
-    assert ended(held)[0] == 0
+    assert ended(server)[0] == 0
 
 
 def test_a_stopping_server_does_not_wait_for_an_unfinished_request(held: Held) -> None:
     head = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
-    with socket.create_connection(address(held.url())) as connection:
+    server, url, _ = held
+    with socket.create_connection(address(url)) as connection:
         connection.sendall(head)
         time.sleep(0.3)
-        assert ended(held, signal.SIGTERM)[0] == 0
+        assert ended(server, signal.SIGTERM)[0] == 0
 
 
 def test_a_second_signal_drops_accepted_requests_and_says_so(held: Held) -> None:
-    url = held.url()
+    server, url, gate = held
     with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(1) as clients:
         accepted = clients.submit(client.post, "/embed", json=LONG)
-        wait_until_busy(client)
-        held.process.send_signal(signal.SIGINT)
+        wait_until(lambda: "clozeline_queue_tokens 0.0" not in client.get("/metrics").text)
+        server.process.send_signal(signal.SIGINT)
         wait_until(lambda: is_stopping(url))  # two signals before it hears of one would be one
-        held.process.send_signal(signal.SIGINT)
+        server.process.send_signal(signal.SIGINT)
         answer = accepted.result()
-        held.release()
+        gate.unlink()
     assert (answer.status_code, answer.headers["connection"]) == (503, "close")
     assert answer.json()["error"].startswith("the server is stopping")
-    assert ended(held)[0] == 130
+    assert ended(server)[0] == 130
 
 
 def test_an_ended_worker_stops_the_server_so_that_it_is_restarted(dist: Path) -> None:

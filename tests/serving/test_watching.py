@@ -197,6 +197,8 @@ def test_an_unresponsive_registry_does_not_change_the_served_models(
     aliases.answers = False
     assert served_after(service, watcher, 2) == "1"
     assert caplog.text.count("does not answer") == 1
+    with pytest.raises(TransientError):
+        open_source(SOURCE, "int8")
     aliases.answers, aliases.live = True, "2"
     assert served_after(service, watcher, 3) == "2"
 

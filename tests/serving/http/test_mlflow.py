@@ -50,6 +50,8 @@ def test_a_record_equals_the_prediction_of_the_registered_model(
 ) -> None:
     expected = catalogue.answering(FILLING).model.records(TEXTS, top_k=2, truncate=False)
     assert records(scoring, TEXTS, top_k=2) == approximately(expected)
+    with pytest.raises(TextTooLongError, match="text 1"):
+        catalogue.answering(FILLING).model.records(["a", "the " * 100], top_k=2, truncate=False)
     labels = catalogue.answering(CLASSIFYING).model.records(TEXTS, top_k=3, truncate=False)
     assert records(scoring, TEXTS, model="library", top_k=3) == approximately(labels)
 
@@ -77,13 +79,6 @@ def test_a_mask_that_is_cut_off_is_left_out_without_an_error(client: httpx.Clien
     told = client.post("/invocations", json={"inputs": texts, "params": {"truncate": True}}).json()["predictions"]
     assert [len(record["masks"]) for record in told] == [0, 0, 1, 0]
     assert catalogue.answering(FILLING).model.records(texts, top_k=5, truncate=True) == approximately(told)
-
-
-def test_a_text_that_is_too_long_is_reported_with_its_row(client: httpx.Client, catalogue: Catalogue) -> None:
-    texts = ["open the file", "the " * 100 + "[MASK]"]
-    assert "`rows[1]` is too long" in client.post("/invocations", json={"inputs": texts}).json()["message"]
-    with pytest.raises(TextTooLongError, match="text 1"):
-        catalogue.answering(FILLING).model.records(texts, top_k=5, truncate=False)
 
 
 FRAME = pd.DataFrame({"number": [1, 2], "text": TEXTS})
