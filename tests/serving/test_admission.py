@@ -1,13 +1,8 @@
-"""Admission decides which requests may wait, and after how many seconds the others may try again. Under overload,
-accepted requests are answered in time; refused requests get a Retry-After."""
+"""Admission decides which requests may wait, and after how many seconds the others may try again."""
 
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -143,61 +138,17 @@ def test_the_measured_pace_follows_the_latest_batches() -> None:
     assert 0.9 < pace.seconds_for(1000) < 1.1
 
 
-TOKENS = 48
-SECONDS_PER_TOKEN = 0.005
-MAX_WAITING_TOKENS = 96
-NUM_CLIENTS = 40
-"""Together these clients would keep 1,920 tokens waiting, for 9.6 s."""
-BOUND_SECONDS = 2 * SECONDS_PER_TOKEN * MAX_WAITING_TOKENS + 3
-"""Time of the tokens that may wait and of as many that run, and 3 s for a machine that is busy otherwise."""
-
-
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the encoder take 5 ms per token on any processor."""
+def test_a_request_that_would_miss_its_deadline_is_refused_at_once_without_retry_after(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = OpenEncoder.rows
 
     def slowly(self: OpenEncoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
-        time.sleep(SECONDS_PER_TOKEN * sum(map(len, texts)))
+        time.sleep(0.005 * sum(map(len, texts)))
         return rows(self, texts, output)
 
     monkeypatch.setattr(OpenEncoder, "rows", slowly)
-
-
-@pytest.mark.usefixtures("slow")
-def test_accepted_requests_finish_within_the_bound_and_others_get_429_at_once(hosted: Hosted) -> None:
-    answers: list[tuple[int, float, httpx.Headers]] = []
-    ends = threading.Event()
-
-    def ask_on_and_on(url: httpx.URL) -> None:
-        with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
-            while not ends.is_set():
-                sent = time.monotonic()
-                answer = client.post("/embed", json={"inputs": "a " * (TOKENS - 2)})
-                answers.append((answer.status_code, time.monotonic() - sent, answer.headers))
-                ends.wait(0.02)  # refused clients that try again at once would only take time from the server
-
-    admission = Admission(max_waiting_tokens=MAX_WAITING_TOKENS)
-    with hosted(admission=admission) as (client, _), ThreadPoolExecutor(NUM_CLIENTS) as clients:
-        for _ in range(NUM_CLIENTS):
-            clients.submit(ask_on_and_on, client.base_url)
-        assert not ends.wait(2)
-        ends.set()
-        clients.shutdown()
-        counted = client.get("/metrics").text
-    statuses = Counter(status for status, _, _ in answers)
-    assert set(statuses) == {200, 429}
-    assert statuses[200] >= 4
-    assert max(seconds for status, seconds, _ in answers if status == 200) < BOUND_SECONDS
-    refused = sorted((seconds, headers["retry-after"]) for status, seconds, headers in answers if status == 429)
-    assert refused[len(refused) // 2][0] < 1
-    assert all(int(retry_after) >= 1 for _, retry_after in refused)
-    assert f'clozeline_rejections_total{{reason="queue_full"}} {statuses[429]}.0' in counted
-
-
-@pytest.mark.usefixtures("slow")
-def test_a_request_that_would_miss_its_deadline_is_refused_at_once_without_retry_after(hosted: Hosted) -> None:
-    texts = ["a " * (TOKENS - 2)] * 20  # 960 tokens: 4.8 s of work
+    texts = ["a " * 46] * 20  # 960 tokens: 4.8 s of work on any processor
     with hosted(admission=Admission(max_waiting_tokens=400), batch_tokens=96) as (client, _):
         client.post("/embed", json={"inputs": texts[:2]}).raise_for_status()  # measures the pace
         sent = time.monotonic()

@@ -141,6 +141,7 @@ def test_open_requests_of_one_connection_are_bounded_and_health_always_answers(h
         while said.count(b'"status":"live"') < 1:
             said += to_server.recv(65_536)
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200, "answered requests no longer count"
+        assert 'clozeline_rejections_total{reason="crowded"} 5.0' in client.get("/metrics").text
     statuses = re.findall(rb"HTTP/1\.1 (\d+) ", said)
     assert statuses == [b"200"] * MAX_OF_ONE + [b"429"] * 5 + [b"200"]
     assert said.lower().count(b"retry-after: 1\r\n") == 5

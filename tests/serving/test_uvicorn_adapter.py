@@ -2,23 +2,19 @@
 uvicorn."""
 
 import ast
-import asyncio
 import gc
 import inspect
 import json
 import socket
 from pathlib import Path
-from types import SimpleNamespace
 
 import httpx
 import pytest
 import uvicorn
-from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from clozeline.serving import uvicorn_adapter
 from clozeline.serving.access import SECURITY_HEADERS
-from clozeline.serving.limits import OpenRequests
 from tests.serving.conftest import Hosted, connection
 
 BODY_TO_COME = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
@@ -55,41 +51,6 @@ def test_uvicorn_calls_each_method_that_the_adapter_overrides(ours: type, theirs
     for name in overrides.keys() - {"__init__"}:
         own_number, their_number = (len(inspect.signature(getattr(kind, name)).parameters) for kind in (ours, theirs))
         assert own_number == their_number, name
-
-
-def test_uvicorn_has_the_attributes_that_the_adapter_reads() -> None:
-    """Checked for a request whose body is still arriving."""
-    heard = []
-
-    async def listen(scope: Scope, receive: Receive, send: Send) -> None:
-        heard.append((await receive())["type"])
-
-    listen.state = SimpleNamespace(open_requests=OpenRequests())  # as in our applications
-
-    async def ask(near: socket.socket) -> None:
-        config = uvicorn_adapter.configured(listen)
-        config.load()
-        server = uvicorn.Server(config)
-        protocol = uvicorn_adapter.JsonHttpProtocol(config=config, server_state=server.server_state, app_state={})
-        transport, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, near)
-        assert server.server_state.connections == {protocol}
-        assert (protocol.transport, protocol.loop) == (transport, asyncio.get_running_loop())
-        assert (protocol.cycle, len(protocol.pipeline), server.should_exit) == (None, 0, False)
-        protocol.data_received(BODY_TO_COME % 1 + b"\r\n")
-        assert protocol.scope["path"] == "/embed"
-        protocol.flow.resume_reading()
-        cycle = protocol.cycle
-        assert (cycle.response_complete, cycle.disconnected, cycle.message_event.is_set()) == (False, False, False)
-        cycle.disconnected = True
-        cycle.message_event.set()
-        await asyncio.gather(*server.server_state.tasks)
-        transport.abort()
-        await asyncio.sleep(0)
-
-    near, far = socket.socketpair()
-    with near, far:
-        asyncio.run(ask(near))
-    assert heard == ["http.disconnect"]
 
 
 @pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00\x01", b"hello\r\n\r\n", b"GET /health HTTP/1.1\r\n:\r\n\r\n"])
