@@ -201,9 +201,10 @@ def test_the_line_keeps_no_reference_to_what_was_dropped_or_has_run() -> None:
     assert list(line.bulk) == [run]
     batches_of(line)
     assert (line.bulk, due_tokens(line, at=1000), line._shelves) == ({}, 0, {})
-    line.add(ticket(500, arrived=0))
+    line.add(ticket(500))
     for number in range(1000):
-        line.add(ticket(20, arrived=number / 1000))
-        line.take()
+        left = ticket(20, arrived=number / 1000)
+        line.add(left)
+        line.remove(left)
     assert len(line._turns) <= 2 * line.num_texts + 64 + 1
     assert len(line._later) <= 2 * line.num_texts + 64
