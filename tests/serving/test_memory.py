@@ -6,7 +6,7 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tests.serving.http.test_openapi import ASKED
 
 NUM_REQUESTS = 10_000
 WARM_UP = 4_000
+AT_ONCE = 8
 WIDTH = 256
 """Hidden size of the encoder: a run of one shape keeps hundreds of KB, and there are hundreds of shapes."""
 WORDS = ["a", "the", "list", "of", "漢", "lists"]
@@ -92,6 +93,7 @@ def resident_bytes(client: httpx.Client) -> float:
 
 
 def status_of(connection: HTTPConnection, path: str, body: object) -> int:
+    """Ask by a connection, which stays open."""
     connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
     answer = connection.getresponse()
     answer.read()
@@ -102,13 +104,16 @@ def test_memory_does_not_grow_over_ten_thousand_random_requests(serve: Serve) ->
     url = serve.url()
     resident = []
     answered: Counter[tuple[str, int]] = Counter()
-    with closing(HTTPConnection(url.removeprefix("http://"))) as connection, httpx.Client(base_url=url) as client:
+    connections = [HTTPConnection(url.removeprefix("http://")) for _ in range(AT_ONCE)]
+    with httpx.Client(base_url=url, trust_env=False) as client, ThreadPoolExecutor(AT_ONCE) as clients:
         requests = Requests(client)
-        for number in range(NUM_REQUESTS):
+        for number in range(0, NUM_REQUESTS, AT_ONCE):
             if number % 1_000 == 0 and number >= WARM_UP:
                 resident.append(resident_bytes(client))
-            route, path, body = requests.any()
-            answered[route, status_of(connection, path, body)] += 1
+            routes, paths, bodies = zip(*(requests.any() for _ in connections), strict=True)
+            answered.update(zip(routes, clients.map(status_of, connections, paths, bodies), strict=True))
+        for connection in connections:
+            connection.close()
         resident.append(resident_bytes(client))
     serve.process.send_signal(signal.SIGTERM)
     assert serve.end()[0] == 0

@@ -86,8 +86,10 @@ def test_a_long_body_does_not_count_as_head_and_the_connection_stays_open(client
     body = b'{"inputs": "a"}'.ljust(3 * uvicorn_adapter.MAX_HEAD_BYTES)
     last = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     with connection(client) as opened:
-        opened.sendall(2 * (BODY_TO_COME % len(body) + b"\r\n" + body) + last)
-        assert rest(opened).count(b"HTTP/1.1 200 ") == 3
+        opened.sendall(2 * (BODY_TO_COME % len(body) + b"\r\n" + body) + last[:30])  # a head begins beside a body
+        said = opened.recv(65_536)
+        opened.sendall(last[30:])
+        assert (said + rest(opened)).count(b"HTTP/1.1 200 ") == 3
 
 
 def test_a_connection_releases_answered_requests(client: httpx.Client) -> None:

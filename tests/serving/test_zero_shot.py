@@ -110,6 +110,13 @@ def test_a_label_scores_the_mean_of_its_words_in_the_last_blank(encoder: OpenEnc
     assert [one.score for one in scores] == sorted((one.score for one in scores), reverse=True)
 
 
+def test_a_mask_in_the_text_itself_is_not_taken_for_the_blank(encoder: OpenEncoder) -> None:
+    logits_MV = np.zeros((2, encoder.manifest.vocab_size), dtype=np.float32)
+    logits_MV[0, encoder.tokenizer.ids_of("list")] = 9
+    logits_MV[1, encoder.tokenizer.ids_of("é")] = 5
+    assert asked(encoder, TEXT, LABELS).read(0, logits_MV)[0].label == "é"
+
+
 def test_a_long_text_is_cut_and_the_prompt_stays_whole(encoder: OpenEncoder) -> None:
     long = "a b c d " * 40
     with pytest.raises(TextTooLongError, match="a prompt of"):
