@@ -84,6 +84,11 @@ def write_ranker(folder: Path) -> None:
     write_package(folder, "text-classification", classifier_graph(1), labels=("LABEL_0",), **facts)
 
 
+def write_entailer(folder: Path, labels: Sequence[str] = ("contradiction", "neutral", "entailment")) -> None:
+    """Write a pair model with a label for entailment."""
+    write_package(folder, "text-classification", classifier_graph(len(labels)), labels=labels, reads_pairs=True)
+
+
 def write_tagger(folder: Path) -> None:
     """Write a tagger that tags each token regardless of the tokens around it."""
     write_package(folder, "token-classification", _tagger_graph(), labels=TAGS)

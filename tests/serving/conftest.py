@@ -21,24 +21,21 @@ from starlette.types import ASGIApp
 from clozeline.inference.open_model import OpenModel, Rows
 from clozeline.inference.tokenization import TokenizedText
 from clozeline.registry.sources import parse_sources
-from clozeline.serving.access import AllowedHosts, ApiKeys
-from clozeline.serving.limits import BodyBounds
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
 from clozeline.serving.tracing import Tracing
 from clozeline.serving.uvicorn_adapter import configured
-from tests.make.packages import (
-    write_answerer,
-    write_classifier,
-    write_completer,
-    write_encoder,
-    write_ranker,
-    write_tagger,
-    write_topics,
-)
+from tests.make import packages
 
-Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+HEADS = {
+    "topics": packages.write_topics,
+    "ranker": packages.write_ranker,
+    "names": packages.write_tagger,
+    "reader": packages.write_answerer,
+    "writer": packages.write_completer,
+}
+"""Names of packages of the other tasks, in the order in which they are served."""
 Hosted = Callable[..., AbstractContextManager[tuple[httpx.Client, Service]]]
 HEAVY = ["torch", "transformers", "optimum", "prefect", "dvc", "mlflow", "onnx", "pandas", "datasets", "sklearn"]
 SPY = f"""
@@ -73,9 +70,9 @@ class Serve:
                 return found[1]
         raise AssertionError(f"ended without a URL: {self.process.communicate()}")
 
-    def end(self, timeout_seconds: float = 120) -> tuple[int, str, str]:
+    def end(self) -> tuple[int, str, str]:
         """Wait for the process to end; return its exit code and the rest of its stdout and stderr."""
-        stdout, stderr = self.process.communicate(timeout=timeout_seconds)
+        stdout, stderr = self.process.communicate(timeout=120)
         return self.process.returncode, stdout, stderr
 
 
@@ -83,8 +80,8 @@ class Serve:
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A `dist/` with the packages `encoder` and `library`."""
     folder = tmp_path_factory.mktemp("project") / "dist"
-    write_encoder(folder / "encoder")
-    write_classifier(folder / "library")
+    packages.write_encoder(folder / "encoder")
+    packages.write_classifier(folder / "library")
     return folder
 
 
@@ -100,18 +97,16 @@ def serve(dist: Path) -> Iterator[Serve]:
 def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with a package for each of the other tasks."""
     folder = tmp_path_factory.mktemp("heads")
-    write_topics(folder / "topics")
-    write_ranker(folder / "ranker")
-    write_tagger(folder / "names")
-    write_answerer(folder / "reader")
-    write_completer(folder / "writer")
+    for name, write in HEADS.items():
+        write(folder / name)
     return folder
 
 
 @pytest.fixture(scope="session")
 def catalogue(dist: Path, heads: Path) -> Catalogue:
-    others = [str(heads / name) for name in ("topics", "ranker", "names", "reader", "writer")]
-    sources = parse_sources([str(dist / "encoder"), str(dist / "library"), *others])
+    sources = parse_sources(
+        [*(str(dist / name) for name in ("encoder", "library")), *(str(heads / name) for name in HEADS)]
+    )
     return Catalogue([open_source(source, "int8") for source in sources])
 
 
@@ -125,27 +120,17 @@ def client(catalogue: Catalogue) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def serving() -> Server:
-    """Context manager for tests with an application of their own: `with serving(app) as client`."""
-    return run_app
-
-
-@pytest.fixture
 def hosted(catalogue: Catalogue) -> Hosted:
     """Context manager for tests with a service of their own over all models: `with hosted() as (client, service)`."""
 
     @contextmanager
     def hosted(
-        *,
-        tracing: Tracing | None = None,
-        keys: ApiKeys | None = None,
-        bounds: BodyBounds | None = None,
-        hosts: AllowedHosts | None = None,
-        **capacity: Any,
+        *, tracing: Tracing | None = None, num_workers: int = 1, **options: Any
     ) -> Iterator[tuple[httpx.Client, Service]]:
-        service = Service(Capacity(**{"num_workers": 1, **capacity}), tracing)
+        of_app = {name: options.pop(name) for name in ("keys", "bounds", "hosts") if name in options}
+        service = Service(Capacity(num_workers=num_workers, **options), tracing)
         service.open(catalogue)
-        with run_app(create_app(service, keys, bounds, hosts=hosts)) as client:
+        with run_app(create_app(service, **of_app)) as client:
             yield client, service
 
     return hosted

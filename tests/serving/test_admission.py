@@ -1,17 +1,19 @@
 """Admission decides which requests may wait, and after how many seconds the others may try again."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from clozeline.inference.language import OpenEncoder
+from clozeline.inference.open_model import Rows
+from clozeline.inference.tokenization import TokenizedText
 from clozeline.serving.admission import Admission, Asks, OverloadedError, Pace, Waiting, check_bulk, check_in_time
+from tests.serving.conftest import Hosted
 
 NOTHING_MEASURED = Pace(1)
-BATCH_TOKENS = 384
-BULK = Asks(12_000, 30)
-SHORT = Asks(6_000, 12)
 
 
 def pace_of(tokens_per_second: int, num_workers: int = 1) -> Pace:
@@ -28,11 +30,12 @@ def due(tokens: int, pace: Pace = NOTHING_MEASURED) -> Waiting:
     return Waiting(seconds, seconds, tokens)
 
 
-def refusal(check: Callable[[], None]) -> OverloadedError | None:
+def refusal(check: Callable[..., None], *given: object) -> tuple[str, int | None] | None:
+    """Return the reason of a refusal and the seconds after which a retry makes sense."""
     try:
-        check()
+        check(*given)
     except OverloadedError as error:
-        return error
+        return error.reason, error.retry_after_seconds
     return None
 
 
@@ -41,9 +44,9 @@ def test_a_small_request_is_always_admitted_if_no_work_is_due() -> None:
 
 
 @given(st.integers(1, 100_000), st.integers(1, 100_000), st.integers(1, 100_000))
+@example(limit=5, waiting=2, tokens=3)
 def test_due_tokens_never_exceed_the_limit(limit: int, waiting: int, tokens: int) -> None:
-    admission = Admission(max_waiting_tokens=limit)
-    refused = refusal(lambda: admission.check(due(waiting), Asks(tokens), NOTHING_MEASURED))
+    refused = refusal(Admission(max_waiting_tokens=limit).check, due(waiting), Asks(tokens), NOTHING_MEASURED)
     assert (refused is None) == (waiting + tokens <= limit)
 
 
@@ -51,9 +54,9 @@ def test_due_tokens_never_exceed_the_limit(limit: int, waiting: int, tokens: int
 def test_due_work_never_exceeds_the_wait_limit_or_the_deadline_of_the_request(
     waiting: int, tokens: int, per_second: int, patience: float
 ) -> None:
-    admission = Admission(max_waiting_tokens=10**9, max_wait_seconds=2)
     pace = pace_of(per_second)
-    refused = refusal(lambda: admission.check(due(waiting, pace), Asks(tokens, patience), pace))
+    admission = Admission(max_waiting_tokens=10**9, max_wait_seconds=2)
+    refused = refusal(admission.check, due(waiting, pace), Asks(tokens, patience), pace)
     assert (refused is None) == (waiting / per_second + tokens / per_second <= min(2, patience))
 
 
@@ -68,9 +71,7 @@ def test_retry_after_is_the_time_until_there_is_room(
     admission: Admission, waiting_tokens: int, tokens: int, expected: tuple[str, int]
 ) -> None:
     pace = pace_of(100, num_workers=2)
-    refused = refusal(lambda: admission.check(due(waiting_tokens, pace), Asks(tokens), pace))
-    assert refused
-    assert (refused.reason, refused.retry_after_seconds) == expected
+    assert refusal(admission.check, due(waiting_tokens, pace), Asks(tokens), pace) == expected
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_a_request_above_half_the_queue_and_one_micro_batch_is_bulk(
     max_waiting_tokens: int, tokens: int, patience: float, pace: Pace, spread_seconds: float
 ) -> None:
     admission = Admission(max_waiting_tokens, max_wait_seconds=10)
-    assert admission.spread_seconds(Asks(tokens, patience), pace, BATCH_TOKENS) == spread_seconds
+    assert admission.spread_seconds(Asks(tokens, patience), pace, 384) == spread_seconds
 
 
 @pytest.mark.parametrize(
@@ -103,12 +104,12 @@ def test_a_request_above_half_the_queue_and_one_micro_batch_is_bulk(
 def test_a_refusal_for_a_missed_deadline_has_no_retry_after(
     tokens: int, patience: float, spread_seconds: float, pace: Pace, is_refused: bool
 ) -> None:
-    refused = refusal(lambda: check_in_time(Asks(tokens, patience), spread_seconds, pace))
-    assert (refused is not None) == is_refused
-    if refused:
-        assert (refused.reason, refused.retry_after_seconds) == ("never_in_time", None)
-        assert f"{tokens / 1000:.1f} s" in refused.given
-        assert f"at most {spread_seconds or patience:.1f} s" in refused.expected
+    refused = refusal(check_in_time, Asks(tokens, patience), spread_seconds, pace)
+    assert refused == (("never_in_time", None) if is_refused else None)
+
+
+BULK = Asks(12_000, 30)
+SHORT = Asks(6_000, 12)
 
 
 @pytest.mark.parametrize(
@@ -124,17 +125,37 @@ def test_a_refusal_for_a_missed_deadline_has_no_retry_after(
 def test_bulk_requests_are_never_promised_more_than_the_measured_throughput(
     asks: Asks, spread_seconds: float, waiting: Waiting, retry_after_seconds: int | None
 ) -> None:
-    refused = refusal(lambda: check_bulk(waiting, asks, spread_seconds, THOUSAND))
-    assert (refused and (refused.reason, refused.retry_after_seconds)) == (
-        ("queue_slow", retry_after_seconds) if retry_after_seconds else None
-    )
+    refused = refusal(check_bulk, waiting, asks, spread_seconds, THOUSAND)
+    assert refused == (("queue_slow", retry_after_seconds) if retry_after_seconds else None)
 
 
 def test_the_measured_pace_follows_the_latest_batches() -> None:
     pace = Pace(1)
     assert pace.seconds_for(1000) == 0
-    for _ in range(200):
-        pace.note(100, 1.0)
-    for _ in range(200):
-        pace.note(100, 0.1)
+    for seconds in (1.0, 0.1):
+        for _ in range(200):
+            pace.note(100, seconds)
     assert 0.9 < pace.seconds_for(1000) < 1.1
+
+
+def test_a_request_that_would_miss_its_deadline_is_refused_at_once_without_retry_after(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = OpenEncoder.rows
+
+    def slowly(self: OpenEncoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
+        time.sleep(0.005 * sum(map(len, texts)))
+        return rows(self, texts, output)
+
+    monkeypatch.setattr(OpenEncoder, "rows", slowly)
+    texts = ["a " * 46] * 20  # 960 tokens: 4.8 s of work on any processor
+    with hosted(admission=Admission(max_waiting_tokens=400), batch_tokens=96) as (client, _):
+        client.post("/embed", json={"inputs": texts[:2]}).raise_for_status()  # measures the pace
+        sent = time.monotonic()
+        for path, key in (("/embed", "inputs"), ("/v1/embeddings", "input")):
+            refused = client.post(path, json={"model": "encoder", key: texts}, headers={"x-timeout-ms": "4000"})
+            assert refused.status_code == 413
+            assert not {"retry-after", "x-should-retry"} & set(refused.headers)
+        assert time.monotonic() - sent < 4
+        assert 'clozeline_rejections_total{reason="never_in_time"} 2.0' in client.get("/metrics").text
+        assert client.post("/embed", json={"inputs": texts[:5]}).status_code == 200

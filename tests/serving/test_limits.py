@@ -1,37 +1,29 @@
 """Open requests and their bodies are bounded in number, size, time and memory; the others are refused at once."""
 
+import asyncio
 import json
 import re
-import socket
-import subprocess
-import sys
 import time
+from collections import Counter
 from contextlib import ExitStack
-from pathlib import Path
 
 import httpx
 import pytest
-from starlette.applications import Starlette
 
 from clozeline.inference.tokenization import TextTokenizer, TokenizedText
 from clozeline.serving import limits
 from clozeline.serving.limits import MAX_OF_ONE, MAX_REQUESTS, BodyBounds, Visit
-from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.models import Catalogue
 from clozeline.serving.server import create_app
-from tests.serving.conftest import Hosted, Server, connection, wait_until
+from tests.make.apps import service_of
+from tests.serving.conftest import Hosted, connection, posted, run_app, wait_until
 
 HALF = 5_000
-
-
-def begun(client: httpx.Client) -> socket.socket:
-    """Return a connection that has sent half of the body that its head announces."""
-    opened = connection(client)
-    head = (
-        f"POST /classify HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        f"content-length: {2 * HALF}\r\n\r\n"
-    )
-    opened.sendall(head.encode() + b'{"inputs": "a"'.ljust(HALF))
-    return opened
+HEAD = b"POST /classify HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+BODY = b'{"inputs": "a"}'
+BEGUN = HEAD % (2 * HALF) + BODY[:-1].ljust(HALF)
+"""Half of the body that its head announces."""
+HEALTH = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 def rejected(client: httpx.Client, reason: str) -> bool:
@@ -40,7 +32,8 @@ def rejected(client: httpx.Client, reason: str) -> bool:
 
 def test_an_incomplete_body_is_reported(hosted: Hosted) -> None:
     with hosted(bounds=BodyBounds(seconds=0.2)) as (client, _):
-        with begun(client) as slow:
+        with connection(client) as slow:
+            slow.sendall(BEGUN)
             answer = b"".join(iter(lambda: slow.recv(65_536), b""))
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "body_too_slow"
@@ -49,16 +42,19 @@ def test_an_incomplete_body_is_reported(hosted: Hosted) -> None:
 
 def test_the_memory_of_all_bodies_is_bounded_and_returned(hosted: Hosted) -> None:
     with hosted(bounds=BodyBounds(all_bytes=HALF + 100)) as (client, _):
-        body = json.dumps({"inputs": "a"}).ljust(200).encode()
-        headers = {"content-type": "application/json"}
-        with begun(client):
-            wait_until(lambda: client.post("/embed", content=body, headers=headers).status_code == 429)
-            refused = client.post("/classify", content=body, headers=headers)
+
+        def ask(num_bytes: int, path: str = "/embed") -> httpx.Response:
+            return client.post(path, content=BODY.ljust(num_bytes), headers={"content-type": "application/json"})
+
+        with connection(client) as begun:
+            begun.sendall(BEGUN)
+            wait_until(lambda: ask(200).status_code == 429)
+            refused = ask(200, "/classify")
             assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
             assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("1", "true")
             assert client.get("/health/ready").status_code == 200
-            assert client.post("/embed", json={"inputs": "a"}).status_code == 200  # this small body still fits
-        wait_until(lambda: client.post("/embed", content=body, headers=headers).status_code == 200)
+            assert ask(20).status_code == 200  # this small body still fits
+        wait_until(lambda: ask(200).status_code == 200)
 
 
 def test_a_body_that_is_too_large_is_counted_as_rejected(hosted: Hosted) -> None:
@@ -67,29 +63,45 @@ def test_a_body_that_is_too_large_is_counted_as_rejected(hosted: Hosted) -> None
         assert rejected(client, "body_too_large")
 
 
-RATE = 3_000
-SECONDS = 4
-SECONDS_OF_LOOP = 0.003
-"""Minimum time that each request costs the event loop, on any machine."""
-HEALTH = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
+async def flood(client: httpx.Client, num_connections: int, at_once: int) -> tuple[Counter[bytes], bool]:
+    """Send requests in waves, whatever the server answers: a client that waits for answers could not flood it.
+
+    Returns the number of answers with each status, and whether one was a refusal while the flood went on.
+    """
+    statuses: Counter[bytes] = Counter()
+    num_waves = 8
+
+    async def read(reader: asyncio.StreamReader) -> None:
+        for _ in range(num_waves * at_once):
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+            statuses[head[9:12]] += 1
+
+    host, port = client.base_url.host, client.base_url.port
+    connections = [await asyncio.open_connection(host, port) for _ in range(num_connections)]
+    reading = [asyncio.create_task(read(reader)) for reader, _ in connections]
+    for _ in range(num_waves):
+        for _, writer in connections:
+            writer.write(posted("/embed", {"inputs": "a b c"}) * at_once)
+        await asyncio.sleep(0.25)
+    is_refused_meanwhile = b"429" in statuses
+    async with asyncio.timeout(120):
+        await asyncio.gather(*reading)
+    for _, writer in connections:
+        writer.close()
+    return statuses, is_refused_meanwhile
 
 
 @pytest.fixture
 def slow_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each request cost the event loop at least 3 ms, on any machine."""
     tokenize = TextTokenizer.tokenize
 
     def slowly(self: TextTokenizer, texts: list[str], *, truncate: bool) -> list[TokenizedText]:
-        time.sleep(SECONDS_OF_LOOP)
+        time.sleep(0.003)
         return tokenize(self, texts, truncate=truncate)
 
     monkeypatch.setattr(TextTokenizer, "tokenize", slowly)
-
-
-@pytest.fixture
-def app(catalogue: Catalogue) -> Starlette:
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    return create_app(service)
 
 
 @pytest.fixture
@@ -106,90 +118,65 @@ def open_counts(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow_loop")
-@pytest.mark.parametrize("num_connections", [8, 600], ids=["pipelined", "many connections"])
+@pytest.mark.parametrize(("num_connections", "at_once"), [(8, 60), (600, 1)], ids=["pipelined", "many connections"])
 def test_a_flood_of_small_requests_gets_429_while_it_lasts_and_only_a_bounded_number_waits(
-    serving: Server, app: Starlette, open_counts: set[int], num_connections: int
+    hosted: Hosted, open_counts: set[int], num_connections: int, at_once: int
 ) -> None:
-    with serving(app) as client:
-        given = [client.base_url.host, client.base_url.port, num_connections, RATE, SECONDS]
-        command = [sys.executable, "-m", "tests.serving.flood", *map(str, given)]
-        flood = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    with hosted() as (client, _):
+        statuses, is_refused_meanwhile = asyncio.run(flood(client, num_connections, at_once))
         told = client.get("/metrics").text
-    came = json.loads(flood.stdout)
-    statuses = came["statuses"]
-    assert set(statuses) == {"200", "429"}
-    assert came["unanswered"] == 0
-    assert came["is_refused_meanwhile"]
-    assert statuses["200"] > 100
+    assert set(statuses) == {b"200", b"429"}
+    assert is_refused_meanwhile
+    assert statuses[b"200"] > 100
     assert max(open_counts) == min(MAX_REQUESTS, num_connections * MAX_OF_ONE)
-    assert f'clozeline_rejections_total{{reason="crowded"}} {statuses["429"]}.0' in told
+    assert f'clozeline_rejections_total{{reason="crowded"}} {statuses[b"429"]}.0' in told
 
 
-def test_open_requests_of_one_connection_are_bounded_and_health_always_answers(serving: Server, app: Starlette) -> None:
-    body = b'{"inputs":"a"}'
-    head = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    request = head + b"content-length: %d\r\n\r\n" % len(body) + body
-    with serving(app) as client, connection(client) as to_server:
-        to_server.sendall(request * (MAX_OF_ONE + 5) + HEALTH)
+def test_open_requests_of_one_connection_are_bounded_and_health_always_answers(hosted: Hosted) -> None:
+    with hosted() as (client, _), connection(client) as to_server:
+        to_server.sendall((HEAD % len(BODY) + BODY) * (MAX_OF_ONE + 5) + HEALTH)
         said = b""
         while said.count(b'"status":"live"') < 1:
             said += to_server.recv(65_536)
-        refused = client.post("/embed", json={"inputs": "a"})
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 200, "answered requests no longer count"
+        assert 'clozeline_rejections_total{reason="crowded"} 5.0' in client.get("/metrics").text
     statuses = re.findall(rb"HTTP/1\.1 (\d+) ", said)
     assert statuses == [b"200"] * MAX_OF_ONE + [b"429"] * 5 + [b"200"]
     assert said.lower().count(b"retry-after: 1\r\n") == 5
     assert said.lower().count(b"x-frame-options: deny\r\n") == MAX_OF_ONE + 6
-    assert refused.status_code == 200, "answered requests no longer count"
 
 
-def test_slow_bodies_do_not_block_other_clients(
-    serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch
+def test_slow_bodies_do_not_block_other_clients_and_those_that_leave_no_longer_count(
+    catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAX_REQUESTS", 2)
-    begun = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 14\r\n\r\n"
-    with serving(app) as client, ExitStack() as stack:
+    app = create_app(service_of(catalogue))
+    with run_app(app) as client, ExitStack() as stack:
         slow = [stack.enter_context(connection(client)) for _ in range(8)]
         for one in slow:
-            one.sendall(begun)
+            one.sendall(HEAD % len(BODY))
         assert [client.get("/models").status_code for _ in range(4)] == [200] * 4
         for one in slow:
-            one.sendall(b'{"inputs":"a"}')
+            one.sendall(BODY)
             assert one.recv(65_536).startswith(b"HTTP/1.1 200 ")
-        assert client.get("/models").status_code == 200
-        wait_until(lambda: app.state.open_requests.num == 0)
-
-
-def test_a_request_whose_body_arrives_in_parts_is_refused_too(
-    serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "MAX_REQUESTS", 0)
-    head = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 14\r\n\r\n"
-    with serving(app) as client, connection(client) as apart:
-        apart.sendall(head)
-        assert client.get("/metrics").status_code == 200, "the head has been read by then"
-        apart.sendall(b'{"inputs":"a"}')
-        assert apart.recv(65_536).startswith(b"HTTP/1.1 429 ")
-
-
-def test_a_refusal_under_a_model_name_has_the_error_format_of_the_protocol(
-    serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "MAX_REQUESTS", 0)
-    with serving(app) as client:
-        refused = client.post("/models/encoder/v1/embeddings", json={"input": "a", "model": "encoder"})
-        assert [client.get(f"/models/encoder{path}").status_code for path in ("/health/live", "/metrics")] == [200] * 2
-    assert refused.status_code == 429
-    assert refused.json()["error"]["code"] == "rate_limit_exceeded"
-
-
-def test_disconnected_clients_no_longer_count_as_open_requests(
-    serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "MAX_REQUESTS", 4)
-    with serving(app) as client:
         for _ in range(8):
             with connection(client) as leaving:
                 leaving.sendall(b"GET /models HTTP/1.1\r\nhost: localhost\r\n\r\n" * 20)
         wait_until(lambda: app.state.open_requests.num == 0)
         assert client.get("/models").status_code == 200
+
+
+def test_a_refusal_comes_for_a_body_in_parts_too_and_in_the_error_format_of_the_protocol(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_REQUESTS", 0)
+    with hosted() as (client, _), connection(client) as apart:
+        apart.sendall(HEAD % len(BODY))
+        assert client.get("/metrics").status_code == 200, "the head has been read by then"
+        apart.sendall(BODY)
+        assert apart.recv(65_536).startswith(b"HTTP/1.1 429 ")
+        refused = client.post("/models/encoder/v1/embeddings", json={"input": "a", "model": "encoder"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert [client.get(f"/models/encoder{path}").status_code for path in ("/health/live", "/metrics")] == [200] * 2

@@ -24,7 +24,6 @@ from clozeline.system.errors import ArtifactError
 from clozeline.system.machine import processor
 from tests.make.packages import write_embedder, write_encoder
 
-SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion")
 Clock = Callable[[float, float], list[Latency]]
 
 
@@ -72,22 +71,23 @@ def test_both_graphs_of_a_folder_are_timed_and_int8_is_served_unless_it_is_slowe
 
 
 @pytest.mark.parametrize(
-    ("released_as", "released_on", "num_timed", "answers"),
+    ("released_as", "released_on", "is_in_fleet", "num_timed", "answers"),
     [
-        ("int8", "here", 0, "int8"),
-        ("fp32", "here", 0, "fp32"),
-        ("int8", "elsewhere", 3, "fp32"),
-        ("fp32", "elsewhere", 3, "fp32"),
-        ("int8", None, 3, "fp32"),
+        ("int8", "here", False, 0, "int8"),
+        ("fp32", "here", False, 0, "fp32"),
+        ("int8", "elsewhere", False, 3, "fp32"),
+        ("int8", None, False, 3, "fp32"),
+        ("int8", "elsewhere", True, 0, "int8"),
     ],
 )
-def test_the_precision_of_a_release_applies_on_its_own_processor_only(
+def test_the_precision_of_a_release_applies_on_its_own_processor_only_and_in_a_fleet(
     folder: Path,
     clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     released_as: Precision,
     released_on: str | None,
+    is_in_fleet: bool,
     num_timed: int,
     answers: str,
 ) -> None:
@@ -96,7 +96,8 @@ def test_the_precision_of_a_release_applies_on_its_own_processor_only(
     released = {"served": released_as, "served_on": place, "int8_speedup": 0.93}
     version = Registered("clozeline-encoder", "7", "", "", was_rolled_back=False, **released)
     monkeypatch.setattr(registry, "fetch", lambda uri: FetchedPackage(folder, version))
-    assert open_source(SOURCE, None).identity.precision == answers
+    source = ModelSource("encoder", "models:/clozeline-encoder@champion", is_in_fleet=is_in_fleet)
+    assert open_source(source, None).identity.precision == answers
     assert len(timed) == num_timed
     told = "encoder: serving fp32, because INT8 is 0.93 × as fast as fp32, measured by"
     assert (told in caplog.text) == (answers == "fp32" and not num_timed)
@@ -104,8 +105,8 @@ def test_the_precision_of_a_release_applies_on_its_own_processor_only(
 
 def test_a_requested_graph_is_served_without_timing(folder: Path, clock: Clock) -> None:
     timed = clock(0.5, 0.5)
-    identity = open_source(ModelSource("encoder", str(folder)), "int8").identity
-    assert (identity.precision, identity.precision_reason, timed) == ("int8", "it was requested", [])
+    assert open_source(ModelSource("encoder", str(folder)), "int8").identity.precision == "int8"
+    assert not timed
 
 
 def test_without_fp32_or_memory_for_it_int8_is_served_and_reported(
@@ -117,12 +118,10 @@ def test_without_fp32_or_memory_for_it_int8_is_served_and_reported(
     with monkeypatch.context() as tight:
         tight.setattr(loading, "free_memory_bytes", lambda: room.pop(0))
         identity = open_source(source, None).identity
-    assert identity.precision == "int8"
-    assert "not enough memory" in identity.precision_reason
+    assert (identity.precision, "not enough memory" in identity.precision_reason) == ("int8", True)
     (folder / FILES.fp32).unlink()
     identity = open_source(source, None).identity
-    assert identity.precision == "int8"
-    assert "not compared" in identity.precision_reason
+    assert (identity.precision, "not compared" in identity.precision_reason) == ("int8", True)
     (folder / FILES.int8).unlink()
     with pytest.raises(ArtifactError):
         open_source(source, None)
@@ -138,8 +137,7 @@ def test_a_single_slow_measurement_of_int8_is_repeated(folder: Path, monkeypatch
 
 def test_both_graphs_really_run_and_their_times_are_reported(folder: Path) -> None:
     reason = open_source(ModelSource("encoder", str(folder)), None).identity.precision_reason
-    assert "one text in " in reason
-    assert "4 texts in " in reason
+    assert ("one text in " in reason, "4 texts in " in reason) == (True, True)
 
 
 MEASURED = """
@@ -177,9 +175,7 @@ def measured_bytes(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
     return [1024 * int(line) for line in told.stdout.split()]
 
 
-def test_loading_a_model_stays_within_the_reserved_memory(
-    measured_bytes: list[int],
-) -> None:
+def test_loading_a_model_stays_within_the_reserved_memory(measured_bytes: list[int]) -> None:
     assert WEIGHTS_BYTES < measured_bytes[0] <= room_bytes(WEIGHTS_BYTES)
 
 

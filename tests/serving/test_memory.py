@@ -4,10 +4,10 @@ import json
 import random
 import re
 import signal
-import socket
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,9 @@ from tests.make.packages import write_encoder
 from tests.serving.conftest import Serve
 from tests.serving.http.test_openapi import ASKED
 
-_LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
 NUM_REQUESTS = 10_000
 WARM_UP = 4_000
-AT_ONCE = 16
+AT_ONCE = 8
 WIDTH = 256
 """Hidden size of the encoder: a run of one shape keeps hundreds of KB, and there are hundreds of shapes."""
 WORDS = ["a", "the", "list", "of", "漢", "lists"]
@@ -34,29 +33,27 @@ class Requests:
 
     def __init__(self, client: httpx.Client) -> None:
         self._random = random.Random(0)
-        document = client.get("/openapi.json").json()
         self._versions = {card["name"]: card["version"] for card in client.get("/models").json()["models"]}
         every = {
             path: operations["post"]["requestBody"]["content"]["application/json"]["examples"]
-            for path, operations in document["paths"].items()
+            for path, operations in client.get("/openapi.json").json()["paths"].items()
             if "post" in operations
         }
         # /feedback has no example: the id of an answer is valid once.
         self._examples = {path: examples for path, examples in every.items() if examples}
         self.routes = sorted(self._examples)
 
-    def any(self) -> tuple[str, bytes]:
-        """Return a route and a request with random texts; some requests cannot be answered."""
+    def any(self) -> tuple[str, str, object]:
+        """Return a route, a path and a body with random texts; some requests cannot be answered."""
         kind = self._random.random()
         if kind < 0.05:
-            return "nowhere", _as_sent(f"/nothing/{self._random.random()}", {})
+            return "nowhere", f"/nothing/{self._random.random()}", {}
         if kind < 0.15:
-            return "too long", _as_sent("/embed", {"inputs": "a " * self._random.randint(80, 4_000)})
+            return "too long", "/embed", {"inputs": "a " * self._random.randint(80, 4_000)}
         route = self._random.choice(self.routes)
         name, example = self._random.choice(list(self._examples[route].items()))
         model = ASKED.get(name, "encoder")
-        path = route.format(model=model, version=self._versions[model])
-        return route, _as_sent(path, self._varied(example["value"]))
+        return route, route.format(model=model, version=self._versions[model]), self._varied(example["value"])
 
     def _varied(self, value: Any, key: str = "") -> Any:
         """Return `value` with other words in its texts, and with more texts or ids where any number is allowed."""
@@ -76,58 +73,12 @@ class Requests:
         return " ".join(words)
 
 
-def _as_sent(path: str, body: object) -> bytes:
-    content = json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        f"content-length: {len(content)}\r\n\r\n"
-    )
-    return head.encode() + content
-
-
-class Pipelined:
-    """Connection that sends several requests before it reads their answers."""
-
-    def __init__(self, url: str) -> None:
-        host, port = url.removeprefix("http://").split(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=60)
-        self._received = b""
-
-    def statuses(self, requests: list[bytes]) -> list[int]:
-        self._socket.sendall(b"".join(requests))
-        return [self._status() for _ in requests]
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _status(self) -> int:
-        while (end := self._received.find(b"\r\n\r\n")) < 0:
-            self._receive()
-        length = _LENGTH.search(self._received, 0, end + 4)
-        assert length
-        whole = end + 4 + int(length[1])
-        while len(self._received) < whole:
-            self._receive()
-        status = int(self._received[9:12])
-        self._received = self._received[whole:]
-        return status
-
-    def _receive(self) -> None:
-        received = self._socket.recv(2**20)
-        assert received, "the server hung up"
-        self._received += received
-
-
 @pytest.fixture
 def serve(dist: Path, heads: Path, tmp_path: Path) -> Iterator[Serve]:
     """Server with a model of each task. Its log is discarded, because nobody reads ten thousand lines from the pipe."""
     write_encoder(tmp_path / "encoder", num_layers=3, width=WIDTH)
     quiet = "import os\nos.dup2(os.open(os.devnull, os.O_WRONLY), 2)\n"
-    models = [
-        tmp_path / "encoder",
-        dist / "library",
-        *(heads / name for name in ("topics", "ranker", "names", "reader", "writer")),
-    ]
+    models = [tmp_path / "encoder", dist / "library", *sorted(heads.iterdir())]
     server = Serve(dist.parent, *map(str, models), "--port", "0", "--threads", "1", before=quiet)
     yield server
     server.process.kill()
@@ -141,17 +92,28 @@ def resident_bytes(client: httpx.Client) -> float:
     return float(found[1])
 
 
+def status_of(connection: HTTPConnection, path: str, body: object) -> int:
+    """Ask by a connection, which stays open."""
+    connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
 def test_memory_does_not_grow_over_ten_thousand_random_requests(serve: Serve) -> None:
     url = serve.url()
     resident = []
     answered: Counter[tuple[str, int]] = Counter()
-    with closing(Pipelined(url)) as connection, httpx.Client(base_url=url, trust_env=False) as client:
+    connections = [HTTPConnection(url.removeprefix("http://")) for _ in range(AT_ONCE)]
+    with httpx.Client(base_url=url, trust_env=False) as client, ThreadPoolExecutor(AT_ONCE) as clients:
         requests = Requests(client)
         for number in range(0, NUM_REQUESTS, AT_ONCE):
-            if number % 1_000 < AT_ONCE and number >= WARM_UP:
+            if number % 1_000 == 0 and number >= WARM_UP:
                 resident.append(resident_bytes(client))
-            routes, sent = zip(*(requests.any() for _ in range(AT_ONCE)), strict=True)
-            answered.update(zip(routes, connection.statuses(list(sent)), strict=True))
+            routes, paths, bodies = zip(*(requests.any() for _ in connections), strict=True)
+            answered.update(zip(routes, clients.map(status_of, connections, paths, bodies), strict=True))
+        for connection in connections:
+            connection.close()
         resident.append(resident_bytes(client))
     serve.process.send_signal(signal.SIGTERM)
     assert serve.end()[0] == 0

@@ -3,10 +3,9 @@
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from itertools import pairwise
 
 import httpx
@@ -21,6 +20,7 @@ from clozeline.inference.language import OpenEncoder
 from clozeline.serving import trace_spans
 from clozeline.serving.trace_spans import CollectorExporter, Spans
 from clozeline.system.errors import ParamsError
+from tests.make.servers import Handler, answering
 from tests.serving.conftest import Hosted
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -66,9 +66,11 @@ def test_a_request_is_a_span_in_the_trace_of_its_client_with_its_phases_as_child
     phases = [spans[name] for name in ("tokenize", "queue", "inference")]
     for phase in phases:
         assert phase.parent == whole.context
-        assert (phase.attributes or {})["clozeline.encoder"] == "encoder"
-        assert (phase.attributes or {})["clozeline.tokens"] == 7
-        assert (phase.attributes or {})["clozeline.texts"] == 2
+        assert dict(phase.attributes or {}).items() >= {
+            ("clozeline.encoder", "encoder"),
+            ("clozeline.tokens", 7),
+            ("clozeline.texts", 2),
+        }
     times = [whole.start_time, *(phase.start_time for phase in phases), phases[-1].end_time, whole.end_time]
     slack_nanoseconds = 100_000_000  # the times come from two clocks, read at different moments
     assert all(later - earlier > -slack_nanoseconds for earlier, later in pairwise(times))
@@ -104,36 +106,22 @@ class Collector(HTTPServer):
         self.received: list[tuple[str, str | None, ExportTraceServiceRequest]] = []
 
 
-class CollectorHandler(BaseHTTPRequestHandler):
+class CollectorHandler(Handler):
     server: Collector
 
     def do_POST(self) -> None:
         body = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["content-length"])))
         self.server.received.append((self.path, self.headers["x-team"], body))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None: ...
+        self.close_connection = True
+        self.reply(200)
 
 
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    server = Collector()
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_spans_are_exported_before_the_server_exits(
-    hosted: Hosted, collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}/")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=search%20and%20find")
-    with hosted(tracing=Spans.to_collector()) as (client, _):
-        client.post("/embed", json={"inputs": "a"})
+def test_spans_are_exported_before_the_server_exits(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(Collector()) as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}/")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=search%20and%20find")
+        with hosted(tracing=Spans.to_collector()) as (client, _):
+            client.post("/embed", json={"inputs": "a"})
     ((path, team, body),) = collector.received
     assert (path, team) == ("/v1/traces", "search and find")
     (of_resource,) = body.resource_spans
@@ -145,15 +133,13 @@ def test_spans_are_exported_before_the_server_exits(
     assert {one.key: one.value.int_value for one in whole.attributes}["http.response.status_code"] == 200
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://127.0.0.1:PORT"])
 def test_a_missing_collector_is_reported_once_and_fails_no_request(
-    address: str,
     memory: InMemorySpanExporter,
     traced: httpx.Client,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
     traced.post("/embed", json={"inputs": "a"})
     assert by_name(memory, "POST /embed")

@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-from huggingface_hub import InferenceClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from openai import OpenAI
 
 from clozeline.inference.fields import MAX_TEXT_CHARACTERS
 from clozeline.serving.http.bodies import MAX_TEXTS
@@ -21,59 +18,39 @@ from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.limits import MAX_BODY_BYTES
 from clozeline.serving.models import Catalogue
 from tests.make.apps import KEY, opened, running
-from tests.make.packages import TOPICS, write_embedder
+from tests.make.packages import write_embedder
 from tests.serving.http.test_openapi import EXAMPLES, asked
 
 JSON = {"content-type": "application/json"}
+PATHS = sorted({path for path, _, _ in EXAMPLES})
 
 
 def assert_envelope(answer: httpx.Response, status: int, code: str, param: str | None = None) -> dict[str, Any]:
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/json"
-    body = answer.json()
-    assert set(body) == {"error"}
-    error: dict[str, Any] = body["error"]
+    error: dict[str, Any] = answer.json()["error"]
     assert set(error) == {"code", "message", "param", "given", "expected", "do"}
     assert (error["code"], error["param"]) == (code, param)
     assert all(error[key] for key in ("message", "given", "expected", "do"))
     return error
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b'{"inputs": }',
-        b'{"inputs": NaN}',
-        b'{"inputs": "\\ud800"}',
-        b'{"inputs": "\xff"}',
-        '{"inputs": "a"}'.encode("utf-16"),
-        b"[" * 100_000,
-        b'{"inputs": "a"} and more',
-    ],
-)
+NOT_JSON = [b"", b'{"inputs": NaN}', b'{"inputs": "\\ud800"}', b'{"inputs": "\xff"}', b"[" * 100_000, b"{} and more"]
+
+
+@pytest.mark.parametrize("body", NOT_JSON)
 def test_a_body_that_is_not_json_is_malformed(client: httpx.Client, body: bytes) -> None:
     assert_envelope(client.post("/fill-mask", content=body, headers=JSON), 400, "malformed_json")
 
 
 EXPECTED = {"not_json": "application/json", "not_utf8": "charset=utf-8", "compressed_body": "no content-encoding"}
-TOP_K = [0, -1, 101, 1.5, "5", True, 10**30]
 HEADERS = [
-    ("content-type", ["text/plain", "application/x-www-form-urlencoded", "application/xml", "", "é"], "not_json"),
-    (
-        "content-type",
-        [f"application/json; charset={one}" for one in ("iso-8859-1", '"utf-16"', "Windows-1252", "é", "")],
-        "not_utf8",
-    ),
-    ("content-encoding", ["gzip", "deflate", "br", "x-unheard", "GZIP", "identity, gzip"], "compressed_body"),
-    ("content-encoding", ["identity", "Identity", ""], None),
+    ("content-type", ["text/plain", "", "é"], "not_json"),
+    ("content-type", [f"application/json; charset={one}" for one in ('"utf-16"', "Windows-1252", "é", "")], "not_utf8"),
+    ("content-encoding", ["gzip", "x-unheard", "GZIP", "identity, gzip"], "compressed_body"),
+    ("content-encoding", ["Identity", ""], None),
     ("content-type", ["Application/JSON", "application/vnd.api+json", "application/json; version=1"], None),
-    (
-        "content-type",
-        [f"application/json;{one}" for one in (" charset=utf-8", ' charset="UTF-8"', "CHARSET=utf8")],
-        None,
-    ),
+    ("content-type", [f"application/json;{one}" for one in (' charset="UTF-8"', "CHARSET=utf8")], None),
 ]
 
 
@@ -97,28 +74,15 @@ def test_headers_say_whether_a_body_is_plain_json_in_utf_8(
     ("body", "param"),
     [
         (None, None),
-        ([], None),
-        ("text", None),
         ({}, "inputs"),
-        ({"inputs": None}, "inputs"),
-        ({"inputs": 5}, "inputs"),
-        ({"inputs": {"text": "a"}}, "inputs"),
-        ({"inputs": ""}, "inputs"),
-        ({"inputs": " \n\t"}, "inputs"),
-        ({"inputs": "a\0b"}, "inputs"),
-        ({"inputs": []}, "inputs"),
-        ({"inputs": ["a"] * (MAX_TEXTS + 1)}, "inputs"),
+        *(({"inputs": inputs}, "inputs") for inputs in (None, 5, "", " \n\t", "a\0b", [], ["a"] * (MAX_TEXTS + 1))),
         ({"inputs": ["a", 5]}, "inputs[1]"),
         ({"inputs": ["a", "b", ""]}, "inputs[2]"),
         ({"inputs": [["a"]]}, "inputs[0]"),
         ({"inputs": [101, 7592, 102]}, "inputs[0]"),
-        ({"inputs": [[101, 7592, 102]]}, "inputs[0]"),
         ({"inputs": ["a", "b" * (MAX_TEXT_CHARACTERS + 1)]}, "inputs[1]"),
-        ({"inputs": "a", "truncate": "yes"}, "truncate"),
-        ({"inputs": "a", "truncate": 1}, "truncate"),
-        ({"inputs": "a", "parameters": 5}, "parameters"),
-        ({"inputs": "a", "model": 5}, "model"),
-        *(({"inputs": "a", "parameters": {"top_k": top_k}}, "parameters.top_k") for top_k in TOP_K),
+        *(({"inputs": "a", key: value}, key) for key, value in (("truncate", 1), ("parameters", 5), ("model", 5))),
+        *(({"inputs": "a", "parameters": {"top_k": k}}, "parameters.top_k") for k in (0, 101, 1.5, "5", True, 10**30)),
     ],
 )
 def test_a_field_that_cannot_be_used_is_named(client: httpx.Client, body: object, param: str | None) -> None:
@@ -126,7 +90,7 @@ def test_a_field_that_cannot_be_used_is_named(client: httpx.Client, body: object
     assert_envelope(answer, 422, "invalid_request", param)
 
 
-@pytest.mark.parametrize("text", ["", " ", "a" * (MAX_TEXT_CHARACTERS + 1), "a " * 100, "a\0"])
+@pytest.mark.parametrize("text", ["", "a" * (MAX_TEXT_CHARACTERS + 1), "a " * 100])
 def test_a_list_of_one_invalid_text_gets_the_same_refusal_as_the_text(client: httpx.Client, text: str) -> None:
     alone, listed = (client.post("/fill-mask", json={"inputs": inputs}) for inputs in (text, [text]))
     assert alone.status_code == listed.status_code == 422
@@ -134,35 +98,28 @@ def test_a_list_of_one_invalid_text_gets_the_same_refusal_as_the_text(client: ht
 
 
 CUT = {"inputs": ["[MASK]", "[MASK] " + "a " * 70 + "[MASK]"], "truncate": True}
-REFUSED: list[tuple[str, dict[str, object], int, str, str, list[str]]] = [
-    ("/fill-mask", {"input": "a"}, 422, "unknown_key", "input", ["rename it to `inputs`"]),
-    (
-        *("/fill-mask", {"inputs": "[MASK]", "parameters": {"topk": 3}}),
-        *(422, "unknown_key", "parameters.topk", ["rename it to `top_k`"]),
-    ),
-    ("/fill-mask", {"inputs": ["[MASK]", "no mask"]}, 422, "no_mask", "inputs[1]", ["[MASK] at least once"]),
-    ("/fill-mask", {"inputs": "a " * 70 + "[MASK]", "truncate": True}, 422, "no_mask", "inputs[0]", []),
-    ("/fill-mask", CUT, 422, "mask_cut_off", "inputs[1]", ["2 masks, the last 1 cut off"]),
-    *(
-        (path, {"inputs": ["[MASK]", "[MASK] " * 63]}, 422, "text_too_long", "inputs[1]", ["65 tokens", "64 tokens"])
-        for path in ("/fill-mask", "/classify")
-    ),
-    (
-        *("/fill-mask", {"inputs": "[MASK]", "parameters": {"targets": ["list", "lists"]}}),
-        *(422, "unknown_target", "parameters", ["'lists'"]),
-    ),
-    *(
-        (path, {"inputs": "a", "model": name}, 404, "no_such_model", "model", [name])
-        for path, name in (("/classify", "gpt"), ("/fill-mask", "library"), ("/classify", "encoder"))
-    ),
-    (
-        *("/classify", {"inputs": "a", "parameters": {"labels": ["numpy", "rust"]}}),
-        *(404, "no_such_label", "parameters.labels", ["rust"]),
-    ),
-]
+TOO_LONG = {"inputs": ["[MASK]", "[MASK] " * 63]}
+NO_TOP_K = {"inputs": "[MASK]", "parameters": {"topk": 3}}
+NO_TARGET = {"inputs": "[MASK]", "parameters": {"targets": ["list", "lists"]}}
+NO_LABEL = {"inputs": "a", "parameters": {"labels": ["numpy", "rust"]}}
 
 
-@pytest.mark.parametrize(("path", "body", "status", "code", "param", "told"), REFUSED)
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code", "param", "told"),
+    [
+        ("/fill-mask", {"inputs": 5, "input": "a"}, 422, "unknown_key", "input", []),
+        ("/fill-mask", {"input": "a"}, 422, "unknown_key", "input", ["rename it to `inputs`"]),
+        ("/fill-mask", NO_TOP_K, 422, "unknown_key", "parameters.topk", ["rename it to `top_k`"]),
+        ("/fill-mask", {"inputs": ["[MASK]", "no mask"]}, 422, "no_mask", "inputs[1]", ["[MASK] at least once"]),
+        ("/fill-mask", {"inputs": "a " * 70 + "[MASK]", "truncate": True}, 422, "no_mask", "inputs[0]", []),
+        ("/fill-mask", CUT, 422, "mask_cut_off", "inputs[1]", ["2 masks, the last 1 cut off"]),
+        ("/classify", TOO_LONG, 422, "text_too_long", "inputs[1]", ["65 tokens", "64 tokens"]),
+        ("/fill-mask", NO_TARGET, 422, "unknown_target", "parameters", ["'lists'"]),
+        ("/classify", {"inputs": "a", "model": "gpt"}, 404, "no_such_model", "model", ["gpt"]),
+        ("/fill-mask", {"inputs": "a", "model": "library"}, 404, "no_such_model", "model", ["library"]),
+        ("/classify", NO_LABEL, 404, "no_such_label", "parameters.labels", ["rust"]),
+    ],
+)
 def test_a_faulty_body_is_refused_by_code_and_field(
     client: httpx.Client, path: str, body: dict[str, object], status: int, code: str, param: str, told: list[str]
 ) -> None:
@@ -174,7 +131,6 @@ def test_a_faulty_body_is_refused_by_code_and_field(
     ("route", "body"),
     [
         ("/fill-mask", {"parameters": {"top_k": 100}, "truncate": True}),
-        ("/pipeline/fill-mask", {"parameters": {"top_k": 100}, "truncate": True}),
         ("/invocations", {"params": {"top_k": 100, "truncate": True}}),
     ],
 )
@@ -183,17 +139,12 @@ def test_an_answer_too_large_for_memory_is_refused(client: httpx.Client, route: 
     answer = client.post(route, json={"inputs": ["[MASK] " * 60 + "a" * 99_000], **body})
     assert answer.status_code in (400, 422)
     assert "596,520,000 characters" in answer.text
-    assert "too large" in answer.text
 
 
 def test_a_body_that_is_too_large_is_refused_with_a_length_or_chunked(client: httpx.Client) -> None:
     body = json.dumps({"inputs": "a" * MAX_BODY_BYTES}).encode()
-
-    def chunks() -> Iterator[bytes]:
-        for start in range(0, len(body), 65_536):
-            yield body[start : start + 65_536]
-
-    for content in (body, chunks()):
+    chunks = (body[start : start + 65_536] for start in range(0, len(body), 65_536))
+    for content in (body, chunks):
         assert_envelope(client.post("/fill-mask", content=content, headers=JSON), 413, "body_too_large")
 
 
@@ -205,21 +156,14 @@ def test_a_body_and_a_text_at_their_limits_are_read(client: httpx.Client) -> Non
 
 
 def test_a_missing_path_is_reported_with_the_nearest_one(client: httpx.Client) -> None:
-    error = assert_envelope(client.get("/tags"), 404, "no_such_route")
-    assert error["do"] == "use /tag"
+    assert assert_envelope(client.get("/tags"), 404, "no_such_route")["do"] == "use /tag"
     for path in ("fill-mask/", "/embed", "nothing%0A%00here", "%ff"):
         assert_envelope(client.post(f"{client.base_url}/{path}"), 404, "no_such_route")
 
 
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
-    [
-        ("GET", "/tag", "POST"),
-        ("DELETE", "/models", "GET, HEAD"),
-        ("OPTIONS", "/health", "GET, HEAD"),
-        ("POST", "/openapi.json", "GET, HEAD"),
-        ("PUT", "/classify", "POST"),
-    ],
+    [("GET", "/tag", "POST"), ("OPTIONS", "/health", "GET, HEAD"), ("POST", "/openapi.json", "GET, HEAD")],
 )
 def test_a_wrong_method_gets_405_with_the_right_one(client: httpx.Client, method: str, path: str, allowed: str) -> None:
     answer = client.request(method, path)
@@ -227,21 +171,18 @@ def test_a_wrong_method_gets_405_with_the_right_one(client: httpx.Client, method
     assert answer.headers["allow"] == allowed
 
 
+texts = st.text(min_size=1) | st.text(st.characters(exclude_categories=["Cs"])).map("{} [MASK]".format)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["[MASK]", "a [MASK]", "é"]),
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=8,
 )
+parameters = st.fixed_dictionaries({}, optional=dict.fromkeys(("top_k", "targets"), json_values))
 bodies = json_values | st.fixed_dictionaries(
-    {"inputs": json_values | st.text(min_size=1) | st.lists(st.text(min_size=1), max_size=5)},
-    optional={
-        "parameters": json_values
-        | st.fixed_dictionaries({}, optional=dict.fromkeys(("top_k", "targets"), json_values)),
-        "truncate": json_values,
-        "model": json_values,
-    },
+    {"inputs": json_values | texts | st.lists(texts, max_size=5)},
+    optional={"parameters": json_values | parameters, "truncate": json_values, "model": json_values},
 )
-paths = st.sampled_from(sorted({path.format(model="encoder", version="1") for path, _, _ in EXAMPLES}))
+paths = st.sampled_from([path.format(model="encoder", version="1") for path in PATHS])
 
 
 def assert_answer_or_envelope(path: str, answer: httpx.Response) -> None:
@@ -261,24 +202,12 @@ def test_no_json_makes_the_server_fail(client: httpx.Client, path: str, body: ob
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    path=paths, content=st.binary(max_size=60), content_type=st.sampled_from(["application/json", "text/html", "/;"])
-)
+@given(paths, st.binary(max_size=60), st.sampled_from(["application/json", "text/html", "/;"]))
 def test_no_bytes_make_the_server_fail(client: httpx.Client, path: str, content: bytes, content_type: str) -> None:
     assert_answer_or_envelope(path, client.post(path, content=content, headers={"content-type": content_type}))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    path=paths, texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1, max_size=6)
-)
-def test_any_text_is_answered_or_refused(client: httpx.Client, path: str, texts: list[str]) -> None:
-    assert_answer_or_envelope(path, client.post(path, json={"inputs": [f"{text} [MASK]" for text in texts]}))
-
-
 WRONG = [None, True, 1.5, {}, [], [None], ["a", "b", "c"], [["a"], 5], [[None]], {"a": 1}]
-FIELD = re.compile(r"`([^`]+)` cannot be used")
-LONG = "the " * 100
 
 
 def with_one_wrong(body: Any) -> Iterator[Any]:
@@ -306,74 +235,47 @@ def sentence(answer: httpx.Response) -> str:
     return said if isinstance(said, str) else f"{said['message']} (given: {said['given']}; expected: {said['expected']}"
 
 
-@pytest.mark.parametrize("path", sorted({path for path, _, _ in EXAMPLES}))
+@pytest.mark.parametrize("path", PATHS)
 def test_refusals_name_fields_of_the_body_and_values_as_json(client: httpx.Client, path: str) -> None:
     url = asked(client, path)
     bodies = [wrong for of_path, _, body in EXAMPLES if of_path == path for wrong in with_one_wrong(body)]
     told = [(body, sentence(answer)) for body in bodies if (answer := client.post(url, json=body)).status_code >= 400]
     assert told
     for body, said in told:
-        found = FIELD.match(said)
+        found = re.match(r"`([^`]+)` cannot be used", said)
         assert not found or found[1] == "the body" or is_field_of(found[1], body), (body, said)
         assert not re.search(r"given: (None|True|False)|expected: (None|True|False)|'\w+' (or|to) '", said), said
+
+
+LONG = "the " * 100
+FLAT = {"inputs": ["a", "b", "c"]}
+HEX = {"model": "encoder", "input": "a", "encoding_format": 5}
+TENSORS = {"inputs": [{"name": "text", "shape": [2], "datatype": "BYTES", "data": ["a", LONG]}]}
+CHOICE = {"inputs": LONG, "parameters": {"candidate_labels": ["a", "b"]}}
 
 
 @pytest.mark.parametrize(
     ("path", "body", "told"),
     [
-        ("/predict", {"inputs": ["a", "b", "c"]}, ['[["a"], ["b"], ["c"]]', '[["a", "b"]]', 'given: ["a","b","c"]']),
-        ("/predict", {"inputs": None}, ["`inputs`", "given: null"]),
+        ("/predict", FLAT, ['[["a"], ["b"], ["c"]]', '[["a", "b"]]', 'given: ["a","b","c"]']),
         ("/decode", {"ids": ["a"]}, ["`ids[0]`", "a valid integer", 'given: "a"']),
         ("/decode", {"ids": [[1], ["a"]]}, ["`ids[1][0]`"]),
         ("/embed", {"inputs": "a", "normalize": False}, ["given: false; expected: true"]),
-        ("/v1/embeddings", {"model": "encoder", "input": "a", "encoding_format": 5}, ['expected: "float" or "base64"']),
+        ("/v1/embeddings", HEX, ['expected: "float" or "base64"']),
+        ("/embed", {"inputs": ["a", LONG]}, ["`inputs[1]` is too long for the model"]),
+        ("/similarity", {"inputs": {"source_sentence": LONG, "sentences": ["a"]}}, ["`inputs.source_sentence` is too"]),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": [LONG]}}, ["`inputs.sentences[0]` is too"]),
+        ("/rerank", {"query": "a", "texts": ["a", LONG]}, ["`texts[1]` is too long"]),
+        ("/v2/models/encoder/infer", TENSORS, ["`inputs[0].data[1]` is too long"]),
+        ("/zero-shot", CHOICE, ["`inputs` is too long"]),
+        ("/invocations", {"instances": ["a", LONG]}, ["`rows[1]` is too long"]),
     ],
 )
-def test_a_wrong_value_is_reported_as_it_was_written(
+def test_a_wrong_value_is_reported_with_its_field_as_it_was_written(
     client: httpx.Client, path: str, body: object, told: list[str]
 ) -> None:
     said = sentence(client.post(path, json=body))
     assert [part for part in told if part not in said] == [], said
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "field"),
-    [
-        ("/embed", {"inputs": ["a", LONG]}, "inputs[1]"),
-        ("/similarity", {"inputs": {"source_sentence": LONG, "sentences": ["a"]}}, "inputs.source_sentence"),
-        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["a", LONG]}}, "inputs.sentences[1]"),
-        (
-            "/pipeline/sentence-similarity",
-            {"inputs": {"source_sentence": "a", "sentences": [LONG]}},
-            "inputs.sentences[0]",
-        ),
-        ("/rerank", {"query": "a", "texts": ["a", LONG]}, "texts[1]"),
-        ("/v1/embeddings", {"model": "encoder", "input": ["a", LONG]}, "input[1]"),
-        (
-            "/v2/models/encoder/infer",
-            {"inputs": [{"name": "text", "shape": [2], "datatype": "BYTES", "data": ["a", LONG]}]},
-            "inputs[0].data[1]",
-        ),
-        ("/zero-shot", {"inputs": LONG, "parameters": {"candidate_labels": ["a", "b"]}}, "inputs"),
-        ("/invocations", {"instances": ["a", LONG]}, "rows[1]"),
-        ("/fill-mask", {"inputs": ["[MASK]", "a"]}, "inputs[1]"),
-    ],
-)
-def test_an_unusable_text_is_reported_with_its_field(client: httpx.Client, path: str, body: object, field: str) -> None:
-    said = sentence(client.post(path, json=body))
-    assert said.startswith((f"`{field}` is too long for the model", f"`{field}` has no mask")), said
-
-
-def test_an_unknown_model_on_openai_routes_gets_a_404_that_names_v1_models(client: httpx.Client) -> None:
-    embeddings = client.post("/v1/embeddings", json={"model": "gpt", "input": "a"})
-    card = client.get("/v1/models/gpt")
-    for answer in (embeddings, card):
-        assert answer.status_code == 404
-        assert "choose a name from /v1/models" in answer.text
-    assert "no model of that name answers /v1/embeddings" in embeddings.text
-
-
-LIBRARIES = {"torch", "numpy", "python"}
 
 
 @pytest.fixture(scope="module")
@@ -395,11 +297,8 @@ def several(twice: Catalogue) -> Iterator[httpx.Client]:
     ("model", "path", "body"),
     [
         ("embedder", "/embed", {"inputs": "the list"}),
-        ("embedder", "/similarity", {"inputs": {"source_sentence": "the list", "sentences": ["a"]}}),
-        ("embedder", "/tokenize", {"inputs": "the list"}),
         ("embedder", "/v1/embeddings", {"model": "embedder", "input": "the list"}),
         ("topics", "/predict", {"inputs": "open the file"}),
-        ("topics", "/classify", {"inputs": "open the file"}),
         ("topics", "/pipeline/text-classification", {"inputs": "open the file"}),
         ("topics", "/invocations", {"inputs": ["open the file"]}),
         ("ranker-2", "/rerank", {"query": "open", "texts": ["the file"]}),
@@ -407,23 +306,10 @@ def several(twice: Catalogue) -> Iterator[httpx.Client]:
     ],
 )
 def test_the_model_named_in_the_path_answers(several: httpx.Client, model: str, path: str, body: object) -> None:
-    answer = several.post(f"/models/{model}{path}", json=body)
+    answer, unknown = (several.post(f"/models/{name}{path}", json=body) for name in (model, "nobody"))
     assert (answer.status_code, answer.headers.get("x-model")) == (200, model), answer.text
-    assert several.post(f"/models/nobody{path}", json=body).status_code in {404, 400, 422}
-
-
-def test_clients_that_send_no_model_name_reach_the_model_in_the_path(several: httpx.Client) -> None:
-    url = f"{several.base_url}/models/topics"
-    labels = InferenceClient(f"{url}/pipeline/text-classification").text_classification("open the file")
-    assert {label.label for label in labels} == set(TOPICS)
-    first = InferenceClient(f"{several.base_url}/pipeline/text-classification").text_classification("open the file")
-    assert {label.label for label in first} == LIBRARIES
-    with OpenAI(base_url=f"{several.base_url}/models/embedder/v1", api_key="none", max_retries=0) as sdk:
-        answer = sdk.embeddings.create(model="embedder", input="the list")
-        assert answer.model == "embedder"
-        assert "embedder" in [model.id for model in sdk.models.list()]
-    (vector,) = several.post("/embed", json={"inputs": "the list", "model": "embedder"}).json()
-    np.testing.assert_allclose(answer.data[0].embedding, vector, atol=1e-6)
+    assert unknown.status_code in {404, 400}  # 400: the body names another model than the path
+    assert "nobody" in unknown.text
 
 
 def test_a_base_url_with_a_model_name_has_the_other_routes_too(several: httpx.Client) -> None:
@@ -432,36 +318,15 @@ def test_a_base_url_with_a_model_name_has_the_other_routes_too(several: httpx.Cl
         assert several.get(f"/models/topics{path}").status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "keys", "served"),
-    [
-        ("/predict", {"inputs": "a"}, {"error", "error_type"}, "library, topics, ranker"),
-        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["a"]}}, {"error", "error_type"}, "encoder"),
-        ("/pipeline/fill-mask", {"inputs": "a [MASK]"}, {"error", "error_type"}, "encoder"),
-        ("/v1/embeddings", {"model": "nobody", "input": "a"}, {"error"}, "encoder, embedder"),
-        ("/invocations", {"inputs": ["a"]}, {"error_code", "message"}, "encoder, embedder"),
-        ("/fill-mask", {"inputs": "a [MASK]"}, {"error"}, "encoder"),
-    ],
-)
-def test_an_unknown_model_gets_a_404_with_the_served_names_in_the_format_of_the_protocol(
-    several: httpx.Client, path: str, body: object, keys: set[str], served: str
-) -> None:
-    answer = several.post(f"/models/nobody{path}", json=body)
-    assert (answer.status_code, set(answer.json())) == (404, keys)
-    assert f"one of: {served}" in answer.text
-
-
 def test_contradicting_model_names_in_path_and_body_are_refused(several: httpx.Client) -> None:
     refused = several.post("/models/topics/classify", json={"inputs": "a", "model": "library"})
-    assert refused.status_code == 422
-    assert refused.json()["error"]["given"] == "/models/topics and library"
+    assert (refused.status_code, refused.json()["error"]["given"]) == (422, "/models/topics and library")
 
 
 @pytest.mark.parametrize("path", ["/models/encoder", "/models/encoder/", "/models//embed", "/models/encoder/nothing"])
 def test_an_unknown_route_under_a_model_name_is_reported_as_requested(several: httpx.Client, path: str) -> None:
     answer = several.post(path, json={"inputs": "a"})
-    assert answer.status_code == 404
-    assert answer.json()["error"]["given"] == f"POST {path}"
+    assert (answer.status_code, answer.json()["error"]["given"]) == (404, f"POST {path}")
 
 
 def test_metrics_and_log_have_the_route_without_the_model_name(
@@ -489,7 +354,7 @@ def test_cached_answers_are_separate_for_each_model(twice: Catalogue) -> None:
     assert [answer.headers.get("x-cache") for answer in answers] == [None, None, "hit"]
 
 
-@pytest.mark.parametrize("path", sorted({path for path, _, _ in EXAMPLES}))
+@pytest.mark.parametrize("path", PATHS)
 def test_no_route_answers_with_a_model_other_than_the_named_one(several: httpx.Client, path: str) -> None:
     """The paths come from the document, so that routes added later are tested too."""
     bodies = [body for of_path, _, body in EXAMPLES if of_path == path]

@@ -1,13 +1,19 @@
-"""Every refusal has the error format of the client's protocol, whichever part of the server refuses."""
+"""Every refusal has the error format of the client's protocol, whichever part of the server refuses, and the client
+examples of docs/clients.md run exactly as printed, except for the port."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from pydantic import BaseModel
 from starlette.responses import Response
 
 from clozeline.inference.fields import StrictModel
+from clozeline.params.reading import read_params
+from clozeline.registry.models import model_name
 from clozeline.serving.http.dialects import Dialect, Dialects, Words
 from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.http.house_texts import EMBEDDING, embedded
@@ -15,7 +21,8 @@ from clozeline.serving.http.openapi import OpenAPIDocument
 from clozeline.serving.http.operation import Call, JsonResponse, Operation
 from clozeline.serving.limits import MAX_BODY_BYTES
 from clozeline.serving.models import Catalogue
-from tests.make.apps import KEY, running, service_of
+from tests.make.apps import KEY, opened, running, service_of
+from tests.make.packages import write_classifier, write_completer, write_embedder, write_encoder
 
 HOUSE = {"error": {"code", "message", "param", "given", "expected", "do"}}
 KEYS = {
@@ -23,10 +30,7 @@ KEYS = {
     "/v2/models/encoder/infer": {"error"},
     "/invocations": {"error_code", "message"},
     "/predict": {"error", "error_type"},
-    "/similarity": {"error", "error_type"},
-    "/tokenize": {"error", "error_type"},
     "/pipeline/fill-mask": {"error", "error_type"},
-    "/embed": {"error", "error_type"},
     "/fill-mask": HOUSE,
 }
 JSON = "application/json"
@@ -48,7 +52,6 @@ def test_an_invalid_body_gets_the_error_format_of_the_protocol(client: httpx.Cli
     assert_says(client.post(path, json={"nothing": 1}), path, UNUSABLE.get(path, 422))
     assert_says(client.post(path, content=b" " * (MAX_BODY_BYTES + 1), headers=headers), path, 413)
     assert_says(client.post(path, content=b"{}", headers=headers | {"content-encoding": "gzip"}), path, 415)
-    assert_says(client.post(path, content=b"{}", headers={"content-type": f"{JSON}; charset=utf-16"}), path, 415)
     assert_says(client.put(path), path, 405)
 
 
@@ -79,9 +82,8 @@ async def shout(call: Call, body: Shout) -> Response:
 
     It is heard far away.
     """
-    served = call.served(EMBEDDING)
-    reply = await embedded(call, served, [body.say], truncate=False)
-    return JsonResponse({"loud": body.say.upper(), "numbers": len(reply.answers[0])}, headers=reply.headers)
+    reply = await embedded(call, call.served(EMBEDDING), [body.say], truncate=False)
+    return JsonResponse({"loud": body.say.upper()}, headers=reply.headers)
 
 
 TOY = Dialect(
@@ -105,13 +107,13 @@ def test_a_new_protocol_needs_one_file_and_one_row(catalogue: Catalogue) -> None
 
     The other paths under /v2 belong to another protocol, which keeps its own error format there.
     """
-    with running(catalogue, dialects=Dialects((*DIALECTS.rows, TOY))) as client:
+    dialects = Dialects((*DIALECTS.rows, TOY))
+    with running(catalogue, dialects=dialects) as client:
         answer = client.post("/v2/shout", json={"say": "a"})
         assert (answer.json()["loud"], answer.headers["x-model"]) == ("A", "encoder")
         for method, path, sent, status, code in (
             ("POST", "/v2/shout", {"json": {"cry": "a"}}, 400, "unknown_key"),
             ("POST", "/v2/shout", {"json": {"say": "a " * 100}}, 400, "text_too_long"),
-            ("POST", "/v2/shout", {"content": b"{", "headers": {"content-type": JSON}}, 400, "malformed_json"),
             ("POST", "/v2/shout", {"content": b" " * (MAX_BODY_BYTES + 1)}, 413, "body_too_large"),
             ("GET", "/v2/shout", {}, 405, "wrong_method"),
             ("GET", "/v2/shout/nothing", {}, 404, "no_such_route"),
@@ -119,14 +121,55 @@ def test_a_new_protocol_needs_one_file_and_one_row(catalogue: Catalogue) -> None
         ):
             told = client.request(method, path, **sent)
             assert (told.status_code, told.json()["sorry"]) == (status, code)
-        assert client.post("/embed", json={"inputs": "a"}).status_code == 200
         for path in ("/v2/nothing", "/v2/models/nobody"):
             assert set(client.get(path).json()) == {"error"}
-        told_of = OpenAPIDocument(Dialects((*DIALECTS.rows, TOY))).whole["paths"]["/v2/shout"]["post"]
+        told_of = OpenAPIDocument(dialects).whole["paths"]["/v2/shout"]["post"]
         assert (told_of["tags"], told_of["description"]) == (["Toy"], "It is heard far away.")
         assert told_of["responses"]["400"]["content"][JSON]["schema"] == {"$ref": "#/components/schemas/Murmur"}
         assert 'clozeline_requests_total{route="/v2/shout",status="200"} 1.0' in client.get("/metrics").text
         cards = client.get("/models").json()["models"]
         embeds = [card["name"] for card in cards if "/embed" in card["routes"]]
-        assert len(embeds) < len(cards)
-        assert [card["name"] for card in cards if "/v2/shout" in card["routes"]] == embeds
+        assert [card["name"] for card in cards if "/v2/shout" in card["routes"]] == embeds != []
+
+
+PROJECT = Path(__file__).parents[3]
+DEFAULT = {"encoder": write_encoder, "docsearch": write_embedder, "library": write_classifier}
+"""Packages that the default run exports, in the order in which its champions are served."""
+
+
+def ran(block: str, *places: str) -> dict[str, Any]:
+    """Run a block of docs/clients.md against a server of these packages, and return its variables."""
+    page = (PROJECT / "docs" / "clients.md").read_text(encoding="utf-8")
+    found = re.search(rf"<!-- {block}: .*?```python\n(.*?)```", page, re.DOTALL)
+    assert found
+    told: dict[str, Any] = {}
+    with running(opened(*places)) as client:
+        exec(compile(found[1].replace("8000", str(client.base_url.port)), "clients.md", "exec"), told)
+    return told
+
+
+def test_each_client_on_the_page_works_with_the_models_of_the_default_run(tmp_path: Path) -> None:
+    assert set(DEFAULT) == set(read_params(PROJECT / "params.yaml").export.models)
+    for name, write in DEFAULT.items():
+        write(tmp_path / name)
+    told = ran("clients", *(f"{model_name(name)}={tmp_path / name}" for name in DEFAULT))
+    vectors = [one.embedding for one in told["vectors"]]
+    np.testing.assert_allclose(told["vectors_NH"], vectors, atol=1e-6)
+    np.testing.assert_allclose([record["embedding"] for record in told["records"]], vectors, atol=1e-6)
+    assert (len(told["words"]), len(told["labels"])) == (3, 2)
+    assert -1 <= told["cosine"] <= 1
+    assert {label["label"] for label in told["chosen"]} == {"list", "file"}
+
+
+def test_each_client_of_a_causal_model_gets_the_same_continuation(tmp_path: Path) -> None:
+    write_completer(tmp_path / "writer")
+    told = ran("clients of causal models", f"{model_name('encoder')}={tmp_path / 'writer'}")
+    assert told["continued"]["generated_text"] == told["choice"].text == told["generated"] != ""
+
+
+def test_each_client_of_the_other_kinds_works_with_models_of_that_kind(heads: Path) -> None:
+    told = ran("clients of other kinds", *(str(heads / name) for name in ("names", "reader", "ranker")))
+    assert all(entity.entity_group for entity in told["found"])
+    answer = told["answer"]
+    assert told["where"]["context"][answer.start : answer.end] == answer.answer
+    assert sorted(rank["index"] for rank in told["ranks"]) == [0, 1]

@@ -44,13 +44,10 @@ def keeping(catalogue: Catalogue) -> Iterator[httpx.Client]:
     [
         ({"content-type": "application/json; charset=utf-8"}, 200),
         ({"content-type": "application/json; charset=utf-16"}, 415),
-        ({"content-type": "text/plain"}, 415),
         ({}, 415),
         (JSON | {"x-timeout-ms": "5000"}, 200),
         (JSON | {"x-timeout-ms": "soon"}, 422),
         (JSON | {"x-timeout-ms": "0"}, 422),
-        (JSON | {"x-timeout-ms": ""}, 422),
-        (JSON | {"content-encoding": "identity"}, 200),
         (JSON | {"content-encoding": "gzip"}, 415),
     ],
 )
@@ -63,35 +60,23 @@ def test_headers_decide_whether_a_body_is_read_although_its_answer_is_cached(
     assert status == 200 or cached.content == new.content
 
 
-def test_a_request_is_counted_under_its_route(client: httpx.Client) -> None:
-    name = "clozeline_requests_total{route=/embed,status=200}"
-    client.post("/embed", json={"inputs": "a text"})
-    before = counted(client)[name]
-    client.post("/embed", json={"inputs": "a text"})
-    assert counted(client)[name] == before + 1
-
-
 def test_an_answer_at_another_level_is_another_answer(keeping: httpx.Client) -> None:
     assert "x-cache" not in keeping.post("/embed?level=other", content=BODY, headers=JSON).headers
 
 
-def test_a_cached_answer_reports_zero_times(keeping: httpx.Client) -> None:
-    again = keeping.post("/embed", content=BODY, headers=JSON)
-    assert again.headers["x-cache"] == "hit"
-    assert [float(again.headers[name]) for name in TIMES] == [0, 0, 0, 0]
-    assert again.headers["x-compute-tokens"] == "4"
+def test_a_cached_answer_reports_zero_times_if_its_route_has_times(keeping: httpx.Client) -> None:
+    again = keeping.post("/embed", content=BODY, headers=JSON).headers
+    assert (again["x-cache"], again["x-compute-tokens"]) == ("hit", "4")
+    assert [float(again[name]) for name in TIMES] == [0, 0, 0, 0]
+    first, again = (keeping.post("/tokenize", content=BODY, headers=JSON).headers for _ in range(2))
+    assert ("x-cache" in first, again.keys() - first.keys()) == (False, {"x-cache"})
 
 
-def test_a_cached_answer_adds_no_times_to_a_route_without_them(keeping: httpx.Client) -> None:
-    first, again = (keeping.post("/tokenize", content=BODY, headers=JSON) for _ in range(2))
-    assert ("x-cache" in first.headers, again.headers["x-cache"]) == (False, "hit")
-    assert again.headers.keys() - first.headers.keys() == {"x-cache"}
-
-
-def test_cache_hits_and_misses_are_counted(catalogue: Catalogue) -> None:
+def test_requests_are_counted_under_their_route_and_cache_hits_and_misses_too(catalogue: Catalogue) -> None:
     with running(catalogue, cache_bytes=1 << 20) as client:
         for _ in range(4):
             client.post("/embed", content=BODY, headers=JSON)
         counts = counted(client)
+    assert counts["clozeline_requests_total{route=/embed,status=200}"] == 4
     assert counts["clozeline_kept_answers_total{result=miss}"] == 1
     assert counts["clozeline_kept_answers_total{result=hit}"] == 3

@@ -112,30 +112,18 @@ def test_answers_of_read_routes_fit_the_documented_schema(api: Documented, path:
     ("path", "body"),
     [
         ("/embed", b"{"),
-        ("/embed", b"{}"),
         ("/fill-mask", b'{"inputs": "no mask"}'),
         ("/classify", b'{"inputs": "a", "model": "other"}'),
         ("/classify", b" " * 5_000_000),
-        ("/v1/embeddings", b"{}"),
         ("/v1/embeddings", b'{"model": "other", "input": "a"}'),
         ("/predict", b'{"inputs": ["a", "b", "c"]}'),
-        ("/rerank", b'{"query": "a"}'),
-        ("/tag", b'{"inputs": "a", "model": "encoder"}'),
         ("/pipeline/question-answering", b'{"inputs": {"question": "a", "context": "b", "more": 1}}'),
-        ("/pipeline/fill-mask", b'{"inputs": "no mask"}'),
         ("/invocations", b"{}"),
     ],
 )
 def test_a_refusal_is_as_documented(api: Documented, path: str, body: bytes) -> None:
     assert api.status_of("post", path, content=body) >= 400
     assert api.status_of("post", path, content=body, headers={"content-type": "text/plain"}) in (413, 415)
-
-
-def test_the_docs_load_nothing_external(client: httpx.Client) -> None:
-    page = client.get("/docs")
-    assert page.headers["content-type"].startswith("text/html")
-    assert "http://" not in page.text
-    assert "https://" not in page.text
 
 
 _TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES"}
@@ -146,7 +134,6 @@ INFER = "/v2/models/{model}/infer"
     ("path", "body"),
     [
         ("/fill-mask", {"inputs": "a [MASK]", "parameters": {"top_k": 5.0}}),
-        ("/embed", {"inputs": "a", "dimensions": 2.0}),
         ("/decode", {"ids": [5.0, 6.0]}),
         (INFER, {"inputs": [_TENSOR | {"shape": [1.0], "data": ["a"]}]}),
         ("/invocations", {"dataframe_split": {"columns": [5.0], "data": [["a"]]}}),
@@ -160,21 +147,13 @@ def test_a_float_without_fraction_is_accepted_as_an_integer(api: Documented, pat
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/fill-mask", {"inputs": "a [MASK]", "parameters": {"top_k": 5.5}}),
-        ("/fill-mask", {"inputs": "a [MASK]", "parameters": {"top_k": 1e300}}),
-        ("/fill-mask", {"inputs": "a [MASK]", "parameters": {"top_k": True}}),
+        *(("/fill-mask", {"inputs": "a [MASK]", "parameters": {"top_k": number}}) for number in (5.5, 1e300, True)),
         ("/invocations", {"dataframe_records": []}),
         ("/invocations", {"dataframe_records": [{"text": "a"}] * 257}),
         ("/invocations", {"dataframe_split": {"columns": ["text"], "data": []}}),
-        ("/invocations", {"instances": []}),
         ("/invocations", {"instances": [""]}),
-        ("/invocations", {"inputs": []}),
-        ("/invocations", {"inputs": ""}),
         (INFER, {"inputs": [_TENSOR]}),
-        (INFER, {"inputs": [_TENSOR | {"data": None}]}),
-        (INFER, {"inputs": [_TENSOR | {"data": []}]}),
-        (INFER, {"inputs": [_TENSOR | {"data": [""]}]}),
-        (INFER, {"inputs": [_TENSOR | {"data": [["a", "b"]]}]}),
+        *((INFER, {"inputs": [_TENSOR | {"data": data}]}) for data in (None, [], [""], [["a", "b"]])),
         (INFER, {"inputs": [_TENSOR | {"shape": [300], "data": ["a"] * 300}]}),
     ],
 )
@@ -192,11 +171,7 @@ def serve(dist: Path, heads: Path, tmp_path: Path) -> Serve:
     """Runs a server of the named models, which are served under other names than their folders'."""
     write_embedder(tmp_path / "embedder")
     found = {place.name: place for place in (*dist.iterdir(), *heads.iterdir(), tmp_path / "embedder")}
-
-    def serve(*names: str, key: str | None = None) -> AbstractContextManager[httpx.Client]:
-        return running(opened(*(f"clozeline-{name}={found[name]}" for name in names)), key=key)
-
-    return serve
+    return lambda *names, key=None: running(opened(*(f"clozeline-{name}={found[name]}" for name in names)), key=key)
 
 
 def document_of(client: httpx.Client, **headers: str) -> dict[str, Any]:
@@ -219,11 +194,8 @@ def test_every_example_is_answered_by_the_server_that_shows_it(serve: Serve, nam
         version = client.get("/models").json()["models"][0]["version"]
         for path, operations in document_of(client)["paths"].items():
             ((method, operation),) = operations.items()
-            named = {
-                one["name"]: one["schema"]["examples"][0]
-                for one in operation.get("parameters", ())
-                if one["name"] == "model"
-            }
+            parameters = {one["name"]: one["schema"] for one in operation.get("parameters", ())}
+            named = {"model": parameters["model"]["examples"][0]} if "model" in parameters else {}
             url = path.format(**named, version=version)
             if method == "get":
                 assert client.get(url).status_code == 200
@@ -258,16 +230,9 @@ def test_without_a_key_or_before_loading_every_route_is_listed_and_no_model(serv
         with_key = document_of(client, authorization=f"Bearer {KEY}")
     assert "/embed" not in with_key["paths"]
     assert "clozeline-library" in str(with_key)
-    assert with_key["paths"]["/classify"]["post"]["security"]
-
-
-def test_the_document_of_one_server_is_not_changed_by_another(serve: Serve) -> None:
-    with serve("library") as client:
-        first, again = document_of(client), document_of(client)
-    assert first == again
-    assert "clozeline-library" in str(first)
-    with running(Service(Capacity(num_workers=1))) as client:
+    with running(Service(Capacity(num_workers=1))) as client:  # it does not change the document of another server
         assert document_of(client)["paths"] == documented()["paths"]
+        assert "securitySchemes" not in document_of(client)["components"]
 
 
 ROUTES = [(method, path) for path, operations in documented()["paths"].items() for method in operations]
@@ -290,16 +255,17 @@ def states(catalogue: Catalogue) -> Iterator[dict[str, Documented]]:
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_answers_of_a_loading_server_are_documented(states: dict[str, Documented], method: str, path: str) -> None:
+def test_answers_of_a_loading_or_stopping_server_are_documented(
+    states: dict[str, Documented], method: str, path: str
+) -> None:
     content = b"{}" if method == "post" else None
-    status = states["loading"].status_of(method, path, content=content)
-    assert status in (200, 503) if method == "get" else status in (400, 422, 503)
-
-
-@pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_answers_of_a_stopping_server_are_documented(states: dict[str, Documented], method: str, path: str) -> None:
-    status = states["stopping"].status_of(method, path, content=b"{}" if method == "post" else None)
-    assert status == 503 or (method == "get" and path in OPEN_PATHS | {"/metrics", "/models"})
+    loading, stopping = (states[name].status_of(method, path, content=content) for name in ("loading", "stopping"))
+    assert (
+        method == "post"
+        or states["loading"].client.head(path.format(model="encoder", version="1")).status_code == loading
+    )
+    assert loading in ((200, 503) if method == "get" else (400, 422, 503))
+    assert stopping == 503 or (method == "get" and path in OPEN_PATHS | {"/metrics", "/models"})
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
@@ -316,10 +282,6 @@ def test_a_request_without_a_key_gets_the_documented_401(states: dict[str, Docum
 @pytest.mark.parametrize("path", WITH_BODY)
 def test_a_body_that_is_too_large_is_reported_as_documented(states: dict[str, Documented], path: str) -> None:
     assert states["loading"].status_of("post", path, content=b" " * (MAX_BODY_BYTES + 1)) == 413
-
-
-def test_a_server_without_keys_documents_no_authentication(states: dict[str, Documented]) -> None:
-    assert "securitySchemes" not in states["loading"].document["components"]
 
 
 PAGES = ["/", "/docs", "/openapi.json"]
@@ -340,29 +302,13 @@ def test_every_read_route_answers_head_as_get(client: httpx.Client, path: str) -
     assert int(head.headers["content-length"]) > 0
 
 
-@pytest.mark.parametrize("path", ["/health/ready", "/nothing", "/embed"])
-def test_the_answer_to_head_never_has_a_body(client: httpx.Client, path: str) -> None:
+@pytest.mark.parametrize(("path", "status"), [("/health/ready", 200), ("/nothing", 404), ("/embed", 405)])
+def test_the_answer_to_head_never_has_a_body(client: httpx.Client, path: str, status: int) -> None:
     with connection(client) as opened:
         opened.sendall(f"HEAD {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
-        answer = b"".join(iter(lambda: opened.recv(65_536), b""))
-    assert answer.endswith(b"\r\n\r\n")
-    assert answer.count(b"\r\n\r\n") == 1
-
-
-def test_head_is_refused_wherever_get_is(states: dict[str, Documented]) -> None:
-    for state, path, status in (
-        ("loading", "/health/ready", 503),
-        ("loading", "/health/live", 200),
-        ("loading", "/models", 503),
-        ("keyed", "/health/ready", 200),
-        ("keyed", "/models", 401),
-    ):
-        assert states[state].client.head(path).status_code == status
-
-
-def test_head_on_a_post_route_gets_405(client: httpx.Client) -> None:
-    answer = client.head("/embed")
-    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+        answer = b"".join(iter(lambda: opened.recv(65_536), b"")).decode()
+    assert answer.startswith(f"HTTP/1.1 {status} ")
+    assert answer.find("\r\n\r\n") == len(answer) - 4
 
 
 def test_a_head_request_is_logged_and_counted_as_head(catalogue: Catalogue, caplog: pytest.LogCaptureFixture) -> None:

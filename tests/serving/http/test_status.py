@@ -10,31 +10,20 @@ from tests.serving.http.test_bodies import assert_envelope
 
 TEXT = "Maria Lopez lives in Oslo."
 QUESTION = {"question": "Where does Maria live?", "context": f"{TEXT} She works in Rome."}
+PERSON = {"entity_group": "PER", "start": 1, "end": 2}
 
 
-def label(answer: Any) -> Any:
-    return answer[0][0]["label"]
-
-
-def entities(answer: Any) -> Any:
-    return [{name: entity[name] for name in ("entity_group", "start", "end")} for entity in reversed(answer)]
-
-
-def span(answer: Any) -> Any:
-    return answer["answer"]
-
-
-def word(answer: Any) -> Any:
-    return answer[0]["token_str"]
+def entities(answer: Any) -> list[dict[str, Any]]:
+    return [{name: entity[name] for name in PERSON} for entity in reversed(answer)]
 
 
 @pytest.mark.parametrize(
     ("path", "inputs", "best", "wrong"),
     [
-        ("/classify", TEXT, label, "another label"),
-        ("/tag", TEXT, entities, [{"entity_group": "PER", "start": 1, "end": 2}]),
-        ("/answer", QUESTION, span, "another span"),
-        ("/fill-mask", "the [MASK]", word, "another word"),
+        ("/classify", TEXT, lambda answer: answer[0][0]["label"], "another label"),
+        ("/tag", TEXT, entities, [PERSON]),
+        ("/answer", QUESTION, lambda answer: answer["answer"], "another span"),
+        ("/fill-mask", "the [MASK]", lambda answer: answer[0]["token_str"], "another word"),
     ],
 )
 def test_the_best_answer_is_right_and_another_is_wrong(
