@@ -2,6 +2,7 @@
 uvicorn."""
 
 import ast
+import contextlib
 import gc
 import inspect
 import json
