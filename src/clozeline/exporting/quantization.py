@@ -20,13 +20,13 @@ Shapes: K inputs and N outputs of a linear layer.
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from clozeline.exporting.graph import biases, drop_unread, float_matrices, lookups, op_counts, transposed
+from clozeline.params.delivery import WeightsName
 
 FULL_LIMIT = 127
 ZERO_POINT = 128
@@ -35,8 +35,6 @@ LEVELS = 255
 
 Constant = Callable[[str, npt.NDArray[np.generic]], str]
 """Function that stores a tensor under a name, once, and returns the name."""
-
-Weights = Literal["int7", "uint8", "int8"]
 
 MICROSOFT = "com.microsoft"
 PRODUCT = "MatMulIntegerToFloat"
@@ -125,7 +123,7 @@ class Storage:
     text: str
 
 
-STORAGES: Mapping[Weights, Storage] = {
+STORAGES: Mapping[WeightsName, Storage] = {
     # -64..64: the sum of two products fits into the 16 bits of processors without VNNI. The fastest.
     "int7": Storage(64, 0, "int8 per column, symmetric"),
     # Exact on every processor, with slower kernels where VNNI is missing.
@@ -152,7 +150,7 @@ def symmetric(
 class Scheme:
     """How a graph is quantized: a scale for each token of an activation and for each output of a weight."""
 
-    weights: Weights
+    weights: WeightsName
     embeddings: bool
     """Whether lookups read 8-bit rows."""
 

@@ -19,6 +19,7 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 import torch
 
 from clozeline.params.pretraining import PretrainParams
+from clozeline.params.schema import RequestedPrecision
 from clozeline.params.tasks import FinetuneParams
 from clozeline.system.errors import ParamsError
 from clozeline.training.distribution import Processes
@@ -36,7 +37,6 @@ and from oneDNN, whose kernels need memory of their own (its message is longer w
 """
 _AMOUNT = re.compile(r"allocate ([\d.]+) (bytes|[KMGTPE]iB)")
 
-Requested = Literal["auto", "fp32", "bf16", "fp16"]
 Name = Literal["fp32", "bf16", "fp16"]
 _BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
 """Capabilities of x86 (Intel, AMD) and of ARM, under the names of torch.cpu.get_capabilities."""
@@ -231,7 +231,7 @@ class Precision:
     """Keeps small fp16 gradients from underflowing; does nothing in fp32 and bf16."""
 
     @classmethod
-    def choose(cls, requested: Requested, device: torch.device) -> "Precision":
+    def choose(cls, requested: RequestedPrecision, device: torch.device) -> "Precision":
         """Return the precision for `requested`.
 
         `auto` is fp32 on a CPU, where a result must not depend on the model of the processor; on a GPU it is bf16 if
