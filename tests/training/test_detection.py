@@ -14,7 +14,7 @@ from clozeline.language.objectives import DetectionBatch, unigram_entropy
 from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining.job import Pretraining
 from clozeline.pretraining.losses import DetectionLoss
-from clozeline.pretraining.watching import ShownParts
+from clozeline.pretraining.watching import plateau_warning
 from clozeline.training.curves import CurvePoint, ValidationPass
 from clozeline.training.state import Callback
 from tests.training.prepared import Prepare, changed, graphs_of, largest_difference, weights_of
@@ -166,7 +166,7 @@ def test_each_validation_line_names_both_losses_and_a_generator_on_the_plateau(
     """Untrained, with equally frequent words, the generator is on the plateau: ln 64 is near ln 59."""
     job = prepare()
     entropy = unigram_entropy(job.train.shards, job.train.vocabulary)
-    shown = ShownParts.of(pair_of(job), job.judge, WEIGHT, entropy, first_step=2)
+    shown = plateau_warning(pair_of(job), job.judge, WEIGHT, entropy, first_step=2)
     job.model.eval()
     loss = job.judge.measure().loss
     job.model.train()
