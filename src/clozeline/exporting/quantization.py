@@ -26,7 +26,7 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from clozeline.exporting.graph import biases, drop_unread, float_matrices, lookups, op_counts, transposed
-from clozeline.params.delivery import WeightsName
+from clozeline.params.delivery import Weights
 
 FULL_LIMIT = 127
 ZERO_POINT = 128
@@ -123,7 +123,7 @@ class Storage:
     text: str
 
 
-STORAGES: Mapping[WeightsName, Storage] = {
+STORAGES: Mapping[Weights, Storage] = {
     # -64..64: the sum of two products fits into the 16 bits of processors without VNNI. The fastest.
     "int7": Storage(64, 0, "int8 per column, symmetric"),
     # Exact on every processor, with slower kernels where VNNI is missing.
@@ -150,7 +150,7 @@ def symmetric(
 class Scheme:
     """How a graph is quantized: a scale for each token of an activation and for each output of a weight."""
 
-    weights: WeightsName
+    weights: Weights
     embeddings: bool
     """Whether lookups read 8-bit rows."""
 
