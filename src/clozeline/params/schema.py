@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from clozeline.system.errors import PortableError
 
 Share = Annotated[float, Field(ge=0, le=1)]
-RequestedPrecision = Literal["auto", "fp32", "bf16", "fp16"]
+Requested = Literal["auto", "fp32", "bf16", "fp16"]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]

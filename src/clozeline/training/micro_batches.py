@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 import torch
 
 from clozeline.params.pretraining import PretrainParams
-from clozeline.params.schema import RequestedPrecision
+from clozeline.params.schema import Requested
 from clozeline.params.tasks import FinetuneParams
 from clozeline.system.errors import ParamsError
 from clozeline.training.distribution import Processes
@@ -231,7 +231,7 @@ class Precision:
     """Keeps small fp16 gradients from underflowing; does nothing in fp32 and bf16."""
 
     @classmethod
-    def choose(cls, requested: RequestedPrecision, device: torch.device) -> "Precision":
+    def choose(cls, requested: Requested, device: torch.device) -> "Precision":
         """Return the precision for `requested`.
 
         `auto` is fp32 on a CPU, where a result must not depend on the model of the processor; on a GPU it is bf16 if
