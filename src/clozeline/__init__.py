@@ -35,21 +35,14 @@ __all__ = [
 ]
 
 _PLACES = {
+    **dict.fromkeys(("Run", "evaluate", "export", "finetune", "pretrain", "show"), "clozeline.stages.calling.api"),
+    **dict.fromkeys(("Model", "load"), "clozeline.registry.sources"),
+    **dict.fromkeys(("ClozelineError", "ParamsError"), "clozeline.system.errors"),
     "Callback": "clozeline.training.state",
-    "ClozelineError": "clozeline.system.errors",
     "Config": "clozeline.params.editing",
     "MaskingCollator": "clozeline.lab.collator",
-    "Model": "clozeline.registry.sources",
     "Params": "clozeline.params.project",
-    "ParamsError": "clozeline.system.errors",
-    "Run": "clozeline.stages.calling.api",
-    "evaluate": "clozeline.stages.calling.api",
-    "export": "clozeline.stages.calling.api",
-    "finetune": "clozeline.stages.calling.api",
-    "load": "clozeline.registry.sources",
-    "pretrain": "clozeline.stages.calling.api",
     "read_params": "clozeline.params.reading",
-    "show": "clozeline.stages.calling.api",
 }
 
 

@@ -12,18 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from clozeline.cli import (
-    ask,
-    evaluate,
-    experiments,
-    keep,
-    plan,
-    project,
-    published,
-    release,
-    serve,
-    stage,
-)
+from clozeline.cli import ask, evaluate, experiments, keep, plan, project, published, release, serve, stage
 from clozeline.cli.verbs import Verb, Verbs, telling_of_extras
 from clozeline.system.errors import ClozelineError
 from clozeline.system.machine import collect_rarely

@@ -19,7 +19,7 @@ from clozeline.cli.tables import AnswerForm, JsonLinesOption, JsonOption, ranked
 from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
 from clozeline.params.reading import read_params, renamed
-from clozeline.params.text import SourceParams
+from clozeline.params.text import UNSET_SOURCE, SourceParams
 from clozeline.records.package import FILES
 from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.system.machine import available_cores
@@ -135,10 +135,8 @@ def source_of(
     pattern: str = "**/*",
 ) -> SourceParams:
     """Return the params with which the text room reads a file or folder."""
-    unset = dict.fromkeys(("url", "query", "label_field", "dataset", "subset", "revision"))
-    return SourceParams(
-        kind="files", path=str(text), pattern=pattern, one_document_per=one_document_per, text_field=text_field, **unset
-    )
+    given = {"pattern": pattern, "one_document_per": one_document_per, "text_field": text_field}
+    return SourceParams.model_validate({**UNSET_SOURCE, "kind": "files", "path": str(text), **given})
 
 
 def _judgement_tables(judgement: "Judgement") -> Iterator[RenderableType]:

@@ -15,6 +15,7 @@ from clozeline.language import models
 from clozeline.language.objectives import token_counts, unigram_entropy
 from clozeline.language.spelling import Spelling
 from clozeline.params.editing import Config
+from clozeline.params.model import OF_SIZE
 from clozeline.params.pretraining import WITHOUT_START, Objective, PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.watching import Examiner, ShownAnswer, ShownQuestion
@@ -74,13 +75,12 @@ class Lesson:
 
 def short(params: PretrainParams, objective: Objective, steps: int) -> PretrainParams:
     """Return `params` with the smallest model of the default family and a budget of `steps`."""
-    shape = dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
     optimizer = {"kind": "adamw", "learning_rate": 3e-3, "matrix_learning_rate": None}
     validation = {"every_steps": steps, "patience": None}
     changes = {
         "objective": objective,
         **WITHOUT_START,
-        "model": params.model.model_copy(update={"family": "modernbert", "size": "mini", **shape}),
+        "model": params.model.model_copy(update={"family": "modernbert", "size": "mini", **OF_SIZE}),
         "max_length": 64,
         "batch_tokens": 2048,
         "micro_batch_tokens": None,

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from clozeline.cli.stage import with_start_folder
 from clozeline.cli.tables import show
-from clozeline.params.model import FAMILY_NAMES, Size
+from clozeline.params.model import FAMILY_NAMES, OF_SIZE, Size
 from clozeline.params.pretraining import WITHOUT_START, Objective, PretrainParams, laid_over
 from clozeline.params.project import Params
 from clozeline.params.reading import in_params, read_params
@@ -127,8 +127,7 @@ def changed(
     """
     of_model = {name: value for name, value in {"family": family, "size": size}.items() if value}
     others = {name: value for name, value in {"objective": objective, "max_length": max_length}.items() if value}
-    shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    model = of_model | (dict.fromkeys(shape) if size else {})
+    model = of_model | (OF_SIZE if size else {})
     tree = laid_over(params.model_dump(), {**others, **(WITHOUT_START if of_model else {}), "model": model})
     length = tree["max_length"]
     tree["model"]["max_position_embeddings"] = max(tree["model"]["max_position_embeddings"], length)

@@ -353,8 +353,25 @@ def largest_over_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor
     return hidden_BLH.masked_fill(is_padding_BL1, float("-inf")).amax(dim=1)
 
 
-POOLINGS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {"mean": mean_over_tokens, "cls": first_token, "max": largest_over_tokens}
+class PoolingKind(NamedTuple):
+    vectors: Callable[[Tensor, Tensor], Tensor]
+    switch: str
+    """Key that switches it on in the files of sentence-transformers before version 5."""
+    words: str
+
+
+POOLINGS: Mapping[str, PoolingKind] = MappingProxyType(
+    {
+        "mean": PoolingKind(
+            mean_over_tokens, "pooling_mode_mean_tokens", "mean of the last hidden states where attention_mask is 1"
+        ),
+        "cls": PoolingKind(first_token, "pooling_mode_cls_token", "last hidden state of the first token"),
+        "max": PoolingKind(
+            largest_over_tokens,
+            "pooling_mode_max_tokens",
+            "largest value of each feature where attention_mask is 1",
+        ),
+    }
 )
 """Ways to turn the vectors of tokens into one vector for a text, by the names of sentence-transformers."""
 
@@ -368,4 +385,4 @@ def mean_of_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:
 
 def pooled(way: str, hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:
     """Return the vectors of texts pooled in a way of `POOLINGS`, normalized to length 1: [B, H]."""
-    return functional.normalize(POOLINGS[way](hidden_BLH, attention_mask_BL), dim=-1)
+    return functional.normalize(POOLINGS[way].vectors(hidden_BLH, attention_mask_BL), dim=-1)

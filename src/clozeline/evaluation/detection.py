@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from clozeline.evaluation.groups import Asked
+from clozeline.evaluation.groups import NUM_FOLDS, Asked
 from clozeline.language import models
 from clozeline.language.detection import ReplacedTokenPair, detection_logits, draw
 from clozeline.language.masking import Vocabulary
@@ -116,21 +116,17 @@ def figures_of(counts_2S: Counts) -> DetectionFigures:
     )
 
 
-def make_examples(
-    model: LanguageModel, split: Split, tokenizer: Tokenizer, *, seed: int, num_folds: int, num_examples: int
-) -> list[ClozeExample]:
+def make_examples(model: LanguageModel, split: Split, tokenizer: Tokenizer, seed: int) -> list[ClozeExample]:
     """Return examples from rows spread evenly over the split, with the first fold of each hidden."""
     worth = np.flatnonzero(split.rows.length_R >= _MIN_CONTENT_TOKENS)
-    spread = np.unique(np.linspace(0, len(worth) - 1, min(num_examples, len(worth))).astype(np.int64))
+    spread = np.unique(np.linspace(0, len(worth) - 1, min(NUM_EXAMPLES, len(worth))).astype(np.int64))
     rows = worth[spread] if len(worth) else worth
-    return [_example(model, split, tokenizer, split.read(np.array([row])), seed, num_folds) for row in rows]
+    return [_example(model, split, tokenizer, split.read(np.array([row])), seed) for row in rows]
 
 
 @torch.inference_mode()
-def _example(
-    model: LanguageModel, split: Split, tokenizer: Tokenizer, tokens: RowTokens, seed: int, num_folds: int
-) -> ClozeExample:
-    batch = OBJECTIVES[models.head_of(model)].evaluation_batch(split, tokens, seed, 0, num_folds)
+def _example(model: LanguageModel, split: Split, tokenizer: Tokenizer, tokens: RowTokens, seed: int) -> ClozeExample:
+    batch = OBJECTIVES[models.head_of(model)].evaluation_batch(split, tokens, seed, 0, NUM_FOLDS)
     probabilities_TV = models.target_logits(model, batch).softmax(dim=1)
     best_TK = probabilities_TV.topk(min(_TOP, probabilities_TV.shape[1]), dim=1)
     original_T = probabilities_TV.gather(1, batch.labels_T[:, None])[:, 0]

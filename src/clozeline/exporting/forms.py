@@ -17,7 +17,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from clozeline.encoder.architecture import ChosenPositions, Positions
-from clozeline.encoder.layers import mean_of_tokens, pooled
+from clozeline.encoder.layers import POOLINGS, mean_of_tokens, pooled
 from clozeline.encoder.model import EncoderModel
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.language import HIDDEN, TOP_IDS, TOP_SCORES
@@ -28,13 +28,6 @@ MOST = 100
 """Largest K, and the limit of `top_k` in a request."""
 
 Outputs = Mapping[str, Tensor]
-
-_POOLED: Mapping[str, str] = {
-    "mean": "mean of the last hidden states where attention_mask is 1, normalized to length 1",
-    "cls": "last hidden state of the first token, normalized to length 1",
-    "max": "largest value of each feature where attention_mask is 1, normalized to length 1",
-}
-"""Description of the vector of a text by pooling."""
 
 
 def num_likeliest(vocab_size: int) -> int:
@@ -197,9 +190,9 @@ def _tensor(name: str, shape: tuple[str | int, ...], meaning: str) -> TensorSpec
 
 def _embeddings(trained: TrainedModel, axis: str = "length") -> Sequence[TensorSpec]:
     """Describe the vectors; `axis`: name of the positions that the last layer is computed at."""
-    hidden_size = trained.model.config.hidden_size
+    hidden_size, words = trained.model.config.hidden_size, POOLINGS[trained.pooling].words
     return (
-        _tensor("sentence_embedding", ("batch", hidden_size), _POOLED[trained.pooling]),
+        _tensor("sentence_embedding", ("batch", hidden_size), f"{words}, normalized to length 1"),
         _tensor(HIDDEN, ("batch", axis, hidden_size), "last hidden state of each token"),
     )
 

@@ -20,13 +20,13 @@ Shapes: K inputs and N outputs of a linear layer.
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from clozeline.exporting.graph import biases, drop_unread, float_matrices, lookups, op_counts, transposed
+from clozeline.params.delivery import Weights
 
 FULL_LIMIT = 127
 ZERO_POINT = 128
@@ -35,8 +35,6 @@ LEVELS = 255
 
 Constant = Callable[[str, npt.NDArray[np.generic]], str]
 """Function that stores a tensor under a name, once, and returns the name."""
-
-Weights = Literal["int7", "uint8", "int8"]
 
 MICROSOFT = "com.microsoft"
 PRODUCT = "MatMulIntegerToFloat"

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from clozeline.encoder import families
 from clozeline.encoder.architecture import longest_row_of
 from clozeline.encoder.checkpoints import Checkpoint
-from clozeline.encoder.families.layout import class_name_of
+from clozeline.encoder.layers import POOLINGS
 from clozeline.exporting.to_onnx import FAMILIES
 from clozeline.exporting.trained import architectures_in, damaged, facts_in, tokenizer_of_vocabulary
 from clozeline.inference.package import MODEL_KINDS
@@ -29,14 +29,7 @@ from clozeline.system.machine import available_bytes
 
 MODULES: Final = "modules.json"
 _MODES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "pooling_mode_mean_tokens": "mean",
-        "pooling_mode_cls_token": "cls",
-        "pooling_mode_max_tokens": "max",
-        "mean": "mean",
-        "cls": "cls",
-        "max": "max",
-    }
+    {row.switch: name for name, row in POOLINGS.items()} | {name: name for name in POOLINGS}
 )
 """Key that switches a pooling on, or since version 5 value of `pooling_mode` → our name."""
 _KNOWN: Final = ("Transformer", "Pooling", "Normalize")
@@ -62,7 +55,9 @@ _PAIR_MARKS: Final = ("reads_pairs", "sentence_transformers", "sbert_ce_default_
 _EMBEDDING: Final = "feature-extraction"
 _MASKS: Final = "fill-mask"
 _WITH_TWO_HEADS: Final = {
-    class_name_of(row.forms["mlm"].config_class, "rtd") for row in families.FAMILIES.values() if "rtd" not in row.forms
+    families.layout.class_name_of(row.forms["mlm"].config_class, "rtd")
+    for row in families.FAMILIES.values()
+    if "rtd" not in row.forms
 }
 """Architectures with the head of masks and one for pairs of sentences, which is left out."""
 

@@ -22,13 +22,14 @@ PublishedTask = Literal[
     "question-answering",
     "feature-extraction",
 ]
+Weights = Literal["int7", "uint8", "int8"]
 PoolingName = Literal["mean", "cls", "max"]
 
 
 class RungParams(Section):
     """One INT8 scheme, a rung of the ladder: `int7 exact 0.1 embeddings fp32`, or a section with these keys."""
 
-    weights: Literal["int7", "uint8", "int8"]
+    weights: Weights
     """See `exporting/quantization.py`."""
     exact_share: Share = 0.0
     """Share of the products with a weight that stay in fp32: those with the largest quantization error."""

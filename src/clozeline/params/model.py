@@ -35,6 +35,8 @@ OWN_ENCODER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 """`package.module:build`: an encoder of your own (clozeline/encoder/own.py)."""
 _FAMILY_EXPECTED = f"one of: {', '.join(FAMILY_NAMES)}; or `package.module:build` for an encoder of your own"
 _SHAPE = "hidden_size num_hidden_layers num_attention_heads intermediate_size"
+OF_SIZE = dict.fromkeys(_SHAPE.split())
+"""Knobs of the shape as they are beside a `size`."""
 
 
 def may_be_causal(family: str) -> bool:

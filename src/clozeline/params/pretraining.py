@@ -9,7 +9,7 @@ from pydantic import Field
 
 from clozeline.params import schema
 from clozeline.params.model import CAUSAL_FAMILIES, ModelParams, OptimizerParams, ScheduleParams, may_be_causal
-from clozeline.params.schema import BelowOne, Count, Fraction, Positive, Section, Share
+from clozeline.params.schema import BelowOne, Count, Fraction, Positive, Requested, Section, Share
 
 Objective = Literal["mlm", "clm", "rtd"]
 FROM_CHAMPION: Final = "champion"
@@ -97,7 +97,7 @@ class PretrainParams(Section):
     tokens: Count | None
     epochs: Positive | None
     """Passes over the rows of the training split; a fraction of one is possible."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"]
+    precision: Requested
     compile: bool
     gradient_checkpointing: bool
     validation: ValidationParams

@@ -19,6 +19,7 @@ from clozeline.params.schema import (
     Count,
     Fraction,
     Positive,
+    Requested,
     Rule,
     Section,
     Share,
@@ -111,7 +112,7 @@ class FinetuneParams(Section):
     frozen_layers: Annotated[int, Field(ge=0)] | None
     """Number of lowest layers that stay frozen, with the embeddings; null: everything is trained."""
     lora: LoraParams | None
-    precision: Literal["auto", "fp32", "bf16", "fp16"]
+    precision: Requested
     checkpoint_every_steps: Count | None
     """Steps between additional checkpoints; null: only one at each validation pass."""
     num_examples: Annotated[int, Field(ge=0)]

@@ -1,7 +1,8 @@
 """Sections `preprocess`, `tokenize` and `contract`: from raw text to token shards, and the limits of both."""
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -57,6 +58,12 @@ class SourceParams(Section):
         """Whether DVC notices a change of the source by itself."""
         is_pinned = self.revision is not None and re.fullmatch("[0-9a-f]{40}", self.revision) is not None
         return self.url is None and (self.kind != "hub" or is_pinned)
+
+
+UNSET_SOURCE: Mapping[str, None] = {
+    name: None for name, field in SourceParams.model_fields.items() if type(None) in get_args(field.annotation)
+}
+"""Knobs of a source that a local file leaves null."""
 
 
 class PreprocessParams(Section):

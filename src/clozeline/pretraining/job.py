@@ -30,7 +30,7 @@ from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining.feeding import Feed, Replay, WordDropout, steps_of, steps_of_epochs
 from clozeline.pretraining.losses import VALIDATION_TOKENS, Judge, loss_of
 from clozeline.pretraining.starting import sources_of_start, start_from
-from clozeline.pretraining.watching import NUM_EXAMPLES, Advancing, ShownExamples, plateau_warning
+from clozeline.pretraining.watching import Advancing, ShownExamples, plateau_warning
 from clozeline.records.published import pinned
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo, documents_path
 from clozeline.system.content import code_of, fingerprint
@@ -159,7 +159,7 @@ class Pretraining:
         warning = plateau_warning(self.model, self.judge, self.params.discriminator_weight, entropy, first_step)
         if self.loop.hardware.processes.divides_weights:  # the first process alone cannot run the model
             return [warning] if isinstance(warning, PlateauWarning) else []
-        return [warning, ShownExamples.of(self.model, self.validation, tokenizer, NUM_EXAMPLES)]
+        return [warning, ShownExamples.of(self.model, self.validation, tokenizer)]
 
     def trained(self, tokenizer: Path, state: State) -> "Pretrained":
         """Return the result. Every process must call it, because weights that are divided among them are gathered."""

@@ -181,11 +181,11 @@ class ShownExamples(Callback):
     questions: tuple[ShownQuestion, ...]
 
     @classmethod
-    def of(cls, model: LanguageModel, validation: Split, tokenizer: Path, num_examples: int) -> Self:
+    def of(cls, model: LanguageModel, validation: Split, tokenizer: Path) -> Self:
         """Choose sentences spread over the validation split."""
         reader = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
         examiner = Examiner(validation, reader, Spelling.open(tokenizer), models.head_of(model))
-        return cls(model, examiner, tuple(examiner.questions(num_examples)))
+        return cls(model, examiner, tuple(examiner.questions(NUM_EXAMPLES)))
 
     def on_validation(self, validation: ValidationPass) -> None:
         for question in self.questions:
@@ -205,14 +205,6 @@ class ShownParts(Callback):
     discriminator_weight: float
     plateau: PlateauWarning
 
-    @classmethod
-    def of(
-        cls, model: ReplacedTokenPair, judge: Judge, discriminator_weight: float, unigram_loss: float, first_step: int
-    ) -> Self:
-        """`judge`: measures the sum of both losses. `unigram_loss`, `first_step`: as in `PlateauWarning`."""
-        plateau = PlateauWarning(unigram_loss, first_step, patience_points=_PATIENCE_LOOKS)
-        return cls(model, replace(judge, loss=TargetLoss(model)), discriminator_weight, plateau)
-
     def on_validation(self, validation: ValidationPass) -> None:
         was_training = self.model.training
         self.model.eval()
@@ -226,9 +218,12 @@ class ShownParts(Callback):
 def plateau_warning(
     model: LanguageModel, judge: Judge, discriminator_weight: float, unigram_loss: float, first_step: int
 ) -> PlateauWarning | ShownParts:
-    """Return what warns if the loss stays on the unigram plateau; of a pair, the generator's."""
+    """Return what warns if the loss stays on the unigram plateau, of a pair the generator's; `judge` measures the loss,
+    of a pair the sum of both.
+    """
     if isinstance(model, ReplacedTokenPair):
-        return ShownParts.of(model, judge, discriminator_weight, unigram_loss, first_step)
+        plateau = PlateauWarning(unigram_loss, first_step, patience_points=_PATIENCE_LOOKS)
+        return ShownParts(model, replace(judge, loss=TargetLoss(model)), discriminator_weight, plateau)
     return PlateauWarning(unigram_loss, first_step)
 
 

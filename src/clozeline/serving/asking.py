@@ -33,8 +33,13 @@ ARRIVED = "clozeline.arrived"
 """Key of a scope: `time.monotonic` when the whole request was read. The handler may start later."""
 _MAX_ANSWER_CHARACTERS = 16 * 2**20
 """Limit for the texts in one answer: 100 KB of masks with 100 candidates each would make gigabytes."""
-TIMES = ("x-tokenization-time", "x-queue-time", "x-inference-time", "x-total-time")
-"""Headers with the time of each phase of a request in milliseconds; the last is the total."""
+TIMES = {
+    "x-tokenization-time": "Milliseconds until the texts were tokenized",
+    "x-queue-time": "Milliseconds from then until the first text ran",
+    "x-inference-time": "Milliseconds from then until the last answer",
+    "x-total-time": "Milliseconds of the three together",
+}
+"""Headers with the time of each phase of a request, and their meanings."""
 
 
 def overloaded(refusal: OverloadedError) -> ApiError:

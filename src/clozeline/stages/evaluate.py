@@ -182,14 +182,8 @@ def _detection(model: ReplacedTokenPair, split: Split, how: _How) -> dict[str, A
 
 
 def _write_examples(model: LanguageModel, split: Split, tokenizer: Path, seed: int, out: Path) -> None:
-    page = detection.make_examples(
-        model,
-        split,
-        Tokenizer.from_file(str(tokenizer / "tokenizer.json")),
-        seed=seed,
-        num_folds=groups.NUM_FOLDS,
-        num_examples=detection.NUM_EXAMPLES,
-    )
+    reader = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    page = detection.make_examples(model, split, reader, seed)
     with replacing_folder(out) as folder:
         (folder / "examples.txt").write_text(detection.as_text(page), encoding="utf-8")
         (folder / "examples.html").write_text(detection.as_html(page), encoding="utf-8")

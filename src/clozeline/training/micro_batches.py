@@ -19,6 +19,7 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 import torch
 
 from clozeline.params.pretraining import PretrainParams
+from clozeline.params.schema import Requested
 from clozeline.params.tasks import FinetuneParams
 from clozeline.system.errors import ParamsError
 from clozeline.training.distribution import Processes
@@ -36,7 +37,6 @@ and from oneDNN, whose kernels need memory of their own (its message is longer w
 """
 _AMOUNT = re.compile(r"allocate ([\d.]+) (bytes|[KMGTPE]iB)")
 
-Requested = Literal["auto", "fp32", "bf16", "fp16"]
 Name = Literal["fp32", "bf16", "fp16"]
 _BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
 """Capabilities of x86 (Intel, AMD) and of ARM, under the names of torch.cpu.get_capabilities."""

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from ruamel.yaml import YAML
 
+from clozeline.serving.asking import TIMES
 from clozeline.serving.http.bodies import TimeoutMilliseconds
 from clozeline.serving.http.dialects import Dialects, Words
 from clozeline.serving.http.endpoint import TIMEOUT_HEADER
@@ -40,13 +41,7 @@ _NAMED = {
     "x-model-version": "Its version",
     "x-model-sha256": "SHA-256 of its graph",
 }
-_TIMED = {
-    "x-compute-tokens": "Tokens of the texts, including special tokens",
-    "x-tokenization-time": "Milliseconds until the texts were tokenized",
-    "x-queue-time": "Milliseconds from then until the first text ran",
-    "x-inference-time": "Milliseconds from then until the last answer",
-    "x-total-time": "Milliseconds of the three together",
-}
+_TIMED = {"x-compute-tokens": "Tokens of the texts, including special tokens", **TIMES}
 _HEADERS: Mapping[str, Mapping[str, str]] = MappingProxyType({"nothing": {}, "model": _NAMED, "time": _NAMED | _TIMED})
 _IN_PATH: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
     {

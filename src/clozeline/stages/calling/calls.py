@@ -17,6 +17,7 @@ from typing import Any, Final
 from ruamel.yaml import YAML
 
 from clozeline.params.project import Params
+from clozeline.params.text import UNSET_SOURCE
 from clozeline.system.errors import DataError, ParamsError
 from clozeline.system.files import replacing_file
 
@@ -25,7 +26,6 @@ _SECTIONS: Final[Mapping[str, str]] = MappingProxyType({"snapshot": "preprocess"
 _FROM_PYTHON: Final = {"before_first_step", "callbacks"}
 """Parameters that no command can give."""
 _FIELD: Final = "text"
-_NO_SOURCE: Final = dict.fromkeys(("url", "query", "dataset", "subset", "revision", "label_field"))
 _STARTER: Final = Path(__file__).parents[2] / "starter"
 FILE: Final = _STARTER / "stages.yaml"
 PIN: Final = "requirements.lock"
@@ -113,10 +113,10 @@ def texts_in(texts: Iterable[str] | str | PathLike[str], folder: Path) -> dict[s
         DataError: there are no texts, one of them is no string, or there is no such path.
     """
     if isinstance(texts, str | PathLike):
-        return {**_NO_SOURCE, "kind": "files", "path": _path_from(folder, texts)}
+        return {**UNSET_SOURCE, "kind": "files", "path": _path_from(folder, texts)}
     name = "texts.jsonl"
     _write(folder / name, ({_FIELD: _text(number, text)} for number, text in enumerate(texts)), "texts")
-    return {**_NO_SOURCE, "kind": "files", "path": name, "text_field": _FIELD}
+    return {**UNSET_SOURCE, "kind": "files", "path": name, "text_field": _FIELD}
 
 
 def labelled_in(data: Iterable[Mapping[str, Any]] | str | PathLike[str], folder: Path, task: str) -> str:
