@@ -15,17 +15,6 @@ from clozeline.language.objectives import TargetBatch
 from clozeline.params.model import SIZE_NAMES
 from tests.encoder.test_model import PUBLISHED, both, largest
 
-
-def test_the_size_names_are_the_rows_of_the_table_of_sizes() -> None:
-    assert list(SIZE_NAMES) == list(SIZES)
-
-
-def test_the_default_is_the_measured_one(params_of, ids) -> None:
-    config = models.build(params_of("modernbert", size="mini", **NO_NUMBERS), "mlm", ids, seed=0).config
-    shape = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
-    assert shape == (2, 96, 2, 192)
-
-
 NO_NUMBERS = dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
 
 
@@ -35,8 +24,14 @@ def test_a_plain_mlp_is_four_times_as_wide_as_its_layer_and_a_gated_one_narrower
     plain, gated = shape_of(params, gated=False), shape_of(params, gated=True)
     assert plain.intermediate_size == 4 * plain.hidden_size
     assert gated.hidden_size < gated.intermediate_size < plain.intermediate_size
-    assert plain.hidden_size % plain.num_attention_heads == 0
-    assert plain.hidden_size // plain.num_attention_heads == (48 if size == "mini" else 64)
+    width_of_head = 48 if size == "mini" else 64
+    assert plain.hidden_size == plain.num_attention_heads * width_of_head
+
+
+def test_sizes_have_names_and_explicit_numbers_replace_them(params_of) -> None:
+    assert list(SIZE_NAMES) == list(SIZES)
+    assert shape_of(params_of("modernbert", size="mini", **NO_NUMBERS), gated=True) == Shape(2, 96, 2, 192)
+    assert shape_of(params_of("bert"), gated=False) == shape_of(params_of("bert"), gated=True) == Shape(2, 32, 2, 48)
 
 
 @pytest.mark.parametrize(
@@ -51,26 +46,14 @@ def test_a_plain_mlp_is_four_times_as_wide_as_its_layer_and_a_gated_one_narrower
     ],
 )
 def test_the_named_sizes_are_as_large_as_the_published_models(family, size, millions, params_of, ids) -> None:
-    model = meta_model(params_of(family, size=size, max_position_embeddings=512, **NO_NUMBERS), ids)
+    with torch.device("meta"):
+        params = params_of(family, size=size, max_position_embeddings=512, **NO_NUMBERS)
+        model = models.build(params, "mlm", ids, seed=0)
     layers = [p.numel() for name, p in model.base_model.named_parameters() if "embeddings.tokens" not in name]
     assert sum(layers) / 1e6 == pytest.approx(millions, rel=0.01)
 
 
-def meta_model(params, ids):
-    """Return a model on the meta device, without memory for its weights."""
-    import torch
-
-    with torch.device("meta"):
-        return models.build(params, "mlm", ids, seed=0)
-
-
-def test_explicit_numbers_replace_a_named_size(params_of) -> None:
-    assert shape_of(params_of("bert"), gated=False) == Shape(2, 32, 2, 48)
-    assert shape_of(params_of("bert"), gated=True) == Shape(2, 32, 2, 48)
-
-
 LENGTH = 100
-Asked = Callable[[Tensor], Positions]
 
 
 def texts() -> tuple[Tensor, Tensor]:
@@ -92,7 +75,7 @@ def slots(mask_BL: Tensor) -> Slots:
     return Slots(some(mask_BL).flatten().nonzero()[:, 0], *mask_BL.shape, most_in_row=25)
 
 
-ASKED: dict[str, Asked] = {
+ASKED: dict[str, Callable[[Tensor], Positions]] = {
     "first": lambda mask_BL: FirstPosition(),
     "chosen": lambda mask_BL: ChosenPositions.where(some(mask_BL)),
     "slots": slots,
@@ -121,48 +104,46 @@ def test_hidden_states_and_gradients_at_positions_equal_those_of_the_whole_layer
     assert all(largest(at_positions[name] - whole[name]) <= 1e-5 * scale for name in whole)
 
 
-def test_chosen_positions_include_the_first_of_each_row_and_are_padded_with_others() -> None:
-    _, mask_BL = texts()
+@pytest.fixture
+def computed(monkeypatch) -> list[int]:
+    """Return a list that gets the number of positions that each layer computes."""
+    seen: list[int] = []
+    attended = Attention._attended
+    monkeypatch.setattr(
+        Attention, "_attended", lambda self, query, *rest: seen.append(query.shape[2]) or attended(self, query, *rest)
+    )
+    return seen
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_the_last_layer_computes_only_the_requested_positions(name, computed) -> None:
+    """Chosen ones include the first of each row, and are padded with others."""
+    _, model = both(name, "feature-extraction")
+    input_ids_BL, mask_BL = texts()
     chosen = ChosenPositions.where(some(mask_BL))
-    assert chosen.position_BQ.shape == (4, 20)
+    for positions in (FirstPosition(), slots(mask_BL), chosen):
+        model.encoder(input_ids_BL, mask_BL, positions=positions)
+    assert computed == [LENGTH, LENGTH, 1, LENGTH, LENGTH, 25, LENGTH, LENGTH, 20]
     assert chosen.position_BQ[0, :4].tolist() == [0, 3, 9, 99]
     assert chosen.position_BQ[2].tolist() == list(range(20))
     assert chosen.position_BQ[:, 0].tolist() == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("name", ["bert", "modernbert"])
-def test_the_last_layer_computes_only_the_requested_positions(name, monkeypatch) -> None:
-    seen: list[int] = []
-    attended = Attention._attended
-    monkeypatch.setattr(
-        Attention, "_attended", lambda self, query, *rest: seen.append(query.shape[2]) or attended(self, query, *rest)
-    )
-    _, model = both(name, "feature-extraction")
-    input_ids_BL, mask_BL = texts()
-    model.encoder(input_ids_BL, mask_BL, positions=FirstPosition())
-    model.encoder(input_ids_BL, mask_BL, positions=slots(mask_BL))
-    assert seen == [LENGTH, LENGTH, 1, LENGTH, LENGTH, 25]
-
-
-def test_a_classifier_computes_only_the_positions_that_its_head_reads(monkeypatch) -> None:
-    seen: list[int] = []
-    attended = Attention._attended
-    monkeypatch.setattr(
-        Attention, "_attended", lambda self, query, *rest: seen.append(query.shape[2]) or attended(self, query, *rest)
-    )
+def test_a_classifier_computes_only_the_positions_that_its_head_reads(computed) -> None:
     last = {}
     for name in PUBLISHED:
         if "text-classification" in LAYOUTS[PUBLISHED[name][0]].heads:
             both(name, "text-classification")[1](*texts())
-            last[name] = seen[-1]
+            last[name] = computed[-1]
     assert last.pop("modernbert, biases everywhere") == LENGTH, "its head reads the mean"
     assert set(last.values()) == {1}
 
 
 def test_the_whole_layer_is_computed_for_many_targets_and_for_none() -> None:
-    assert Slots(torch.arange(10), 4, 10, 10).are_few
-    assert not Slots(torch.arange(20), 4, 10, 10).are_few
-    assert not Slots(torch.arange(0), 4, 10, 0).are_few
+    assert [Slots(torch.arange(count), 4, 10, 10).are_few for count in (0, 10, 20)] == [False, True, False]
+    batch = TargetBatch(torch.zeros(3, 10, dtype=torch.long), None, torch.tensor([1, 2, 3, 11, 25]), torch.zeros(5))
+    assert batch.positions.most_in_row == 3
+    assert batch.to(torch.device("cpu")).rows(1, 3).positions.most_in_row >= 1
 
 
 @pytest.mark.parametrize("knob", ["dropout", "attention_dropout", "head_dropout", "stochastic_depth"])
@@ -175,9 +156,3 @@ def test_dropout_also_applies_at_the_targets_during_training_only(knob, params_o
         judged = [models.target_logits(model.eval(), batch) for _ in range(2)]
     assert not torch.equal(*trained)
     assert torch.equal(*judged)
-
-
-def test_a_batch_and_its_parts_store_the_largest_number_of_targets_in_a_row() -> None:
-    batch = TargetBatch(torch.zeros(3, 10, dtype=torch.long), None, torch.tensor([1, 2, 3, 11, 25]), torch.zeros(5))
-    assert batch.positions.most_in_row == 3
-    assert batch.to(torch.device("cpu")).rows(1, 3).positions.most_in_row >= 1

@@ -43,22 +43,18 @@ def test_dropout_uses_the_same_mask_for_values_and_gradients() -> None:
 
 
 def test_a_seed_gives_the_same_elements_again() -> None:
-    dropout, given = DropoutOf16Bits(0.5), torch.ones(30, 5)
+    dropout, given = DropoutOf16Bits(0.5), torch.ones(30, 5, dtype=torch.bfloat16)
     torch.manual_seed(4)
     first, second = dropout(given), dropout(given)
     torch.manual_seed(4)
     assert torch.equal(dropout(given), first)
     assert not torch.equal(first, second)
+    assert first.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize(("rate", "left"), [(0.0, 1.0), (1.0, 0.0)])
-def test_rate_0_keeps_everything_and_rate_1_drops_everything(rate: float, left: float) -> None:
-    assert torch.equal(DropoutOf16Bits(rate)(torch.ones(9)), torch.full((9,), left))
-
-
-def test_dropout_does_nothing_in_evaluation_mode() -> None:
-    assert torch.equal(DropoutOf16Bits(0.5).eval()(torch.ones(9)), torch.ones(9))
-
-
-def test_half_precision_stays_half_precision() -> None:
-    assert DropoutOf16Bits(0.5)(torch.ones(9, dtype=torch.bfloat16)).dtype == torch.bfloat16
+@pytest.mark.parametrize(("rate", "is_training", "left"), [(0.0, True, 1.0), (1.0, True, 0.0), (0.5, False, 1.0)])
+def test_rate_0_keeps_everything_rate_1_drops_everything_and_evaluation_drops_nothing(
+    rate: float, is_training: bool, left: float
+) -> None:
+    dropped = DropoutOf16Bits(rate).train(is_training)(torch.ones(9, dtype=torch.bfloat16))
+    assert torch.equal(dropped, torch.full((9,), left, dtype=torch.bfloat16))

@@ -1,8 +1,8 @@
 """Requirements for every row of the table of families."""
 
 import json
-import logging
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    AutoTokenizer,
     BertConfig,
     BertForPreTraining,
     BertForSequenceClassification,
@@ -31,11 +32,11 @@ from transformers import (
 from clozeline.encoder.families import FAMILIES
 from clozeline.encoder.families.layout import LanguageHead, TokenIds
 from clozeline.language import models
-from clozeline.language.objectives import TargetBatch
 from clozeline.system.errors import ArtifactError
 from tests.make.models import started
 
 ROW = [2, 10, 11, 12, 13, 14, 3]
+ROWS_BL = torch.tensor([ROW])
 CASES = [(family, objective) for family, row in FAMILIES.items() for objective in row.forms if objective != "rtd"]
 AUTO = {"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM}
 
@@ -47,19 +48,22 @@ def model(family: str, objective: LanguageHead, params_of, ids) -> PreTrainedMod
     return models.build(params_of(family), objective, ids, seed=0).eval()
 
 
-@torch.inference_mode()
-def assert_same_logits(model: PreTrainedModel, one: TargetBatch, two: TargetBatch, num_targets: int = 5) -> None:
-    first_TV = models.target_logits(model, one)[:num_targets]
-    second_TV = models.target_logits(model, two)[:num_targets]
-    assert (first_TV - second_TV).abs().max() <= 1e-5
+def with_other_weights(model: PreTrainedModel, size: float) -> PreTrainedModel:
+    """Change every weight and bias at random, so that a weight that is left out shows."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += torch.randn_like(parameter) * size
+    return model.eval()
 
 
 @every_form
+@torch.inference_mode()
 def test_the_logits_of_a_row_do_not_depend_on_padding_or_other_rows(model, batch_of) -> None:
-    alone = batch_of(ROW)
-    assert_same_logits(model, alone, batch_of(ROW, pad_to=20))
-    assert_same_logits(model, alone, batch_of(ROW, [2, *range(20, 60), 3]))
-    assert_same_logits(model, alone, batch_of(ROW, [2, 33, 40, 41, 5, 6, 3]))
+    alone_TV = models.target_logits(model, batch_of(ROW))
+    others = [batch_of(ROW, [2, *range(20, 60), 3]), batch_of(ROW, [2, 33, 40, 41, 5, 6, 3])]
+    for batch in (batch_of(ROW, pad_to=20), *others):
+        assert (models.target_logits(model, batch)[:5] - alone_TV).abs().max() <= 1e-5
 
 
 @every_form
@@ -76,12 +80,9 @@ def test_projecting_only_targets_gives_the_logits_of_the_stock_forward_pass(mode
 def test_attention_is_bidirectional_in_masked_models_and_backward_only_in_causal_ones(
     model, objective, batch_of
 ) -> None:
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        parameter += torch.randn_like(parameter) * 0.3  # fresh weights hide the effect of the mask
-    before_TV = models.target_logits(model, batch_of(ROW))
-    later_TV = models.target_logits(model, batch_of([*ROW[:5], 60, 3]))
-    earlier_TV = models.target_logits(model, batch_of([2, 60, *ROW[2:]]))
+    with_other_weights(model, 0.3)  # fresh weights hide the effect of the mask
+    rows = (ROW, [*ROW[:5], 60, 3], [2, 60, *ROW[2:]])
+    before_TV, later_TV, earlier_TV = (models.target_logits(model, batch_of(row)) for row in rows)
     assert (before_TV[4] - earlier_TV[4]).abs().max() > 1e-3
     ahead = (before_TV[:4] - later_TV[:4]).abs().amax(dim=1)
     assert (ahead > 1e-3).all() if objective == "mlm" else (ahead <= 1e-5).all()
@@ -151,50 +152,36 @@ def test_the_logits_of_a_long_row_do_not_depend_on_an_earlier_short_row(family, 
     assert torch.equal(models.target_logits(model, long), before_TV)
 
 
-def trained_a_little(model: PreTrainedModel, seed: int) -> None:
-    """Change every weight and bias at random, so that a weight that is left out shows."""
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += torch.randn_like(parameter) * 0.05
-
-
 @every_form
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@torch.inference_mode()
 def test_a_saved_model_gives_the_same_logits_in_stock_transformers(
     family, objective, params_of, ids, tied, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
-    model = models.build(params_of(family, tie_word_embeddings=tied), objective, ids, seed=0).eval()
-    trained_a_little(model, seed=0)
-    out = tmp_path / "encoder"
-    out.mkdir()
-    models.save(model, tiny_tokenizer, out)
-    stock, report = AUTO[objective].from_pretrained(out, local_files_only=True, output_loading_info=True)
-    encoder = AutoModel.from_pretrained(out, local_files_only=True).eval()
-    ours = models.load(out)
-    rows_BL = torch.tensor([ROW])
-    with torch.inference_mode():
-        expected_BLV = model(rows_BL).logits
-        assert (stock.eval()(rows_BL).logits - expected_BLV).abs().max() <= 1e-5
-        hidden_BLH = model.base_model(rows_BL).last_hidden_state
-        assert (encoder(rows_BL).last_hidden_state - hidden_BLH).abs().max() <= 1e-5
-        assert torch.equal(ours(rows_BL).logits, expected_BLV)
+    model = with_other_weights(models.build(params_of(family, tie_word_embeddings=tied), objective, ids, seed=0), 0.05)
+    models.save(model, tiny_tokenizer, tmp_path)
+    stock, report = AUTO[objective].from_pretrained(tmp_path, local_files_only=True, output_loading_info=True)
+    encoder = AutoModel.from_pretrained(tmp_path, local_files_only=True).eval()
+    ours = models.load(tmp_path)
+    expected_BLV, hidden_BLH = model(ROWS_BL).logits, model.base_model(ROWS_BL).last_hidden_state
+    assert (stock.eval()(ROWS_BL).logits - expected_BLV).abs().max() <= 1e-5
+    assert (encoder(ROWS_BL).last_hidden_state - hidden_BLH).abs().max() <= 1e-5
+    assert torch.equal(ours(ROWS_BL).logits, expected_BLV)
     assert report["missing_keys"] in ([], set())
     assert (stock.get_input_embeddings().weight is stock.get_output_embeddings().weight) == tied
     assert type(ours) is type(model)
+    assert AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)("w10 w11").input_ids == [10, 11]
 
 
 @every_form
 def test_every_parameter_exists_once_and_is_trainable(model, batch_of) -> None:
     batch = batch_of(ROW, [2, 33, 40, 41, 42, 3])
     functional.cross_entropy(models.target_logits(model, batch), batch.labels_T).backward()
-    parameters = list(model.parameters())
-    assert len({id(parameter) for parameter in parameters}) == len(parameters)
+    assert len(set(map(id, model.parameters()))) == len(list(model.parameters()))
     idle = {name for name, parameter in model.named_parameters() if parameter.grad is None}
     assert all("pooler" in name or "global" in name for name in idle), idle
 
 
-ROWS_BL = torch.tensor([[2, 10, 11, 12, 13, 14, 3]])
 SHAPE = {
     "vocab_size": 64,
     "hidden_size": 32,
@@ -203,41 +190,39 @@ SHAPE = {
     "intermediate_size": 48,
     "max_position_embeddings": 66,
 }
+DEBERTA = {
+    "type_vocab_size": 0,
+    "relative_attention": True,
+    "position_biased_input": False,
+    "pos_att_type": "p2c|c2p",
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "position_buckets": 16,
+}
 PUBLISHED: dict[str, Callable[[], PreTrainedModel]] = {
     "albert": lambda: AlbertForPreTraining(AlbertConfig(**SHAPE, embedding_size=16)),
     "bert": lambda: BertForPreTraining(BertConfig(**SHAPE)),
-    "deberta-v3": lambda: DebertaV2ForMaskedLM(
-        DebertaV2Config(
-            **SHAPE,
-            type_vocab_size=0,
-            relative_attention=True,
-            position_biased_input=False,
-            pos_att_type="p2c|c2p",
-            share_att_key=True,
-            norm_rel_ebd="layer_norm",
-            position_buckets=16,
-        )
-    ),
+    "deberta-v3": lambda: DebertaV2ForMaskedLM(DebertaV2Config(**SHAPE, **DEBERTA)),
     "xlm-roberta": lambda: XLMRobertaForMaskedLM(XLMRobertaConfig(**SHAPE, pad_token_id=0)),
 }
 """With the heads that they were published with: the next sentence's, the order of sentences'."""
 
-Folder = Callable[[PreTrainedModel], Path]
 
-
-def with_weights(build: Callable[[], PreTrainedModel]) -> PreTrainedModel:
-    """Give every parameter random weights."""
+def with_weights(name: str) -> PreTrainedModel:
     torch.manual_seed(0)
-    model = build().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += torch.randn_like(parameter) * 0.1
-    return model
+    return with_other_weights(PUBLISHED[name](), 0.1)
 
 
 @pytest.fixture(scope="module", params=PUBLISHED)
 def published(request: pytest.FixtureRequest) -> PreTrainedModel:
-    return with_weights(PUBLISHED[request.param])
+    return with_weights(request.param)
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Path:
+    """A folder with a published BERT."""
+    with_weights("bert").save_pretrained(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture
@@ -249,44 +234,36 @@ def start(params_of) -> Callable[..., PreTrainedModel]:
     return start
 
 
-def weights_of(folder: Path) -> dict[str, Tensor]:
-    weights = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    return weights
+def rewrite(folder: Path, weights: dict[str, Tensor]) -> None:
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def with_old_names(folder: Path) -> None:
     """Rename weights as in checkpoints from TensorFlow: gamma and beta."""
-    new = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-    weights = {}
-    for name, weight in weights_of(folder).items():
-        ending = next((ending for ending in new if name.endswith(ending)), "")
-        weights[name.removesuffix(ending) + new.get(ending, "")] = weight
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    weights = load_file(folder / "model.safetensors").items()
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    rewrite(folder, {re.sub(r"LayerNorm\.\w+$", lambda found: old[found[0]], name): weight for name, weight in weights})
 
 
 def in_half(folder: Path) -> None:
-    weights = {name: weight.half() for name, weight in weights_of(folder).items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    rewrite(folder, {name: weight.half() for name, weight in load_file(folder / "model.safetensors").items()})
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": "float16", "dtype": "float16"}))
 
 
 def in_shards(folder: Path) -> None:
-    weights = weights_of(folder)
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
     places = {name: f"model-0000{number % 3 + 1}-of-00003.safetensors" for number, name in enumerate(sorted(weights))}
     for place in set(places.values()):
         part = {name: weight for name, weight in weights.items() if places[name] == place}
         save_file(part, folder / place, metadata={"format": "pt"})
-    (folder / "model.safetensors.index.json").write_text(
-        json.dumps({"metadata": {"total_size": 0}, "weight_map": places})
-    )
+    index = {"metadata": {"total_size": 0}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-LAYOUTS = [with_old_names, in_half, in_shards]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [with_old_names, in_half, in_shards])
+@torch.inference_mode()
 def test_every_published_layout_gives_the_outputs_of_stock_transformers(
     layout, published, start, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
@@ -297,24 +274,20 @@ def test_every_published_layout_gives_the_outputs_of_stock_transformers(
     ours = start(folder)
     out.mkdir()
     models.save(ours, tiny_tokenizer, out)
-    with torch.inference_mode():
-        expected_BLV = stock(ROWS_BL).logits
-        assert (ours(ROWS_BL).logits - expected_BLV).abs().max() <= 1e-5
-        again = AutoModelForMaskedLM.from_pretrained(out, local_files_only=True).eval()
-        assert (again(ROWS_BL).logits - expected_BLV).abs().max() <= 1e-5
-        of_published_BLH = published.base_model(ROWS_BL).last_hidden_state
+    again = AutoModelForMaskedLM.from_pretrained(out, local_files_only=True).eval()
+    expected_BLV, hidden_BLH = stock(ROWS_BL).logits, published.base_model(ROWS_BL).last_hidden_state
+    for model in (ours, again):
+        assert (model(ROWS_BL).logits - expected_BLV).abs().max() <= 1e-5
     largest = 0.05 if layout is in_half else 1e-5
-    with torch.inference_mode():
-        assert (ours.base_model(ROWS_BL).last_hidden_state - of_published_BLH).abs().max() <= largest
+    assert (ours.base_model(ROWS_BL).last_hidden_state - hidden_BLH).abs().max() <= largest
     assert {parameter.dtype for parameter in ours.parameters()} == {torch.float32}
     assert again.config.dtype == torch.float32
 
 
 def test_a_classifier_keeps_its_encoder_and_a_fresh_head_is_reported(start, tmp_path: Path, caplog) -> None:
-    classifier = with_weights(lambda: BertForSequenceClassification(BertConfig(**SHAPE, num_labels=3)))
+    classifier = with_other_weights(BertForSequenceClassification(BertConfig(**SHAPE, num_labels=3)), 0.1)
     classifier.save_pretrained(tmp_path)
-    with caplog.at_level(logging.WARNING):
-        ours = start(tmp_path)
+    ours = start(tmp_path)
     assert f"{tmp_path} (BertForSequenceClassification) has no trained head of this kind: " in caplog.text
     with torch.inference_mode():
         hidden_BLH = AutoModel.from_pretrained(tmp_path, local_files_only=True).eval()(ROWS_BL).last_hidden_state
@@ -322,22 +295,34 @@ def test_a_classifier_keeps_its_encoder_and_a_fresh_head_is_reported(start, tmp_
         assert ours(ROWS_BL).logits.std() < 2, "a fresh head predicts at chance"
 
 
-def test_a_missing_shard_is_refused_by_name(start, tmp_path: Path) -> None:
-    with_weights(PUBLISHED["bert"]).save_pretrained(tmp_path)
-    in_shards(tmp_path)
-    (tmp_path / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(ArtifactError, match=r"(?s)cannot be read.*model-00002-of-00003\.safetensors"):
-        start(tmp_path)
+def as_pickle(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"weights": Caller(folder / "it-ran")}, folder / "pytorch_model.bin")
 
 
-def test_a_pickle_is_refused_unopened_with_how_to_convert_it(start, tmp_path: Path) -> None:
-    """A pickle can call any function when it is opened."""
-    with_weights(PUBLISHED["bert"]).save_pretrained(tmp_path)
-    weights_of(tmp_path)
-    torch.save({"weights": Caller(tmp_path / "it-ran")}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(ArtifactError, match=r"(?s)without running code.*pytorch_model\.bin.*is a program"):
-        start(tmp_path)
-    assert not (tmp_path / "it-ran").exists()
+def as_tensorflow(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "tf_model.h5")
+
+
+def without_a_shard(folder: Path) -> None:
+    in_shards(folder)
+    (folder / "model-00002-of-00003.safetensors").unlink()
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (as_pickle, r"without running code.*pytorch_model\.bin.*is a program"),
+        (as_tensorflow, r"TensorFlow.*from_tf=True"),
+        (without_a_shard, r"cannot be read.*model-00002-of-00003\.safetensors"),
+    ],
+)
+def test_weights_that_cannot_be_read_safely_are_refused_by_name(harm, told: str, start, bert: Path) -> None:
+    """A pickle can call any function when it is opened: it stays unopened."""
+    harm(bert)
+    with pytest.raises(ArtifactError, match=f"(?s){told}"):
+        start(bert)
+    assert not (bert / "it-ran").exists()
 
 
 class Caller:
@@ -348,30 +333,14 @@ class Caller:
         return Path.touch, (self.path,)
 
 
-def test_tensorflow_only_weights_are_refused_with_how_to_convert_them(start, tmp_path: Path) -> None:
-    with_weights(PUBLISHED["bert"]).save_pretrained(tmp_path)
-    weights_of(tmp_path)
-    (tmp_path / "tf_model.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
-    with pytest.raises(ArtifactError, match=r"(?s)TensorFlow.*from_tf=True"):
-        start(tmp_path)
-
-
-def test_tokens_of_another_vocabulary_txt_are_refused(start, tmp_path: Path, made_tiny_tokenizer: Path) -> None:
-    with_weights(PUBLISHED["bert"]).save_pretrained(tmp_path)
+def test_tokens_of_another_vocabulary_txt_are_refused(start, bert: Path, made_tiny_tokenizer: Path, caplog) -> None:
+    start(bert, tokenizer=made_tiny_tokenizer)
+    assert f"{bert}: its tokenizer cannot be compared with the one that made the tokens" in caplog.text
     words = json.loads((made_tiny_tokenizer / "tokenizer.json").read_text())["model"]["vocab"]
     words = sorted(words, key=words.get)
-    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
-    start(tmp_path, tokenizer=made_tiny_tokenizer)
+    (bert / "vocab.txt").write_text("\n".join(words) + "\n")
+    start(bert, tokenizer=made_tiny_tokenizer)
     words[10], words[11] = words[11], words[10]
-    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    (bert / "vocab.txt").write_text("\n".join(words) + "\n")
     with pytest.raises(ArtifactError, match=r"(?s)'w11' is 11, not 10"):
-        start(tmp_path, tokenizer=made_tiny_tokenizer)
-
-
-def test_a_checkpoint_without_a_tokenizer_is_accepted_with_a_warning(
-    start, tmp_path: Path, made_tiny_tokenizer: Path, caplog
-) -> None:
-    with_weights(PUBLISHED["bert"]).save_pretrained(tmp_path)
-    with caplog.at_level(logging.WARNING):
-        start(tmp_path, tokenizer=made_tiny_tokenizer)
-    assert f"{tmp_path}: its tokenizer cannot be compared with the one that made the tokens" in caplog.text
+        start(bert, tokenizer=made_tiny_tokenizer)
