@@ -14,7 +14,6 @@ from clozeline.encoder.architecture import longest_row_of
 from clozeline.encoder.own import sources_of
 from clozeline.lab.contest import open_published
 from clozeline.language import models
-from clozeline.params.model import ModelParams
 from clozeline.pretraining.job import name_of_training
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.tasks import adapters, heads
@@ -118,12 +117,23 @@ def model(params_of, ids):
     return models.build(params_of(OWN), "mlm", ids, seed=0)
 
 
-def test_an_own_encoder_is_registered_by_one_line_of_params(model) -> None:
+@pytest.fixture
+def saved(model, tiny_tokenizer: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "encoder"
+    folder.mkdir()
+    models.save(model, tiny_tokenizer, folder)
+    return folder
+
+
+def test_an_own_encoder_is_registered_by_one_line_of_params(model, own_module, params_of, ids, batch_of) -> None:
     assert type(model.base_model.own).__module__ == "mine.encoder"
     assert sum(type(module).__name__ == "RMSNorm" for module in model.modules()) == 4
-    assert len(model.layers) == 2
-    assert models.head_of(model) == "mlm"
-    assert longest_row_of(model.config) == 64
+    assert (len(model.layers), models.head_of(model), longest_row_of(model.config)) == (2, "mlm", 64)
+    assert sources_of(model) == [own_module]
+    batch = batch_of(ROW, [2, 33, 40, 3])
+    functional.cross_entropy(models.target_logits(model, batch), batch.labels_T).backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters()), "every weight is trained"
+    assert sources_of(models.build(params_of("bert"), "mlm", ids, seed=0)) == []
 
 
 def test_the_documented_encoder_meets_the_requirements_of_an_encoder(own_module, params_of, ids, batch_of) -> None:
@@ -145,11 +155,6 @@ def test_the_documented_encoder_meets_the_requirements_of_an_encoder(own_module,
     assert models.build(large, "mlm", ids, seed=0).config.hidden_size == 96
 
 
-def test_the_source_files_of_an_own_encoder_are_found(model, own_module, params_of, ids) -> None:
-    assert sources_of(model) == [own_module]
-    assert sources_of(models.build(params_of("bert"), "mlm", ids, seed=0)) == []
-
-
 def test_editing_the_module_of_an_own_encoder_starts_another_training(
     model, own_module, tiny_pretraining, tiny_tokens: Path
 ) -> None:
@@ -160,90 +165,51 @@ def test_editing_the_module_of_an_own_encoder_starts_another_training(
     assert name_of_training(tiny_pretraining, 1, tiny_tokens, 40, model, precision) != before
 
 
-def test_an_own_encoder_starts_at_chance_and_can_memorize_a_batch(model, batch_of) -> None:
-    batch = batch_of([2, 4, 11, 4, 13, 4, 3], [2, 20, 4, 22, 4, 24, 3])
-    hidden_T = torch.tensor([10, 11, 12, 13, 14, 20, 21, 22, 23, 24])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    losses = []
-    for _ in range(600):
-        loss = functional.cross_entropy(models.target_logits(model, batch), hidden_T)
-        losses.append(loss.item())
-        if losses[-1] < 0.05:
-            break
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert losses[0] == pytest.approx(torch.tensor(64.0).log().item(), abs=0.1)
-    assert losses[-1] < 0.05
-
-
-@torch.inference_mode()
-def test_projecting_only_targets_gives_the_logits_of_the_whole_pass(model, batch_of) -> None:
-    batch = batch_of(ROW, [2, 33, 40, 3])
-    whole_BLV = model.eval()(batch.input_ids_BL, attention_mask=batch.attention_mask_BL).logits
-    expected_TV = whole_BLV.reshape(-1, 64)[batch.slot_T]
-    assert (models.target_logits(model, batch) - expected_TV).abs().max() <= 1e-5
-
-
 @pytest.mark.parametrize("tied", [True, False])
-def test_an_own_encoder_gives_the_same_bits_after_a_reload(
+def test_an_own_encoder_gives_the_same_bits_after_a_reload_and_at_the_start_of_another_training(
     tied, params_of, ids, batch_of, tiny_tokenizer, tmp_path: Path
 ) -> None:
-    model = models.build(params_of(OWN, tie_word_embeddings=tied), "mlm", ids, seed=5).eval()
+    params, batch = params_of(OWN, tie_word_embeddings=tied), batch_of(ROW, [2, 33, 40, 3])
+    model = models.build(params, "mlm", ids, seed=5).eval()
     with torch.no_grad():
         model.head.output.bias += torch.arange(64.0)
-    out = tmp_path / "encoder"
-    out.mkdir()
-    models.save(model, tiny_tokenizer, out)
-    again = models.load(out, OWN)
+    models.save(model, tiny_tokenizer, tmp_path)
+    again = models.load(tmp_path, OWN)
     assert not again.training
     assert (again.head.output.weight is again.encoder.own.tokens.weight) == tied
+    started_again = started(str(tmp_path), params, "mlm", ids, seed=0, max_length=64, tokenizer=tiny_tokenizer)
     with torch.inference_mode():
-        one_TV, other_TV = (models.target_logits(m, batch_of(ROW)) for m in (model, again))
-    assert torch.equal(one_TV, other_TV)
-    assert b"head.output.weight" not in (out / "model.safetensors").read_bytes() or not tied
+        expected_TV, *others = (models.target_logits(it, batch) for it in (model, again, started_again))
+        whole_BLV = model(batch.input_ids_BL, attention_mask=batch.attention_mask_BL).logits
+    assert all(torch.equal(other_TV, expected_TV) for other_TV in others)
+    assert (whole_BLV.reshape(-1, 64)[batch.slot_T] - expected_TV).abs().max() <= 1e-5
+    assert b"head.output.weight" not in (tmp_path / "model.safetensors").read_bytes() or not tied
 
 
-def test_an_own_encoder_continues_training_from_a_saved_one(
-    model, params_of, ids, batch_of, tiny_tokenizer, tmp_path: Path
-) -> None:
-    out = tmp_path / "encoder"
-    out.mkdir()
-    models.save(model, tiny_tokenizer, out)
-    again = started(str(out), params_of(OWN), "mlm", ids, seed=0, max_length=64, tokenizer=tiny_tokenizer)
-    with torch.inference_mode():
-        one_TV, other_TV = (models.target_logits(m, batch_of(ROW)) for m in (model, again))
-    assert torch.equal(one_TV, other_TV)
-
-
-def test_weights_of_an_edited_module_are_refused(model, own_module, tiny_tokenizer, tmp_path: Path) -> None:
-    out = tmp_path / "encoder"
-    out.mkdir()
-    models.save(model, tiny_tokenizer, out)
+def test_weights_of_an_edited_module_are_refused(saved: Path, own_module) -> None:
     own_module.write_text(SOURCE.replace("2 * width", "(2 + 1) * width"))
     sys.modules.pop("mine.encoder")
     with pytest.raises(ArtifactError, match=r"(?s)mine\.encoder:build.*size mismatch"):
-        models.load(out, OWN)
+        models.load(saved, OWN)
 
 
-def test_an_own_encoder_is_opened_only_if_the_params_name_it(
-    model, params_of, ids, tiny_tokenizer, tmp_path: Path
-) -> None:
-    out = tmp_path / "encoder"
-    out.mkdir()
-    models.save(model, tiny_tokenizer, out)
-    opened = {"start": lambda: started(str(out), params_of("bert"), "mlm", ids, seed=0, max_length=64)}
-    opened |= {str(family): partial(open_published, str(out), family) for family in (None, "bert", "mine.other:build")}
-    for door in opened.values():
+def test_an_own_encoder_is_opened_only_if_the_params_name_it(saved: Path, params_of, ids) -> None:
+    """At the start of a training, beside others in a contest, and for a task."""
+    doors = [partial(started, str(saved), params_of("bert"), "mlm", ids, seed=0, max_length=64)]
+    for family in (None, "bert", "mine.other:build"):
+        doors.append(partial(open_published, str(saved), family))
+        doors.append(partial(heads.build, saved, "text-classification", 0, {}, family=family))
+    for door in doors:
         with pytest.raises(ArtifactError, match=r"(?s)`mine\.encoder:build`.*name it as `family`"):
             door()
-    assert models.head_of(open_published(str(out), OWN)) == "mlm"
+    assert models.head_of(open_published(str(saved), OWN)) == "mlm"
 
 
 @pytest.mark.parametrize(
     ("family", "told"),
     [
         ("mine.other:build", "No module named 'mine.other'"),
+        ("mine.failing:build", "a_library_that_is_not_there"),
         ("mine.encoder:built", "no attribute 'built'"),
         ("mine.encoder:nothing", "gives NoneType"),
         ("mine.encoder:untied", "tie_word_embeddings: false"),
@@ -254,15 +220,18 @@ def test_an_own_encoder_is_opened_only_if_the_params_name_it(
         ("mine.encoder:Unnamed", "fails on short rows: TypeError.*attention_mask"),
     ],
 )
-def test_an_unusable_own_encoder_is_refused_with_the_reason(family, told, params_of, ids) -> None:
+def test_an_unusable_own_encoder_is_refused_with_the_reason(family, told, own_module, params_of, ids) -> None:
+    own_module.with_name("failing.py").write_text("import a_library_that_is_not_there")
     with pytest.raises(ParamsError, match=f"(?s){told}"):
         models.build(params_of(family), "mlm", ids, seed=0)
 
 
-def test_an_own_module_that_fails_on_import_is_refused_with_its_error(own_module, params_of, ids) -> None:
-    own_module.write_text("import a_library_that_is_not_there")
-    with pytest.raises(ParamsError, match="a_library_that_is_not_there"):
-        models.build(params_of(OWN), "mlm", ids, seed=0)
+def test_what_an_own_encoder_cannot_support_is_refused(model, params_of, ids) -> None:
+    for objective, knobs in (("clm", {}), ("mlm", {"stochastic_depth": 0.1})):
+        with pytest.raises(ParamsError):
+            models.build(params_of(OWN, **knobs), objective, ids, seed=0)
+    with pytest.raises(ParamsError, match="gradient_checkpointing_enable"):
+        model.gradient_checkpointing_enable()
 
 
 @pytest.mark.parametrize(
@@ -274,31 +243,18 @@ def test_an_own_module_that_fails_on_import_is_refused_with_its_error(own_module
         ("feature-extraction", (1, 7, 32)),
     ],
 )
-def test_an_own_encoder_has_a_fresh_head_for_each_kind_of_task(
-    kind, shape, model, batch_of, tiny_tokenizer, tmp_path: Path
-) -> None:
+@torch.inference_mode()
+def test_an_own_encoder_has_a_fresh_head_for_each_kind_of_task(kind, shape, model, saved, batch_of, tmp_path) -> None:
     """A saved model of this kind opens again with its head."""
-    encoder, tuned = tmp_path / "encoder", tmp_path / "tuned"
-    for folder in (encoder, tuned):
-        folder.mkdir()
-    models.save(model, tiny_tokenizer, encoder)
-    num_labels = 2 if kind == "question-answering" else 3
-    built = heads.build(encoder, kind, 0, {"num_labels": num_labels}, family=OWN)
+    tuned = tmp_path / "tuned"
+    tuned.mkdir()
+    built = heads.build(saved, kind, 0, {"num_labels": 2 if kind == "question-answering" else 3}, family=OWN)
     assert torch.equal(built.encoder.own.tokens.weight, model.encoder.own.tokens.weight)
-    heads.save(built, encoder, 32, tuned)
+    heads.save(built, saved, 32, tuned)
     again = heads.build(tuned, kind, 1, {}, family=OWN)
-    input_ids_BL = batch_of(ROW).input_ids_BL
-    with torch.inference_mode():
-        one, other = (it(input_ids_BL).logits for it in (built, again))
+    one, other = (it(batch_of(ROW).input_ids_BL).logits for it in (built, again))
     assert one.shape == shape
     assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize("family", [None, "bert", "mine.other:build"])
-def test_a_task_opens_an_own_encoder_only_if_the_params_name_it(family, model, tiny_tokenizer, tmp_path: Path) -> None:
-    models.save(model, tiny_tokenizer, tmp_path)
-    with pytest.raises(ArtifactError, match="name it as `family`"):
-        heads.build(tmp_path, "text-classification", 0, {}, family=family)
 
 
 def test_layers_of_an_own_encoder_can_be_frozen_if_they_are_in_a_list(model, own_module, params_of, ids) -> None:
@@ -314,22 +270,7 @@ def test_layers_of_an_own_encoder_can_be_frozen_if_they_are_in_a_list(model, own
         adapters.freeze(models.build(params_of(OWN), "mlm", ids, seed=0), 1)
 
 
-@pytest.mark.parametrize(("objective", "knobs"), [("clm", {}), ("mlm", {"stochastic_depth": 0.1})])
-def test_params_that_own_encoders_cannot_support_are_refused(objective, knobs, params_of, ids) -> None:
-    with pytest.raises(ParamsError):
-        models.build(params_of(OWN, **knobs), objective, ids, seed=0)
-
-
-def test_an_own_encoder_without_gradient_checkpointing_refuses_it(model) -> None:
-    with pytest.raises(ParamsError, match="gradient_checkpointing_enable"):
-        model.gradient_checkpointing_enable()
-
-
 @pytest.mark.parametrize("name", ["mine", "mine:", ":build", "mine.encoder:build()", "mine encoder:build"])
 def test_a_name_that_is_neither_a_family_nor_a_path_is_refused_by_params(name, params_of) -> None:
     with pytest.raises(ValueError, match=r"package\.module:build"):
         params_of(name)
-
-
-def test_params_accept_an_own_encoder(params_of) -> None:
-    assert isinstance(params_of(OWN), ModelParams)

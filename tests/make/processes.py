@@ -128,6 +128,17 @@ def at_most_more(num_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+@contextlib.contextmanager
+def little_disk(num_bytes: int = 100_000) -> Iterator[None]:
+    """Let no file of this process grow beyond `num_bytes`: as much as a disk that is almost full takes of one file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def _had_bytes() -> int:
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmSize:"))

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from clozeline.system.arrays import CHUNK, DiskArrays, chunks, gathered, mapped
+from clozeline.system.arrays import CHUNK, DiskArrays, chunks, gathered, mapped, system_allocator
 
 
 def own_bytes() -> int:
@@ -20,26 +21,17 @@ def test_a_large_array_takes_no_memory_of_the_process(tmp_path: Path) -> None:
     for chunk in chunks(len(numbers)):
         numbers[chunk] = np.arange(chunk.start, chunk.stop)
     assert own_bytes() - before < 16_000_000 < numbers.nbytes
+    assert not list(tmp_path.iterdir()), "its file has no name"
     assert numbers[[0, 70_000, -1]].tolist() == [0, 70_000, 7_999_999]
 
 
-def test_a_disk_array_has_an_unnamed_file(tmp_path: Path) -> None:
-    numbers = DiskArrays(tmp_path).empty(10, np.int64)
-    assert not list(tmp_path.iterdir())
-    assert numbers.tolist() == [0] * 10
-
-
 @pytest.mark.parametrize("parts", [[], [[]], [[1, 2], [], [3]]])
-def test_numbers_appended_in_parts_are_joined(parts: list[list[int]]) -> None:
+def test_numbers_appended_in_parts_are_joined_and_read_from_a_file(tmp_path: Path, parts: list[list[int]]) -> None:
     joined = DiskArrays().joined((np.array(part, np.int64) for part in parts), np.uint32)
-    assert joined.dtype == np.uint32
-    assert joined.tolist() == [number for part in parts for number in part]
-
-
-@pytest.mark.parametrize("numbers", [[], [5, 6, 7]])
-def test_an_array_is_read_from_a_file(tmp_path: Path, numbers: list[int]) -> None:
-    np.array(numbers, np.uint32).tofile(tmp_path / "numbers.bin")
-    assert mapped(tmp_path / "numbers.bin", np.uint32).tolist() == numbers
+    expected = [number for part in parts for number in part]
+    assert (joined.dtype, joined.tolist()) == (np.uint32, expected)
+    joined.tofile(tmp_path / "numbers.bin")
+    assert mapped(tmp_path / "numbers.bin", np.uint32).tolist() == expected
 
 
 @pytest.mark.parametrize("length", [0, 1, CHUNK, CHUNK + 1])
@@ -50,3 +42,10 @@ def test_chunks_cover_every_index_once(length: int) -> None:
 def test_gathering_returns_the_values_at_the_given_indices() -> None:
     values, places = np.arange(200_000) * 3, np.random.default_rng(0).permutation(200_000)
     np.testing.assert_array_equal(gathered(values, places, DiskArrays().empty), values[places])
+
+
+def test_the_system_allocator_is_used_only_within_the_block() -> None:
+    before = pa.default_memory_pool().backend_name
+    with system_allocator():
+        assert pa.default_memory_pool().backend_name == "system"
+    assert pa.default_memory_pool().backend_name == before

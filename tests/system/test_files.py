@@ -1,6 +1,5 @@
 """Claim: the next write in a folder removes debris of killed writers, and leaves the files of living writers."""
 
-import csv
 import errno
 import os
 import shutil
@@ -31,31 +30,51 @@ def everything_in(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-def fail_half_way(path: Path) -> None:
-    path.write_text("half")
-    raise IsADirectoryError
+def names_in(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
 
 
-def test_a_file_is_replaced_when_the_block_ends(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "file"
-    with replacing_file(path) as beside:
-        beside.write_text("new")
-        assert not path.exists()
-    assert everything_in(tmp_path) == {"deep/file": b"new"}
+Replacing = Callable[[Path], AbstractContextManager[Path]]
+either = pytest.mark.parametrize("replacing", [replacing_file, replacing_folder])
 
 
-def test_a_failing_block_keeps_the_old_file_and_leaves_no_temporary_file(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("old")
-    with pytest.raises(IsADirectoryError), replacing_file(path) as beside:
-        fail_half_way(beside)
-    assert everything_in(tmp_path) == {"file": b"old"}
+def written(replacing: Replacing, beside: Path) -> Path:
+    """Return where a test writes: the file itself, or a file of the folder."""
+    return beside if replacing is replacing_file else beside / "inside"
 
 
-def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
-    path = tmp_path / "folder"
+@either
+def test_content_is_replaced_whole_when_the_block_ends_and_not_if_it_fails(tmp_path, replacing: Replacing) -> None:
+    path = tmp_path / "deep" / "path"
+    for text in ("one", "two"):
+        with replacing(path) as beside:
+            written(replacing, beside).write_text(text)
+            assert text == "two" or not path.exists()
+    left = everything_in(tmp_path)
+    assert list(left.values()) == [b"two"]
+    failures = {
+        IsADirectoryError(): IsADirectoryError,
+        OSError(errno.ENOSPC, "No space left on device"): StorageError,
+        OSError(errno.EROFS, "Read-only file system"): StorageError,
+        PermissionError(errno.EACCES, "denied"): PermissionError,
+    }
+
+    def fail_half_way(failure: Exception) -> None:
+        with replacing(path) as beside:
+            written(replacing, beside).write_text("half")
+            raise failure
+
+    for failure, told in failures.items():
+        with pytest.raises(told) as caught:
+            fail_half_way(failure)
+        assert told is not StorageError or str(path) in str(caught.value), "a full or read-only disk is named"
+    assert everything_in(tmp_path) == left
+    assert names_in(path.parent) == ["path"]
+
+
+def test_nothing_of_the_old_folder_stays(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        with replacing_folder(path) as beside:
+        with replacing_folder(tmp_path / "folder") as beside:
             (beside / name).write_text(name)
     assert everything_in(tmp_path) == {"folder/two": b"two"}
 
@@ -88,16 +107,13 @@ def test_a_folder_exists_at_every_moment_of_its_replacement(tmp_path: Path) -> N
     assert not (missing and can_swap), missing
 
 
-def test_a_failing_move_restores_the_old_folder_without_an_atomic_swap(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, rename = tmp_path / "folder", Path.replace
+def test_a_failing_move_restores_the_old_folder_without_an_atomic_swap(tmp_path, monkeypatch) -> None:
+    path, rename, moved = tmp_path / "folder", Path.replace, []
     monkeypatch.setattr(files, "_exchange", lambda one, other: False)
     for text in ("first", "second"):
         with replacing_folder(path) as beside:
             (beside / "one").write_text(text)
     assert everything_in(tmp_path) == {"folder/one": b"second"}
-    moved: list[Path] = []
 
     def second_fails(source: Path, target: Path) -> Path:
         moved.append(source)
@@ -109,7 +125,7 @@ def test_a_failing_move_restores_the_old_folder_without_an_atomic_swap(
     with pytest.raises(IsADirectoryError), replacing_folder(path):
         pass
     assert everything_in(tmp_path) == {"folder/one": b"second"}
-    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
+    assert names_in(tmp_path) == ["folder"]
 
 
 def test_a_folder_is_removed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,20 +140,8 @@ def test_a_folder_is_removed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failing_block_keeps_the_old_folder_and_leaves_no_temporary_folder(tmp_path: Path) -> None:
-    path = tmp_path / "folder"
-    with replacing_folder(path) as beside:
-        (beside / "one").write_text("one")
-    with pytest.raises(IsADirectoryError), replacing_folder(path) as beside:
-        fail_half_way(beside / "two")
-    assert everything_in(tmp_path) == {"folder/one": b"one"}
-    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
-
-
-@pytest.mark.parametrize("replacing", [replacing_file, replacing_folder])
-def test_content_is_on_the_disk_before_it_gets_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replacing: Callable[[Path], AbstractContextManager[Path]]
-) -> None:
+@either
+def test_content_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch, replacing: Replacing) -> None:
     """A power cut then leaves no empty file under the name, and the name itself is on the disk too."""
     flushed: list[tuple[str, bool]] = []
     path, flush = tmp_path / "new", os.fsync
@@ -148,31 +152,8 @@ def test_content_is_on_the_disk_before_it_gets_its_name(
 
     monkeypatch.setattr(os, "fsync", noted)
     with replacing(path) as beside:
-        (beside if replacing is replacing_file else beside / "inside").write_text("content")
+        written(replacing, beside).write_text("content")
     assert flushed == [("new" if replacing is replacing_file else "inside", False), (tmp_path.name, True)]
-
-
-@pytest.mark.parametrize("replacing", [replacing_file, replacing_folder])
-def test_a_full_disk_is_reported_by_name_and_the_old_content_stays(tmp_path: Path, replacing: object) -> None:
-    path = tmp_path / "precious"
-    path.write_text("old") if replacing is replacing_file else path.mkdir()
-    with pytest.raises(StorageError, match="no space left while writing") as caught, replacing(path):
-        raise OSError(errno.ENOSPC, "No space left on device")
-    assert str(path) in str(caught.value)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["precious"]
-
-
-@pytest.mark.parametrize("replacing", [replacing_file, replacing_folder])
-def test_a_read_only_disk_is_reported_by_name(tmp_path: Path, replacing: object) -> None:
-    with pytest.raises(StorageError, match="cannot be written") as caught, replacing(tmp_path / "new"):
-        raise OSError(errno.EROFS, "Read-only file system")
-    assert str(tmp_path / "new") in str(caught.value)
-    assert not list(tmp_path.iterdir())
-
-
-def test_other_disk_errors_keep_their_message(tmp_path: Path) -> None:
-    with pytest.raises(PermissionError), replacing_file(tmp_path / "file"):
-        raise PermissionError(errno.EACCES, "denied")
 
 
 WRITER = """
@@ -185,7 +166,6 @@ with {"file": replacing_file, "folder": replacing_folder}[sys.argv[1]](path) as 
     print("writing", flush=True)
     sys.stdin.readline()
 """
-KINDS = ["file", "folder"]
 
 
 @contextmanager
@@ -201,11 +181,7 @@ def writing(kind: str, path: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def names_in(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in folder.iterdir())
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["file", "folder"])
 def test_the_next_write_in_a_folder_removes_debris_of_a_killed_writer(kind: str, tmp_path: Path) -> None:
     with writing(kind, tmp_path / "out") as process:
         process.send_signal(signal.SIGKILL)
@@ -216,7 +192,7 @@ def test_the_next_write_in_a_folder_removes_debris_of_a_killed_writer(kind: str,
     assert names_in(tmp_path) == ["another"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["file", "folder"])
 def test_files_of_a_living_writer_are_kept(kind: str, tmp_path: Path) -> None:
     with writing(kind, tmp_path / "out") as process:
         with replacing_folder(tmp_path / "another"):
@@ -226,28 +202,25 @@ def test_files_of_a_living_writer_are_kept(kind: str, tmp_path: Path) -> None:
         process.communicate("\n", timeout=120)
     assert process.returncode == 0
     assert names_in(tmp_path) == ["another", "out"]
-    written = tmp_path / "out" if kind == "file" else tmp_path / "out" / "one"
-    assert written.read_text() == "whole"
+    assert list(everything_in(tmp_path).values()) == [b"whole"]
 
 
-def test_debris_with_our_own_process_id_is_removed(tmp_path: Path) -> None:
-    """Processes in other containers can have the same id."""
-    left = tmp_path / f".out.{os.getpid()}.0123abcd.partial"
-    left.mkdir()
-    (left / ".held").touch()
-    with held_beside(tmp_path / "out") as ours:
-        assert names_in(tmp_path) == [ours.name]
-    assert names_in(tmp_path) == []
-
-
-@pytest.mark.parametrize("name", [".out.1.0123abcd.partial", ".partial", "out.partial"])
-def test_partial_files_of_unknown_origin_are_kept(name: str, tmp_path: Path) -> None:
-    """It may come from an older version or a person, and nothing shows whether it is still being written."""
+@pytest.mark.parametrize(
+    ("name", "is_debris"),
+    [
+        (f".out.{os.getpid()}.0123abcd.partial", True),  # processes in other containers can have our id
+        (".out.1.0123abcd.partial", False),
+        (".partial", False),
+        ("out.partial", False),
+    ],
+)
+def test_partial_files_of_unknown_origin_are_kept(name: str, is_debris: bool, tmp_path: Path) -> None:
+    """They may come from an older version or a person, and nothing shows whether they are still being written."""
     (tmp_path / name).mkdir()
-    (tmp_path / name / "precious").touch()
+    (tmp_path / name / (".held" if is_debris else "precious")).touch()
     with held_beside(tmp_path / "out"):
-        pass
-    assert names_in(tmp_path / name) == ["precious"]
+        assert (tmp_path / name).exists() != is_debris
+    assert names_in(tmp_path) == ([] if is_debris else [name])
 
 
 def test_a_folder_removed_before_it_is_locked_is_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,34 +252,24 @@ def test_a_folder_that_cannot_be_removed_now_is_removed_later(tmp_path: Path, mo
     assert names_in(tmp_path) == []
 
 
-def test_csv_rows_survive_a_round_trip(tmp_path: Path) -> None:
-    path = tmp_path / "plots" / "table.csv"
-    write_csv(path, ("label", "f1"), [('a "b", c', 0.5), ("größe\nin two lines", 1)])
-    assert path.read_bytes() == 'label,f1\n"a ""b"", c",0.5\n"größe\nin two lines",1\n'.encode()
-    with path.open(encoding="utf-8", newline="") as file:
-        assert list(csv.reader(file)) == [["label", "f1"], ['a "b", c', "0.5"], ["größe\nin two lines", "1"]]
-
-
 @dataclass(frozen=True)
 class Point:
     step: int
     loss: float
 
 
-def test_records_are_written_with_a_column_for_each_field(tmp_path: Path) -> None:
-    write_records(tmp_path / "table.csv", Point, [Point(1, 0.5), Point(2, float("nan"))])
-    assert (tmp_path / "table.csv").read_bytes() == b"step,loss\n1,0.5\n2,nan\n"
+def test_a_table_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Rows survive a round trip; records have a column for each field."""
+    path, rows = tmp_path / "plots" / "table.csv", [('a "b", c', 0.5), ("größe\nin two lines", 1)]
+    write_csv(path, ("label", "f1"), rows)
+    assert path.read_bytes() == 'label,f1\n"a ""b"", c",0.5\n"größe\nin two lines",1\n'.encode()
+    write_records(path, Point, [Point(1, 0.5), Point(2, float("nan"))])
+    assert path.read_bytes() == b"step,loss\n1,0.5\n2,nan\n"
 
-
-def test_a_failing_row_leaves_the_old_table_in_place(tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    write_csv(path, ("x",), [(1,)])
-
-    def rows() -> Iterator[tuple[int]]:
+    def failing() -> Iterator[tuple[int]]:
         yield (2,)
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
-        write_csv(path, ("x",), rows())
-    assert path.read_text() == "x\n1\n"
-    assert [file.name for file in tmp_path.iterdir()] == ["table.csv"]
+        write_csv(path, ("x",), failing())
+    assert everything_in(tmp_path) == {"plots/table.csv": b"step,loss\n1,0.5\n2,nan\n"}

@@ -24,10 +24,12 @@ def test_the_first_process_of_another_machine_is_not_the_first_of_all(monkeypatc
     assert group.num_threads == max(available_cores() // 2, 1)
 
 
-def test_a_process_alone_leaves_nothing() -> None:
+def test_a_process_alone_joins_and_leaves_no_group_and_writes_nothing_to_check_a_folder(tmp_path: Path) -> None:
     """torchrun with one process joins no group."""
     assert Group.join({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}).is_first
     leave()
+    check_shared(ALONE, tmp_path / "work")
+    assert list(tmp_path.iterdir()) == []
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,3 @@ def test_a_folder_that_a_machine_does_not_see_is_refused_by_its_name(tmp_path: P
     with pytest.raises(ArtifactError, match=r"not shared(?s:.*)far \(process 1\)"):
         check_shared(two(lambda own: False), work)
     assert list(work.iterdir()) == []
-
-
-def test_a_single_process_writes_nothing_to_check_a_folder(tmp_path: Path) -> None:
-    check_shared(ALONE, tmp_path / "work")
-    assert list(tmp_path.iterdir()) == []

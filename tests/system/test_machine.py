@@ -6,10 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from clozeline.system.arrays import system_allocator
 from clozeline.system.errors import ParamsError
 from clozeline.system.machine import (
     MOST,
@@ -23,11 +21,10 @@ from clozeline.system.machine import (
 MIB, GIB = 2**20, 2**30
 
 
-def test_the_system_allocator_is_used_only_within_the_block() -> None:
-    before = pa.default_memory_pool().backend_name
-    with system_allocator():
-        assert pa.default_memory_pool().backend_name == "system"
-    assert pa.default_memory_pool().backend_name == before
+def said_by(code: str, *arguments: str, stream: str = "stdout") -> str:
+    """Run code in a process of its own: in a test worker, other tests' threads allocate memory in between."""
+    command = [sys.executable, "-c", code, *arguments]
+    return str(getattr(subprocess.run(command, capture_output=True, text=True, check=True), stream))
 
 
 def put(files: Mapping[Path, object]) -> None:
@@ -58,47 +55,54 @@ V1_CPU = {"cpu/box/cpu.cfs_quota_us": 400000, "cpu/box/cpu.cfs_period_us": 10000
 @pytest.mark.parametrize(
     ("membership", "files", "expected"),
     [
-        ("0::/", {"cpu.max": "max 100000"}, 8),
-        ("0::/", {"cpu.max": "200000 100000"}, 2),
-        ("0::/", {"cpu.max": "350000 100000"}, 3),  # rounded down: the quota would throttle four threads
-        ("0::/", {"cpu.max": "50000 100000"}, 1),
-        ("0::/", {"cpu.max": "1600000 100000"}, 8),
-        ("0::/pods/one", {"pods/cpu.max": "300000 100000", "pods/one/cpu.max": "max 100000"}, 3),
-        ("4:cpu,cpuacct:/box\n3:memory:/box", V1_CPU, 4),
-        ("4:cpu,cpuacct:/box", V1_CPU | {"cpu/box/cpu.cfs_quota_us": -1}, 8),
-        ("", {}, 8),
+        ("0::/", {"cpu.max": "max 100000", "memory.max": "max"}, (8, 8 * GIB)),
+        ("0::/", {"cpu.max": "200000 100000", "memory.max": 2 * GIB}, (2, 2 * GIB)),
+        ("0::/", {"cpu.max": "350000 100000"}, (3, 8 * GIB)),  # rounded down: the quota would throttle four threads
+        ("0::/", {"cpu.max": "50000 100000"}, (1, 8 * GIB)),
+        ("0::/", {"cpu.max": "1600000 100000", "memory.max": 64 * GIB}, (8, 8 * GIB)),
+        ("0::/pods/one", {"pods/cpu.max": "300000 100000", "pods/one/cpu.max": "max 100000"}, (3, 8 * GIB)),
+        ("0::/pods/one", {"pods/memory.max": 3 * GIB, "pods/one/memory.max": "max"}, (8, 3 * GIB)),
+        ("4:cpu,cpuacct:/box\n3:memory:/other", V1_CPU, (4, 8 * GIB)),
+        ("4:cpu,cpuacct:/box", V1_CPU | {"cpu/box/cpu.cfs_quota_us": -1}, (8, 8 * GIB)),
+        ("4:cpu:/other\n3:memory:/box", {"memory/box/memory.limit_in_bytes": GIB}, (8, GIB)),
+        ("3:memory:/box", {"memory/box/memory.limit_in_bytes": "9223372036854771712"}, (8, 8 * GIB)),
+        ("", {}, (8, 8 * GIB)),
     ],
 )
-def test_the_quota_of_the_control_group_applies(
-    cgroups: Path, membership: str, files: Mapping[str, object], expected: int
-) -> None:
-    """The group may be a parent, or of cgroup v1; without any only affinity limits the cores."""
-    assert available_cores(*limited(cgroups, membership, files)) == expected
+def test_the_quota_of_the_control_group_applies(cgroups: Path, membership, files, expected) -> None:
+    """Cores and bytes of memory. The group may be a parent, or of cgroup v1; without any only affinity limits the
+    cores, and only the machine the memory.
+    """
+    where = limited(cgroups, membership, files)
+    assert (available_cores(*where), available_bytes(*where)) == expected
+
+
+PINNED = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from clozeline.system.machine import available_cores
+print(available_cores())
+"""
 
 
 def test_a_process_pinned_to_one_core_counts_one() -> None:
-    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
-    code += "from clozeline.system.machine import MOST, available_cores; print(available_cores())"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told == "1\n"
+    assert said_by(PINNED) == "1\n"
 
 
-@pytest.mark.parametrize(("most", "expected"), [("3", 3), ("300", 8)])
-def test_a_process_uses_no_more_cores_than_it_is_told_to(
-    cgroups: Path, monkeypatch: pytest.MonkeyPatch, most: str, expected: int
-) -> None:
+@pytest.mark.parametrize(
+    ("most", "expected"), [("3", 3), ("300", 8), *((it, None) for it in ("0", "-1", "1.5", "two"))]
+)
+def test_a_process_uses_no_more_cores_than_it_is_told_to(cgroups, monkeypatch, most: str, expected: int | None) -> None:
+    """What is no number of cores is refused."""
     monkeypatch.setenv(MOST, most)
-    assert available_cores(*limited(cgroups, "0::/", {})) == expected
+    if expected is None:
+        with pytest.raises(ParamsError, match=MOST):
+            available_cores()
+    else:
+        assert available_cores(*limited(cgroups, "0::/", {})) == expected
 
 
-@pytest.mark.parametrize("most", ["0", "-1", "1.5", "two"])
-def test_what_is_no_number_of_cores_is_refused(monkeypatch: pytest.MonkeyPatch, most: str) -> None:
-    monkeypatch.setenv(MOST, most)
-    with pytest.raises(ParamsError, match=MOST):
-        available_cores()
-
-
-COMMAND = """
+CYCLES = """
 import atexit, gc, sys
 from clozeline.cli import main
 atexit.register(lambda: print(gc.get_threshold()[0], gc.get_freeze_count()))
@@ -108,8 +112,7 @@ main()
 
 
 def test_a_command_searches_for_cycles_rarely_and_for_none_when_it_ends() -> None:
-    told = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, check=True).stdout
-    limit, num_frozen = map(int, told.split("\n")[1].split())
+    limit, num_frozen = map(int, said_by(CYCLES).split("\n")[1].split())
     assert limit == 10_000
     assert num_frozen > 10_000
 
@@ -131,16 +134,10 @@ if "trimmed" in sys.argv:
     give_back_freed()
 print(full - own_bytes())
 """
-"""Runs in a process of its own: in a test worker, other tests' threads allocate memory in between."""
-
-
-def num_freed_bytes(*arguments: str) -> int:
-    command = [sys.executable, "-c", BLOCKS, *arguments]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def test_freed_memory_between_used_blocks_is_returned_to_the_system() -> None:
-    assert num_freed_bytes() < 10_000_000 < 30_000_000 < num_freed_bytes("trimmed")
+    assert int(said_by(BLOCKS)) < 10_000_000 < 30_000_000 < int(said_by(BLOCKS, "trimmed"))
 
 
 HEAPS = """
@@ -158,13 +155,9 @@ libc.malloc_stats()
 """
 
 
-def num_heaps(*arguments: str) -> int:
-    command = [sys.executable, "-c", HEAPS, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stderr.count("Arena ")
-
-
 def test_later_threads_get_no_separate_heaps() -> None:
-    assert num_heaps("shared") <= 2 < num_heaps()
+    shared, separate = (said_by(HEAPS, *arguments, stream="stderr") for arguments in (["shared"], []))
+    assert shared.count("Arena ") <= 2 < separate.count("Arena ")
 
 
 def group(place: str, limit: object, used: int, files: int) -> dict[str, object]:
@@ -182,40 +175,19 @@ V1_MEMORY = {
 @pytest.mark.parametrize(
     ("membership", "files", "expected"),
     [
-        ("0::/pod", group("pod", "max", 5 * MIB, 0), 8 * GIB),
-        ("0::/pod", group("pod", 100 * MIB, 90 * MIB, 30 * MIB), 40 * MIB),
+        ("0::/pod", group("pod", "max", 5 * MIB, 0), 8 * GIB),  # of the machine
+        ("0::/pod", group("pod", 100 * MIB, 90 * MIB, 30 * MIB), 40 * MIB),  # file cache is free
         ("0::/pod/one", group("pod", 50 * MIB, 20 * MIB, 0) | group("pod/one", "max", 20 * MIB, 0), 30 * MIB),
         ("9:name=systemd:/\n4:memory:/box\n1:cpu:/", V1_MEMORY, 30 * MIB),
     ],
-    ids=["of the machine", "of the group, file cache is free", "of a parent group", "of cgroup v1"],
 )
-def test_free_memory_is_what_the_groups_have_left(
-    cgroups: Path, membership: str, files: Mapping[str, object], expected: int
-) -> None:
+def test_free_memory_is_what_the_groups_have_left(cgroups: Path, membership, files, expected) -> None:
     assert free_memory_bytes(*limited(cgroups, membership, files), cgroups / "meminfo") == expected
 
 
 def test_without_system_figures_the_free_memory_is_unknown(tmp_path: Path) -> None:
     assert free_memory_bytes(tmp_path, tmp_path / "nothing", tmp_path / "nothing") is None
     assert (free_memory_bytes() or 0) > MIB, "of this machine"
-
-
-@pytest.mark.parametrize(
-    ("membership", "files", "expected"),
-    [
-        ("0::/", {"memory.max": "max"}, 8 * GIB),
-        ("0::/", {"memory.max": 2 * GIB}, 2 * GIB),
-        ("0::/", {"memory.max": 64 * GIB}, 8 * GIB),
-        ("0::/pods/one", {"pods/memory.max": 3 * GIB, "pods/one/memory.max": "max"}, 3 * GIB),
-        ("4:cpu,cpuacct:/other\n3:memory:/box", {"memory/box/memory.limit_in_bytes": GIB}, GIB),
-        ("3:memory:/box", {"memory/box/memory.limit_in_bytes": "9223372036854771712"}, 8 * GIB),
-        ("", {}, 8 * GIB),
-    ],
-)
-def test_memory_is_limited_by_the_control_groups(
-    cgroups: Path, membership: str, files: Mapping[str, object], expected: int
-) -> None:
-    assert available_bytes(*limited(cgroups, membership, files)) == expected
 
 
 def test_out_of_memory_kills_are_read_from_vmstat(tmp_path: Path) -> None:
@@ -234,10 +206,6 @@ def test_out_of_memory_kills_are_read_from_vmstat(tmp_path: Path) -> None:
     ],
 )
 def test_a_processor_is_described_by_its_name_and_instructions(tmp_path: Path, line: str, told: str) -> None:
-    facts = tmp_path / "cpuinfo"
-    facts.write_text(f"processor\t: 0\nmodel name\t: EPYC\n{line}\n", encoding="utf-8")
-    assert processor(facts) == told
-
-
-def test_the_processor_falls_back_to_the_machine_name(tmp_path: Path) -> None:
-    assert processor(tmp_path / "nothing")
+    put({tmp_path / "cpuinfo": f"processor\t: 0\nmodel name\t: EPYC\n{line}"})
+    assert processor(tmp_path / "cpuinfo") == told
+    assert processor(tmp_path / "nothing"), "the name of the machine"

@@ -1,5 +1,6 @@
 """Progress is shown on a terminal, is logged elsewhere, and does not disturb what is logged meanwhile."""
 
+import itertools
 import logging
 import os
 import subprocess
@@ -30,9 +31,7 @@ def test_plain_lines_do_not_flood_a_log(caplog: pytest.LogCaptureFixture) -> Non
     assert lines(caplog) == []
 
 
-def test_the_eta_ignores_steps_done_before_a_resume(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_eta_ignores_steps_done_before_a_resume(caplog, monkeypatch) -> None:
     clock = iter([0.0, 0.0, 10.0, 10.0, 10.0])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     with caplog.at_level(logging.INFO), ProgressBar("resume", 100) as bar:
@@ -42,33 +41,28 @@ def test_the_eta_ignores_steps_done_before_a_resume(
 
 
 def test_a_notebook_gets_one_bar_that_is_updated(monkeypatch: pytest.MonkeyPatch) -> None:
-    ipython, display = ModuleType("IPython"), ModuleType("IPython.display")
-    shown: list[tuple[str, str]] = []
-    clock = iter(float(second) for second in range(100))
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    ipython, shown = ModuleType("IPython"), []
+    clock = itertools.count()
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
 
-    def show(data: dict[str, str], *, raw: bool, display_id: bool) -> SimpleNamespace:
+    def display(data: dict[str, str], *, raw: bool, display_id: bool) -> SimpleNamespace:
         assert raw
         assert display_id
         shown.append(("displayed", data["text/html"]))
         return SimpleNamespace(update=lambda data, raw: shown.append(("updated", data["text/html"])))
 
-    ipython.get_ipython = lambda: SimpleNamespace(kernel="of a notebook")  # type: ignore[attr-defined]
-    display.display = show  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", ipython)
-    monkeypatch.setitem(sys.modules, "IPython.display", display)
-    with ProgressBar("<train>", 10) as bar:
-        bar.advance(5, note="loss 3.2")
-        bar.advance(5)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    for shell in (SimpleNamespace(kernel="of a notebook"), SimpleNamespace()):  # the second is IPython in a terminal
+        monkeypatch.setattr(ipython, "get_ipython", lambda shell=shell: shell, raising=False)
+        with ProgressBar("<train>", 10) as bar:
+            bar.advance(5, note="loss 3.2")
+            bar.advance(5)
     (how, first), (then, last) = shown
     assert (how, then) == ("displayed", "updated")
     assert first.startswith('<progress value="5" max="10"></progress> &lt;train&gt;: 5/10 (50 %)')
     assert first.endswith("loss 3.2")
     assert 'value="10"' in last
-    ipython.get_ipython = lambda: SimpleNamespace()  # type: ignore[attr-defined]  # IPython in a terminal
-    with ProgressBar("train", 10) as bar:
-        bar.advance(10)
-    assert len(shown) == 2
 
 
 LOGS_BESIDE_A_BAR = """

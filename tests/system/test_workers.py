@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -51,21 +50,19 @@ def fails_at_three(number: int) -> int:
     return number
 
 
-def array_without_pandas(numbers: list[int]) -> tuple[list[int], bool]:
-    made: list[int] = pa.array(np.array(numbers)).to_pylist()
-    return made, "pandas" in sys.modules
-
-
-def series_as_array(numbers: list[int]) -> list[int]:
-    pandas = importlib.import_module("pandas")
-    made: list[int] = pa.array(pandas.Series(numbers).to_numpy()).to_pylist()
-    return made
+def arrays_without_and_with_pandas(numbers: list[int]) -> tuple[list[int], bool, list[int]]:
+    """Return an Arrow array of the numbers, whether that imported pandas, and one of a pandas series of them."""
+    made, is_imported = pa.array(np.array(numbers)).to_pylist(), "pandas" in sys.modules
+    series = importlib.import_module("pandas").Series(numbers)
+    return made, is_imported, pa.array(series.to_numpy()).to_pylist()
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_results_come_in_the_order_of_the_items(num_workers: int) -> None:
+def test_results_come_in_the_order_of_the_items_and_an_error_is_raised_in_the_caller(num_workers: int) -> None:
     with worker_processes(num_workers) as workers:
         assert list(workers.map(slow_square, range(30))) == [number * number for number in range(30)]
+        with pytest.raises(ValueError, match="three"):
+            list(workers.map(fails_at_three, range(100)))
 
 
 def test_a_script_without_a_guard_runs_once(tmp_path: Path) -> None:
@@ -75,37 +72,20 @@ def test_a_script_without_a_guard_runs_once(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [f"once {script}", f"A B C {script}"]
 
 
-def test_a_worker_creates_arrow_arrays_without_importing_pandas() -> None:
+def test_a_worker_creates_arrow_arrays_without_importing_pandas_but_can_import_it() -> None:
     with worker_processes(2) as workers:
-        assert list(workers.map(array_without_pandas, [[1], [2, 3]])) == [([1], False), ([2, 3], False)]
-
-
-def test_a_worker_can_import_pandas() -> None:
-    with worker_processes(2) as workers:
-        assert list(workers.map(series_as_array, [[1], [2, 3]])) == [[1], [2, 3]]
+        assert next(iter(workers.map(arrays_without_and_with_pandas, [[1, 2]]))) == ([1, 2], False, [1, 2])
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_items_are_consumed_only_as_fast_as_results_are_taken(num_workers: int) -> None:
-    drawn = 0
-
-    def numbers() -> Iterator[int]:
-        nonlocal drawn
-        for number in range(1000):
-            drawn += 1
-            yield number
-
+    drawn: list[int] = []
+    numbers = (drawn.append(number) or number for number in range(1000))
     with worker_processes(num_workers) as workers:
-        results = workers.map(slow_square, numbers())
+        results = workers.map(slow_square, numbers)
         for taken in range(1, 6):
             next(results)
-            assert drawn <= taken + 2 * num_workers
-
-
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_an_error_in_a_worker_is_raised_in_the_caller(num_workers: int) -> None:
-    with worker_processes(num_workers) as workers, pytest.raises(ValueError, match="three"):
-        list(workers.map(fails_at_three, range(100)))
+            assert len(drawn) <= taken + 2 * num_workers
 
 
 def test_a_killed_worker_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,26 +20,22 @@ def environment_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def test_a_fresh_clone_gets_a_prefect_home_and_quiet_tools(tmp_path: Path) -> None:
+def test_a_fresh_clone_gets_a_prefect_home_and_quiet_tools_but_the_environment_wins(tmp_path, monkeypatch) -> None:
     set_defaults(Workspace(tmp_path))
     assert os.environ["PREFECT_HOME"] == str(tmp_path / "work" / "prefect")
     assert Path(os.environ["PREFECT_HOME"]).is_dir()
     assert os.environ["MLFLOW_TRACKING_URI"] == f"sqlite:///{tmp_path}/work/mlflow/mlflow.db"
     assert os.environ["DO_NOT_TRACK"] == "true"
-
-
-def test_what_a_run_leaves_is_closed_to_other_users(tmp_path: Path) -> None:
-    for work in (tmp_path / "new" / "work", tmp_path / "open" / "work"):
-        if work.parent.name == "open":
-            work.mkdir(mode=0o755, parents=True)
-        set_defaults(Workspace(work.parent))
-        assert work.stat().st_mode & 0o777 == 0o700
-
-
-def test_environment_variables_override_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
     set_defaults(Workspace(tmp_path))
     assert os.environ["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
+
+
+def test_what_a_run_leaves_is_closed_to_other_users(tmp_path: Path) -> None:
+    (tmp_path / "open" / "work").mkdir(mode=0o755, parents=True)
+    for root in (tmp_path / "new", tmp_path / "open"):
+        set_defaults(Workspace(root))
+        assert (root / "work").stat().st_mode & 0o777 == 0o700
 
 
 class Healthy(Handler):
@@ -68,9 +64,7 @@ def test_requests_to_local_servers_bypass_a_proxy(server: str, tmp_path: Path, m
 @pytest.mark.parametrize(
     ("before", "after"), [("corp.example, localhost", "corp.example,localhost,127.0.0.1,::1"), ("*", "*")]
 )
-def test_existing_no_proxy_entries_are_kept(
-    name: str, before: str, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_existing_no_proxy_entries_are_kept(name: str, before: str, after: str, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv(name, before)
     for _ in range(2):
         set_defaults(Workspace(tmp_path))

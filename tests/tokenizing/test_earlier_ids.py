@@ -41,157 +41,130 @@ def saved(tokenizer: Tokenizer, folder: Path) -> OpenTokenizer:
     return OpenTokenizer.open(folder)
 
 
-@pytest.fixture
-def opened(tmp_path: Path) -> OpenTokenizer:
-    return open_tokenizer(tmp_path / "tokenizer")
-
-
 @pytest.fixture(autouse=True)
 def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "_PARTITION_BYTES", 1000)
 
 
+class Runs:
+    """Packs a file of texts again and again, with what the folder `kept` holds."""
+
+    def __init__(self, folder: Path, opened: OpenTokenizer) -> None:
+        self.file, self.out, self.kept, self.opened = folder / "a.parquet", folder / "shards", folder / "kept", opened
+        self.num_encoded = 0
+        """Texts that the last run encoded."""
+
+    def write(self, texts: list[str], ids: list[str] | None = None) -> None:
+        rows = sorted(zip(ids or map(identity_of, texts), texts, strict=True))
+        columns = [*map(list, zip(*rows, strict=True)), ["source"] * len(rows), [""] * len(rows)]
+        pq.write_table(pa.table(columns, SCHEMA), self.file, row_group_size=70)
+
+    def pack(self, *, anew: bool = False) -> Packed:
+        """Pack with what is kept; `anew`: without anything."""
+        shutil.rmtree(self.out, ignore_errors=True)
+        self.out.mkdir()
+        self.num_encoded = 0
+        encoding._opened.cache_clear()
+        if anew:
+            return pack(partitions_of(self.file), self.opened, self.out, "train", 2000)
+        ledger = Ledger(self.kept, "code", Workers(None, 1))
+        earlier = EarlierIds.open(ledger, self.opened.sha256)
+        done = pack(partitions_of(self.file), self.opened, self.out, "train", 2000, ledger, earlier)
+        earlier.keep(done.encoded)
+        return done
+
+    def shards(self, *, anew: bool = False) -> dict[str, bytes]:
+        self.pack(anew=anew)
+        return {file.name: file.read_bytes() for file in self.out.iterdir()}
+
+    def assert_encodes(self, num_texts: int) -> None:
+        """Assert that a run encodes so many texts, and writes what a run without kept ids writes."""
+        found = self.shards()
+        assert self.num_encoded == num_texts
+        assert found == self.shards(anew=True)
+
+
 @pytest.fixture
-def num_encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the number of texts of each part that is encoded."""
-    numbers: list[int] = []
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    runs = Runs(tmp_path, open_tokenizer(tmp_path / "tokenizer"))
+    runs.write(TEXTS)
 
     class Counted(WordCache):
         def look_up(self, cut):
-            numbers.append(len(cut.num_words_D))
+            runs.num_encoded += len(cut.num_words_D)
             return super().look_up(cut)
 
     monkeypatch.setattr(encoding, "WordCache", Counted)
-    encoding._opened.cache_clear()
-    return numbers
+    return runs
 
 
-def write_clean(path: Path, texts: list[str]) -> Path:
-    rows = sorted((identity_of(text), text, "source", "") for text in texts)
-    columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
-    pq.write_table(pa.table(columns, SCHEMA), path, row_group_size=70)
-    return path
+def test_a_run_encodes_only_new_texts_and_writes_the_same_bytes(runs: Runs) -> None:
+    runs.write(TEXTS[:290])
+    runs.assert_encodes(290)
+    runs.write(TEXTS)
+    runs.assert_encodes(10)
+    runs.assert_encodes(0)
+    runs.write([TEXTS[0].upper(), *TEXTS[1:]])
+    assert identity_of(TEXTS[0].upper()) == identity_of(TEXTS[0])
+    runs.assert_encodes(1)  # a text with the key of another
 
 
-def packed(path: Path, opened: OpenTokenizer, kept: Path | None) -> Packed:
-    """Pack a file with what `kept` holds, or without anything."""
-    folder = path.with_name("shards")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    if kept is None:
-        return pack(partitions_of(path), opened, folder, "train", 2000)
-    ledger = Ledger(kept, "code", Workers(None, 1))
-    earlier = EarlierIds.open(ledger, opened.sha256)
-    done = pack(partitions_of(path), opened, folder, "train", 2000, ledger, earlier)
-    earlier.keep(done.encoded)
-    return done
+def test_keys_that_are_no_numbers_change_no_byte(runs: Runs) -> None:
+    runs.write(TEXTS, ids=[f"row {number}" for number in range(300)])
+    first = runs.shards()
+    assert runs.shards() == first == runs.shards(anew=True)
 
 
-def shards(path: Path, opened: OpenTokenizer, kept: Path | None) -> dict[str, bytes]:
-    """Pack a file as `packed`; return the bytes of the shards."""
-    packed(path, opened, kept)
-    return {file.name: file.read_bytes() for file in path.with_name("shards").iterdir()}
-
-
-def test_a_run_encodes_only_new_texts_and_writes_the_same_bytes(tmp_path, opened, num_encoded) -> None:
-    shards(write_clean(tmp_path / "a.parquet", TEXTS[:290]), opened, tmp_path / "kept")
-    num_encoded.clear()
-    grown = write_clean(tmp_path / "a.parquet", TEXTS)
-    found = shards(grown, opened, tmp_path / "kept")
-    assert sum(num_encoded) == 10
-    assert found == shards(grown, opened, None)
-    num_encoded.clear()
-    assert shards(grown, opened, tmp_path / "kept") == found
-    assert sum(num_encoded) == 0
-
-
-def test_texts_are_found_when_the_borders_of_partitions_move(tmp_path, opened, num_encoded, monkeypatch) -> None:
-    path = write_clean(tmp_path / "a.parquet", TEXTS)
-    before = len(partitions_of(path))
-    shards(path, opened, tmp_path / "kept")
-    num_encoded.clear()
+def test_texts_are_found_when_the_borders_of_partitions_move(runs: Runs, monkeypatch) -> None:
+    before = len(partitions_of(runs.file))
+    runs.pack()
     monkeypatch.setattr(partitions, "_PARTITION_BYTES", 4000)
-    assert 1 < len(partitions_of(path)) < before
-    found = shards(path, opened, tmp_path / "kept")
-    assert sum(num_encoded) == 0
-    assert found == shards(path, opened, None)
+    assert 1 < len(partitions_of(runs.file)) < before
+    runs.assert_encodes(0)
 
 
 def test_counts_of_known_texts_are_those_of_encoding_them(tmp_path) -> None:
     finds_special_tokens = Tokenizer(models.WordLevel({piece: id_ for id_, piece in enumerate(SPECIAL)}, "[UNK]"))
     finds_special_tokens.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    opened = saved(finds_special_tokens, tmp_path / "tokenizer")
+    runs = Runs(tmp_path, saved(finds_special_tokens, tmp_path / "tokenizer"))
     texts = [*TEXTS, *(f"[MASK] and {number}" for number in range(9))]
-    packed(write_clean(tmp_path / "a.parquet", texts), opened, tmp_path / "kept")
-    grown = write_clean(tmp_path / "a.parquet", [*texts, "a new one"])
-    known, alone = packed(grown, opened, tmp_path / "kept"), packed(grown, opened, None)
+    runs.write(texts)
+    runs.pack()
+    runs.write([*texts, "a new one"])
+    known, alone = runs.pack(), runs.pack(anew=True)
     assert (known.num_known, alone.num_known) == (309, 0)
     assert known.count.numbers == alone.count.numbers
     assert (known.count.uses_V == alone.count.uses_V).all()
     assert known.count.tokens_dropped == 9
 
 
-def test_ids_of_a_run_that_was_stopped_are_found(tmp_path, opened, num_encoded, monkeypatch) -> None:
-    path = write_clean(tmp_path / "a.parquet", TEXTS)
+def test_ids_of_a_run_that_was_stopped_are_found(runs: Runs, monkeypatch) -> None:
     with monkeypatch.context() as stopped:
         stopped.setattr(packing, "write_shards", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            shards(path, opened, tmp_path / "kept")
-    assert list((tmp_path / "shards").iterdir()) == []
-    num_encoded.clear()
-    assert shards(path, opened, tmp_path / "kept") == shards(path, opened, None)
-    assert sum(num_encoded) == len(TEXTS), "only the run without kept ids encodes"
+            runs.pack()
+    assert list(runs.out.iterdir()) == []
+    runs.assert_encodes(0)
 
 
-def test_a_text_with_the_key_of_another_is_encoded_again(tmp_path, opened, num_encoded) -> None:
-    shards(write_clean(tmp_path / "a.parquet", TEXTS), opened, tmp_path / "kept")
-    num_encoded.clear()
-    other = write_clean(tmp_path / "a.parquet", [TEXTS[0].upper(), *TEXTS[1:]])
-    assert identity_of(TEXTS[0].upper()) == identity_of(TEXTS[0])
-    assert shards(other, opened, tmp_path / "kept") == shards(other, opened, None)
-    assert num_encoded[0] <= 1
-    assert sum(num_encoded) == 1 + len(TEXTS)  # the second without kept ids
-
-
-def test_a_damaged_file_is_not_trusted(tmp_path, opened, num_encoded) -> None:
-    path = write_clean(tmp_path / "a.parquet", TEXTS)
-    first = shards(path, opened, tmp_path / "kept")
-    num_encoded.clear()
-    for file in (tmp_path / "kept").glob("*/*/*.bin"):
+def test_damaged_ids_and_those_of_another_vocabulary_are_not_used(runs: Runs, tmp_path, caplog) -> None:
+    caplog.set_level("INFO")
+    runs.pack()
+    for file in runs.kept.glob("*/*/*.bin"):
         content = bytearray(file.read_bytes())
         content[-3] ^= 1
         file.write_bytes(content)
-    assert shards(path, opened, tmp_path / "kept") == first
-    assert sum(num_encoded) == len(TEXTS)
-
-
-def test_another_vocabulary_encodes_every_text_again_and_says_so(tmp_path, opened, num_encoded, caplog) -> None:
-    caplog.set_level("INFO")
-    path = write_clean(tmp_path / "a.parquet", TEXTS)
-    shards(path, opened, tmp_path / "kept")
+    runs.assert_encodes(len(TEXTS))
     assert "every text is encoded again" not in caplog.text
-    num_encoded.clear()
-    other = open_tokenizer(tmp_path / "other", "0123456789abcdefghijklmnopqrstuvwxyz.,")
-    found = shards(path, other, tmp_path / "kept")
-    assert sum(num_encoded) == len(TEXTS)
+    runs.opened = open_tokenizer(tmp_path / "other", "0123456789abcdefghijklmnopqrstuvwxyz.,")
+    runs.assert_encodes(len(TEXTS))
     assert "every text is encoded again" in caplog.text
-    assert found == shards(path, other, None)
 
 
-def test_kept_ids_do_not_outgrow_the_text(tmp_path, opened) -> None:
-    def size() -> int:
-        return sum(file.stat().st_size for file in (tmp_path / "kept").rglob("*.bin"))
-
-    shards(write_clean(tmp_path / "a.parquet", TEXTS[:30]), opened, tmp_path / "kept")
-    small = size()
-    shards(write_clean(tmp_path / "a.parquet", TEXTS), opened, tmp_path / "kept")
-    shards(write_clean(tmp_path / "a.parquet", TEXTS[:30]), opened, tmp_path / "kept")
-    assert size() == small
-
-
-def test_keys_that_are_no_numbers_change_no_byte(tmp_path, opened) -> None:
-    columns = [pa.array([f"row {number}" for number in range(300)]), pa.array(TEXTS), *[pa.array([""] * 300)] * 2]
-    pq.write_table(pa.table(columns, SCHEMA), tmp_path / "a.parquet")
-    first = shards(tmp_path / "a.parquet", opened, tmp_path / "kept")
-    assert shards(tmp_path / "a.parquet", opened, tmp_path / "kept") == first
-    assert shards(tmp_path / "a.parquet", opened, None) == first
+def test_kept_ids_do_not_outgrow_the_text(runs: Runs) -> None:
+    sizes = []
+    for texts in (TEXTS[:30], TEXTS, TEXTS[:30]):
+        runs.write(texts)
+        runs.pack()
+        sizes.append(sum(file.stat().st_size for file in runs.kept.rglob("*.bin")))
+    assert sizes[0] == sizes[2] < sizes[1]

@@ -20,29 +20,21 @@ from clozeline.tokenizing.shards import EncodedFiles, partitions_of, write_shard
 from tests.make.texts import write_documents
 
 
-def shards_by_hand(lengths: list[int], shard_tokens: int) -> list[list[int]]:
-    shards: list[list[int]] = []
-    for length in lengths:
-        if not shards or sum(shards[-1]) + length > shard_tokens:
-            shards.append([])
-        shards[-1].append(length)
-    return shards
-
-
 @given(lengths=st.lists(st.integers(0, 9), max_size=20), partition=st.integers(1, 7), shard_tokens=st.integers(1, 12))
 @settings(deadline=None, max_examples=40)
-def test_a_shard_ends_before_the_document_that_does_not_fit(
-    lengths: list[int], partition: int, shard_tokens: int
-) -> None:
+def test_a_shard_ends_before_the_document_that_does_not_fit(lengths, partition, shard_tokens) -> None:
+    expected: list[list[int]] = []
+    for length in lengths:
+        if not expected or sum(expected[-1]) + length > shard_tokens:
+            expected.append([])
+        expected[-1].append(length)
     documents = [np.full(length, ordinal) for ordinal, length in enumerate(lengths)]
+    how = {"bytes_per_token": 2, "shard_tokens": shard_tokens, "partition": partition}
     with TemporaryDirectory() as name:
-        info = write_documents(
-            Path(name), "train", documents, bytes_per_token=2, shard_tokens=shard_tokens, partition=partition
-        )
+        info = write_documents(Path(name), "train", documents, **how)
         files = sorted(Path(name).glob("*.bin"))
         found = [np.fromfile(file, "<u2").tolist() for file in files]
         offsets = [np.load(file.with_suffix(".offsets.npy")) for file in files]
-    expected = shards_by_hand(lengths, shard_tokens)
     assert [np.diff(one).tolist() for one in offsets] == expected
     assert [id_ for shard in found for id_ in shard] == [id_ for document in documents for id_ in document]
     assert [shard.num_documents for shard in info.shards] == [len(shard) for shard in expected]
@@ -54,30 +46,21 @@ class LastFirst(Workers):
         return reversed([function(item) for item in reversed(list(items))])
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> EncodedFiles:
-    found = EncodedFiles(tmp_path / "0", "uint16")
-    found.folder.mkdir()
-    return found
-
-
-def test_shards_that_are_written_in_another_order_have_the_same_bytes(tmp_path: Path, files: EncodedFiles) -> None:
+def test_shards_that_are_written_in_another_order_have_the_same_bytes(tmp_path: Path) -> None:
+    files, contents = EncodedFiles(tmp_path / "0", "uint16"), []
+    files.folder.mkdir()
+    with pytest.raises(AssertionError, match="does not fit"), writing(files) as append:
+        append(np.array([1, 2**16]), [np.array([2]), np.array([3]), np.array([0])], [b""])
+    assert not files.documents.exists(), "a partition that fails leaves no lengths"
     with writing(files) as append:
         append(np.arange(30), [np.full(10, 3), np.full(10, 5), np.zeros(10)], [b""] * 10)
     for name, workers in {"in order": Workers(None, 1), "last first": LastFirst(None, 1)}.items():
-        (tmp_path / name).mkdir()
-        write_shards([files], tmp_path / name, "train", 7, Ledger(tmp_path / f"ledger {name}", "", workers))
-    one, other = (
-        [path.read_bytes() for path in sorted((tmp_path / name).iterdir())] for name in ("in order", "last first")
-    )
-    assert one == other
-    assert len(one) == 3 * 5
-
-
-def test_a_partition_that_fails_leaves_no_lengths(files: EncodedFiles) -> None:
-    with pytest.raises(AssertionError, match="does not fit"), writing(files) as append:
-        append(np.array([1, 2**16]), [np.array([2]), np.array([3]), np.array([0])], [b""])
-    assert not files.documents.exists()
+        out = tmp_path / name
+        out.mkdir()
+        write_shards([files], out, "train", 7, Ledger(tmp_path / f"ledger {name}", "", workers))
+        contents.append([path.read_bytes() for path in sorted(out.iterdir())])
+    assert contents[0] == contents[1]
+    assert len(contents[0]) == 3 * 5
 
 
 KEYS = [f"{number * 41:08x}00" for number in range(0, 100_000_000, 1_000_000)]
@@ -86,6 +69,10 @@ KEYS = [f"{number * 41:08x}00" for number in range(0, 100_000_000, 1_000_000)]
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "_PARTITION_BYTES", 2000)
+
+
+def digests(path: Path, keys: list[str], texts: list[str]) -> list[str]:
+    return [one.digest for one in partitions_of(write(path, keys, texts=texts))]
 
 
 def write(path: Path, keys: list[str], row_group: int = 3, texts: list[str] | None = None) -> Path:
@@ -108,21 +95,17 @@ def test_partitions_hold_every_row_in_order(tmp_path: Path, row_group: int, coun
 
 def test_a_partition_is_known_by_its_texts(tmp_path: Path) -> None:
     texts = [f"text {key}" * 5 for key in KEYS]
-    first = [one.digest for one in partitions_of(write(tmp_path / "a.parquet", KEYS, texts=texts))]
+    first = digests(tmp_path / "a.parquet", KEYS, texts)
     assert len(set(first)) == 7
-    other_keys = write(tmp_path / "b.parquet", [key[::-1] for key in KEYS], texts=texts)
-    assert [one.digest for one in partitions_of(other_keys)] == first
-    texts[-1] = texts[-1].upper()
-    changed = [one.digest for one in partitions_of(write(tmp_path / "a.parquet", KEYS, texts=texts))]
+    assert digests(tmp_path / "b.parquet", [key[::-1] for key in KEYS], texts) == first
+    changed = digests(tmp_path / "a.parquet", KEYS, [*texts[:-1], texts[-1].upper()])
     assert [one == other for one, other in zip(first, changed, strict=True)] == [True] * 6 + [False]
 
 
-def test_a_file_without_keys_has_partitions_without_bounds(tmp_path: Path) -> None:
+def test_a_file_without_keys_has_partitions_without_bounds_and_one_without_rows_no_texts(tmp_path: Path) -> None:
     pq.write_table(pa.table({TEXT: ["a" * 1500] * 9}), tmp_path / "a.parquet", row_group_size=2, use_dictionary=False)
     found = partitions_of(tmp_path / "a.parquet")
     assert [one.num_rows for one in found] == [2, 2, 2, 2, 1]
     assert {one.doc_ids for one in found} == {None}
-
-
-def test_a_file_without_rows_has_no_texts(tmp_path: Path) -> None:
-    assert [texts for one in partitions_of(write(tmp_path / "a.parquet", [])) for texts in one.texts()] == []
+    empty = partitions_of(write(tmp_path / "b.parquet", []))
+    assert [texts for one in empty for texts in one.texts()] == []

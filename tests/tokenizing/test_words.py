@@ -38,20 +38,19 @@ def by_hand(partitions: list[list[list[str]]]) -> list[tuple[str, int]]:
 
 def counted(partitions: list[list[list[str]]], most_words: int, num_buckets: int = 1) -> FrequentWords:
     with TemporaryDirectory() as name:
-        counts, sums = [], []
-        for ordinal, batches in enumerate(partitions):
-            counts.append(new_folder(Path(name) / f"partition {ordinal}"))
-            texts = MadeTexts([text for batch in batches for text in batch])
-            count_partition(texts, CUTS_AT_PUNCTUATION, num_buckets, counts[-1])
-        for bucket in range(num_buckets):
-            sums.append(new_folder(Path(name) / f"bucket {bucket}"))
-            count_bucket([folder / WORDS for folder in counts], bucket, most_words, sums[-1])
+
+        def new_folder(kind: str, number: int) -> Path:
+            (Path(name) / f"{kind} {number}").mkdir()
+            return Path(name) / f"{kind} {number}"
+
+        counts = [new_folder("partition", number) for number in range(len(partitions))]
+        sums = [new_folder("bucket", number) for number in range(num_buckets)]
+        for batches, folder in zip(partitions, counts, strict=True):
+            texts = MadeTexts(list(chain.from_iterable(batches)))
+            count_partition(texts, CUTS_AT_PUNCTUATION, num_buckets, folder)
+        for bucket, folder in enumerate(sums):
+            count_bucket([partition / WORDS for partition in counts], bucket, most_words, folder)
         return merged(sums, most_words)
-
-
-def new_folder(path: Path) -> Path:
-    path.mkdir()
-    return path
 
 
 def as_pairs(found: FrequentWords) -> list[tuple[str, int]]:
@@ -60,9 +59,7 @@ def as_pairs(found: FrequentWords) -> list[tuple[str, int]]:
 
 @given(partitions=partitions, most=st.integers(1, 5), num_buckets=st.integers(1, 4))
 @settings(deadline=None, max_examples=40)
-def test_the_requested_number_of_words_comes_most_frequent_first(
-    partitions: list[list[list[str]]], most: int, num_buckets: int
-) -> None:
+def test_the_requested_number_of_words_comes_most_frequent_first(partitions, most, num_buckets) -> None:
     assert as_pairs(counted(partitions, most, num_buckets)) == by_hand(partitions)[:most]
 
 

@@ -1,6 +1,7 @@
 """Tokenizers in every layout that is published: the ids of the checkpoint, and a tokenizer.json for stock readers."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -33,13 +34,24 @@ def sentencepiece(folder: Path, file: str, model_type: str, heads: list[str], al
     return folder
 
 
+FILES = {
+    "albert": ("spiece.model", ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]),
+    "deberta-v2": ("spm.model", ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]),
+    "xlm-roberta": ("sentencepiece.bpe.model", ["<unk>", "<s>", "</s>"]),
+}
+
+
 def published(kind: str, folder: Path) -> Path:
-    files = {
-        "albert": ("spiece.model", ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]),
-        "deberta-v2": ("spm.model", ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]),
-        "xlm-roberta": ("sentencepiece.bpe.model", ["<unk>", "<s>", "</s>"]),
-    }
-    return sentencepiece(folder / kind, files[kind][0], kind, files[kind][1])
+    file, heads = FILES[kind]
+    return sentencepiece(folder / kind, file, kind, heads)
+
+
+def taken(given: Path) -> Path:
+    """Save the tokenizer in `given` by `save_existing`, and return the folder."""
+    out = given / "taken"
+    out.mkdir()
+    save_existing(str(given), out)
+    return out
 
 
 EXPECTED = {  # ids of "the cats É"; ALBERT folds case and accents, and has no "e"
@@ -53,9 +65,7 @@ MASKS = {"albert": ("[MASK]", 4), "deberta-v2": ("[MASK]", 11), "xlm-roberta": (
 @pytest.mark.parametrize("kind", EXPECTED)
 def test_a_sentencepiece_only_vocabulary_keeps_its_ids_and_loads_in_stock_transformers(kind, tmp_path) -> None:
     folder = published(kind, tmp_path)
-    out = tmp_path / "out"
-    out.mkdir()
-    save_existing(str(folder), out)
+    out = taken(folder)
     stock, opened = AutoTokenizer.from_pretrained(out), OpenTokenizer.open(out)
     assert stock("the cats É")["input_ids"] == EXPECTED[kind]
     assert (stock.mask_token, stock.mask_token_id) == MASKS[kind]
@@ -79,20 +89,13 @@ def test_a_tokenizer_json_wins_over_the_sentencepiece_file(tmp_path: Path) -> No
     assert vocabulary_of(str(folder), None)["new"] == 12
 
 
-@pytest.mark.parametrize("settings", ['{"do_lower_case": true}', '{"do_lower_case": false}'])
-def test_a_vocabulary_txt_keeps_its_ids(settings: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("lowers", "ids"), [("true", [5, 6, 7, 10]), ("false", [8, 6, 7, 9])])
+def test_a_vocabulary_txt_keeps_its_ids(lowers: str, ids: list[int], tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    (tmp_path / "tokenizer_config.json").write_text(settings)
-    out = tmp_path / "out"
-    out.mkdir()
-    save_existing(str(tmp_path), out)
-    lowers = "true" in settings
-    assert AutoTokenizer.from_pretrained(out)("The cats É")["input_ids"] == [
-        2,
-        *([5, 6, 7, 10] if lowers else [8, 6, 7, 9]),
-        3,
-    ]
+    (tmp_path / "tokenizer_config.json").write_text(f'{{"do_lower_case": {lowers}}}')
+    stock = AutoTokenizer.from_pretrained(taken(tmp_path))
+    assert stock("The cats É")["input_ids"] == [2, *ids, 3]
     assert vocabulary_of(str(tmp_path), None) == {word: number for number, word in enumerate(WORDS)}
 
 
@@ -103,25 +106,25 @@ def test_the_rules_of_tokenizer_json_apply_even_if_stock_would_build_its_own(tmp
     rules.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "model_max_length": 7}')
-    out = tmp_path / "out"
-    out.mkdir()
-    save_existing(str(tmp_path), out)
-    stock = AutoTokenizer.from_pretrained(out)
+    stock = AutoTokenizer.from_pretrained(taken(tmp_path))
     assert stock("The|cats|É", add_special_tokens=False)["input_ids"] == [8, 6, 7, 9]
     assert (stock.mask_token_id, stock.model_max_length) == (4, 7)
 
 
-def test_a_sentencepiece_model_that_cannot_be_converted_is_refused_with_a_command_that_can(tmp_path: Path) -> None:
-    merges = sentencepiece(tmp_path / "merges", "spm.model", "deberta-v2", ["[PAD]", "[CLS]", "[SEP]", "[UNK]"], MERGES)
-    of_t5 = sentencepiece(tmp_path / "t5", "spiece.model", "t5", ["<pad>", "</s>", "<unk>"])
-    of_camembert = sentencepiece(tmp_path / "cm", "sentencepiece.bpe.model", "camembert", ["<unk>", "<s>", "</s>"])
-    for folder in (merges, of_t5, of_camembert):
-        with pytest.raises(DataError, match=rf'(?s)cannot be used.*AutoTokenizer.from_pretrained\("{folder}"\)'):
-            open_published(str(folder))
-
-
-def test_a_damaged_file_of_sentencepiece_is_refused_by_name(tmp_path: Path) -> None:
-    folder = published("deberta-v2", tmp_path)
-    (folder / "spm.model").write_bytes((folder / "spm.model").read_bytes()[:20])
+@pytest.mark.parametrize(
+    ("file", "kind", "heads", "algorithm"),
+    [
+        ("spm.model", "deberta-v2", ["[PAD]", "[CLS]", "[SEP]", "[UNK]"], MERGES),
+        ("spiece.model", "t5", ["<pad>", "</s>", "<unk>"], UNIGRAM),
+        ("sentencepiece.bpe.model", "camembert", ["<unk>", "<s>", "</s>"], UNIGRAM),
+    ],
+)
+def test_a_sentencepiece_model_that_cannot_be_converted_is_refused_with_a_command_that_can(
+    file: str, kind: str, heads: list[str], algorithm: int, tmp_path: Path
+) -> None:
+    folder = sentencepiece(tmp_path / kind, file, kind, heads, algorithm)
+    with pytest.raises(DataError, match=rf'(?s)cannot be used.*AutoTokenizer.from_pretrained\("{folder}"\)'):
+        open_published(str(folder))
+    os.truncate(folder / file, 20)
     with pytest.raises(DataError, match=f"tokenizer `{folder}` cannot be used"):
         open_published(str(folder))
