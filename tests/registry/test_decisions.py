@@ -123,7 +123,7 @@ def test_a_first_encoder_must_beat_the_unigram_baseline_by_a_factor(ratio: float
 @pytest.mark.parametrize(("ratio", "is_passed"), [(0.5, True), (1.0, True), (1.0199, True), (1.0201, False)])
 def test_an_encoder_may_be_worse_up_to_the_limit(ratio: float, is_passed: bool) -> None:
     found = checked(figures(encoder(5.0)), tried(NATS_PER_BYTE, math.log(ratio) / 4.0))
-    assert found == {"int8_agreement": True, "perplexity_ratio": is_passed, "perplexity_ratio_high": is_passed}
+    assert found["perplexity_ratio"] is found["perplexity_ratio_high"] is is_passed
 
 
 @pytest.mark.parametrize(("delta", "is_passed"), [(0.1, True), (0.0, True), (-0.0099, True), (-0.0101, False)])
