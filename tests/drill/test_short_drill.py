@@ -44,3 +44,4 @@ def test_a_part_that_cannot_go_on_is_counted_and_does_not_end_the_drill() -> Non
     attempt(hanging, "an outage", tally)
     assert tally.faults == ["an outage: TimeoutError: the server does not answer"]
     assert (tally.rounds, tally.survived, tally.all_survived) == (1, 0, False)
+    assert not Tally(rounds=1).all_survived
