@@ -243,7 +243,7 @@ def test_the_cache_keeps_the_answers_that_were_used_last_and_none_that_is_too_la
     with hosted(cache_bytes=1_200) as (client, _):  # room for two
 
         def is_cached(*ids: int) -> bool:
-            return "x-cache" in client.post("/decode", json={"ids": ids}).headers
+            return "x-cache" in client.post("/decode", json={"ids": ids}).raise_for_status().headers
 
         assert [is_cached(number) for number in (5, 6, 5, 7)] == [False, False, True, False]
         assert [is_cached(number) for number in (5, 7, 6)] == [True, True, False]

@@ -107,7 +107,7 @@ NO_LABEL = {"inputs": "a", "parameters": {"labels": ["numpy", "rust"]}}
 @pytest.mark.parametrize(
     ("path", "body", "status", "code", "param", "told"),
     [
-        ("/fill-mask", {"inputs": 5, "input": "a"}, 422, "unknown_key", "input", []),
+        ("/fill-mask", NO_TOP_K | {"inputs": 5}, 422, "unknown_key", "parameters.topk", []),
         ("/fill-mask", {"input": "a"}, 422, "unknown_key", "input", ["rename it to `inputs`"]),
         ("/fill-mask", NO_TOP_K, 422, "unknown_key", "parameters.topk", ["rename it to `top_k`"]),
         ("/fill-mask", {"inputs": ["[MASK]", "no mask"]}, 422, "no_mask", "inputs[1]", ["[MASK] at least once"]),

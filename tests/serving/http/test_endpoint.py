@@ -64,12 +64,14 @@ def test_an_answer_at_another_level_is_another_answer(keeping: httpx.Client) -> 
     assert "x-cache" not in keeping.post("/embed?level=other", content=BODY, headers=JSON).headers
 
 
-def test_a_cached_answer_reports_zero_times_if_its_route_has_times(keeping: httpx.Client) -> None:
+def test_a_cached_answer_has_no_request_id_and_zero_times_if_its_route_has_times(keeping: httpx.Client) -> None:
     again = keeping.post("/embed", content=BODY, headers=JSON).headers
     assert (again["x-cache"], again["x-compute-tokens"]) == ("hit", "4")
     assert [float(again[name]) for name in TIMES] == [0, 0, 0, 0]
     first, again = (keeping.post("/tokenize", content=BODY, headers=JSON).headers for _ in range(2))
     assert ("x-cache" in first, again.keys() - first.keys()) == (False, {"x-cache"})
+    first, again = (keeping.post("/classify", content=BODY, headers=JSON).headers for _ in range(2))
+    assert ("x-request-id" in first, "x-request-id" in again) == (True, False)
 
 
 def test_requests_are_counted_under_their_route_and_cache_hits_and_misses_too(catalogue: Catalogue) -> None:

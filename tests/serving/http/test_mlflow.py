@@ -93,7 +93,7 @@ ROWS = [{"text": text} for text in TEXTS]
 
 
 @pytest.mark.parametrize(
-    "body", [{"dataframe_records": ROWS}, {"instances": TEXTS}, {"instances": ROWS}, {"inputs": {"text": TEXTS}}]
+    "body", [{"dataframe_records": ROWS}, {"instances": TEXTS}, {"instances": ROWS}, {"inputs": {"any name": TEXTS}}]
 )
 def test_bodies_of_other_clients_are_accepted(client: httpx.Client, body: object) -> None:
     answer = client.post("/invocations", json=body).json()

@@ -113,11 +113,13 @@ def test_an_unusable_parameter_is_a_bad_request_that_names_it(
     assert (raised.value.code, raised.value.param, raised.value.type) == (code, param, "invalid_request_error")
 
 
-def test_null_means_the_default(client: httpx.Client) -> None:
+def test_streams_are_refused_with_the_reason_and_null_means_the_default(client: httpx.Client) -> None:
     unset = {"max_tokens": None, "temperature": None, "stop": None, "logprobs": None, "presence_penalty": 0}
     body = {"model": "writer", "prompt": "a"}
     missing, null = (client.post("/v1/completions", json=body | more).raise_for_status() for more in ({}, unset))
     assert missing.json() == null.json()
+    refused = client.post("/v1/completions", json=body | {"stream": True}).json()
+    assert "an answer comes in one piece" in refused["error"]["message"]
 
 
 @pytest.mark.parametrize(
