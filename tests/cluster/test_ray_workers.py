@@ -6,18 +6,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from clozeline.params.text import PreprocessParams, TokenizeParams
 from clozeline.stages import preprocess, tokenize
-from tests.cluster.raylets import Cluster, cluster_of_two, kill_raylet
+from tests.cluster.raylets import cluster_of_two, kill_raylet
 from tests.conftest import PROJECT
 from tests.corpus.conftest import params_of
-from tests.make.processes import wait_for
 from tests.make.stores import BUCKET, KEYS, ObjectStore
 from tests.make.texts import take_snapshot, write_clean_text
 from tests.records.words.conftest import words
@@ -56,7 +55,8 @@ tokenize.run(
 BY_STORE = """
 import json
 from pathlib import Path
-from clozeline.cluster.ledger import Ledger, open_workers
+from clozeline.cluster.ledger import open_workers
+from clozeline.cluster.ledger import Ledger
 from tests.cluster.test_store import doubled
 
 with open_workers(Path("work")) as workers:
@@ -83,6 +83,13 @@ def records(folder: Path) -> int:
     return len(list(folder.glob("*/*/record.json")))
 
 
+def until(condition: Callable[[], bool], seconds: float = 300) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def project(tmp_path: Path, params_of, words, monkeypatch: pytest.MonkeyPatch) -> PreprocessParams:
     """A folder with a snapshot of 1 MB of text, and the clean text and tokens that one process makes of it."""
@@ -105,63 +112,47 @@ def project(tmp_path: Path, params_of, words, monkeypatch: pytest.MonkeyPatch) -
     return params
 
 
-def until(condition: Callable[[], bool], seconds: float = 300) -> None:
-    assert wait_for(condition, seconds, 0.05)
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """Two nodes that reach a store, and the folder in which they keep temporary files."""
-
-    cluster: Cluster
-    store: ObjectStore
-    temporary: Path
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    folder = tmp_path_factory.mktemp("cluster")
-    (folder / "temporary").mkdir()
-    with ObjectStore().serving() as store:
-        reached = {**KEYS, "AWS_ENDPOINT_URL": store.url, "TMPDIR": str(folder / "temporary")}
-        with cluster_of_two(folder / "raylets.log", variables=reached) as cluster:
-            yield Nodes(cluster, store, folder / "temporary")
-
-
-def test_nodes_with_a_store_work_outside_the_folder_of_the_project(tmp_path: Path, nodes: Nodes) -> None:
-    (tmp_path / "three.txt").write_text("3")
-    told = {**os.environ, **nodes.cluster.environment, "CLOZELINE_CLUSTER_STORE": f"s3://{BUCKET}/project"}
-    command = [sys.executable, "-c", BY_STORE]
-    ended = subprocess.run(command, cwd=tmp_path, env=told, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    six, twelve, content = json.loads(ended.stdout.splitlines()[-1])
-    assert (six["number"], twelve["number"], content) == (6, 12, "12")
-    assert six["ran in"].startswith("clozeline-store-")
-    assert not list(nodes.temporary.glob("clozeline-store-*")), "fetched files are removed at the end"
-    assert {file.name for file in tmp_path.rglob("*") if file.is_file()} == {"three.txt", "number.txt", "record.json"}
-    assert {"number.txt", "record.json"} <= {name.rpartition("/")[2] for name in nodes.store.names()}
-
-
 def test_two_raylets_one_of_them_killed_give_the_bytes_of_one_process(
-    project: PreprocessParams, tmp_path: Path, nodes: Nodes
+    project: PreprocessParams, tmp_path: Path
 ) -> None:
-    """The last test with these nodes."""
-    told = {**os.environ, **nodes.cluster.environment}
-    command = [sys.executable, "-c", RUN, project.model_dump_json(), TOKENIZE.model_dump_json()]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as stage:
-        until(lambda: records(tmp_path / "work-of-cluster") >= 10 or stage.poll() is not None)
-        kill_raylet(nodes.cluster.nodes[1])
-        told_of, warned = stage.communicate()
-    assert stage.returncode == 0, warned
+    with cluster_of_two(tmp_path / "raylets.log") as cluster:
+        told = {**os.environ, **cluster.environment}
+        command = [sys.executable, "-c", RUN, project.model_dump_json(), TOKENIZE.model_dump_json()]
+        with subprocess.Popen(
+            command, cwd=tmp_path, env=told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as stage:
+            until(lambda: records(tmp_path / "work-of-cluster") >= 10 or stage.poll() is not None)
+            kill_raylet(cluster.nodes[1])
+            told_of, warned = stage.communicate()
+        assert stage.returncode == 0, warned
     assert digests(tmp_path / "on-cluster") == digests(tmp_path / "out")
-    for made, expected in (("on-cluster.json", "alone.json"), ("tokens-on-cluster.json", "tokens.json")):
-        assert (tmp_path / made).read_bytes() == (tmp_path / expected).read_bytes()
+    assert (tmp_path / "on-cluster.json").read_bytes() == (tmp_path / "alone.json").read_bytes()
     for name in ("tokenizer", "tokens"):
         assert digests(tmp_path / f"{name}-on-cluster") == digests(tmp_path / name)
+    assert (tmp_path / "tokens-on-cluster.json").read_bytes() == (tmp_path / "tokens.json").read_bytes()
     assert records(tmp_path / "tokens-of-cluster") > 5, "several partitions, each encoded by a task"
     numbers, _, message = told_of.partition("full_at_two of item 2 failed 4 times")
     assert numbers.split() == ["0", "1"]
     assert "No space left on device" in message
     assert len(set(re.findall(r"on node (\S+ \(\w+\)):", message))) == 2, "both nodes were tried"
+
+
+def test_nodes_with_a_store_work_outside_the_folder_of_the_project(tmp_path: Path) -> None:
+    project, temporary = tmp_path / "project", tmp_path / "temporary"
+    for folder in (project, temporary):
+        folder.mkdir()
+    (project / "three.txt").write_text("3")
+    with ObjectStore().serving() as store:
+        reached = {**KEYS, "AWS_ENDPOINT_URL": store.url, "TMPDIR": str(temporary)}
+        with cluster_of_two(tmp_path / "raylets.log", variables=reached) as cluster:
+            told = {**os.environ, **cluster.environment, "CLOZELINE_CLUSTER_STORE": f"s3://{BUCKET}/project"}
+            command = [sys.executable, "-c", BY_STORE]
+            ended = subprocess.run(command, cwd=project, env=told, capture_output=True, text=True, check=False)
+        stored = {name.rpartition("/")[2] for name in store.names()}
+    assert ended.returncode == 0, ended.stderr
+    six, twelve, content = json.loads(ended.stdout.splitlines()[-1])
+    assert (six["number"], twelve["number"], content) == (6, 12, "12")
+    assert six["ran in"].startswith("clozeline-store-")
+    assert not list(temporary.glob("clozeline-store-*")), "fetched files are removed at the end"
+    assert {file.name for file in project.rglob("*") if file.is_file()} == {"three.txt", "number.txt", "record.json"}
+    assert {"number.txt", "record.json"} <= stored

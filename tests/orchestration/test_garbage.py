@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 
 from clozeline.cli import app
 from clozeline.orchestration import garbage
+from clozeline.orchestration.garbage import sweep_project
 from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
 from clozeline.system.errors import ArtifactError, ClozelineError, TransientError
 from clozeline.system.files import SweptStore
@@ -61,7 +63,7 @@ def with_remote(workspace: Workspace) -> Workspace:
 
 
 def swept(workspace: Workspace, min_age: timedelta = timedelta(), *, shared: bool = False) -> dict[str, SweptStore]:
-    return {store.name: store for store in garbage.sweep_project(workspace, 2, min_age, shared=shared, is_dry=False)}
+    return {store.name: store for store in sweep_project(workspace, 2, min_age, shared=shared, is_dry=False)}
 
 
 def files(workspace: Workspace) -> set[str]:
@@ -140,7 +142,7 @@ def test_files_of_older_runs_are_removed_and_their_metrics_stay(workspace: Works
     assert artifacts(workspace, "upper of the champion"), "its outputs are those of the champion"
     assert stores["MLflow: files of runs"].num_removable == 4
     assert swept(workspace)["MLflow: files of runs"].num_removable == 0
-    assert garbage.sweep_project(workspace, 99, timedelta(), shared=False, is_dry=True), "older locks are not asked for"
+    assert sweep_project(workspace, 99, timedelta(), shared=False, is_dry=True), "older locks are not asked for"
 
 
 def test_logs_checkpoints_indexes_and_copies_are_removed_with_their_owners(workspace: Workspace) -> None:
@@ -246,60 +248,62 @@ def test_queued_records_are_delivered_to_mlflow_before_the_sweep(workspace: Work
 WAITING = TrackedRun(name="waiting", tags={WORKSPACE: OWN}, started_ms=1)
 
 
-def test_nothing_is_removed_beside_an_active_run(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "run_lock", partial(run_lock, wait_seconds=0))
-    before = files(workspace)
-    with run_lock(workspace.lock_file), pytest.raises(TransientError, match="another run is active"):
-        swept(workspace)
-    assert files(workspace) == before
+def _beside_a_run(workspace: Workspace, patch: pytest.MonkeyPatch, stack: ExitStack) -> None:
+    patch.setattr(garbage, "run_lock", partial(run_lock, wait_seconds=0))
+    stack.enter_context(run_lock(workspace.lock_file))
 
 
-def _store_of_files_away(workspace: Workspace, patch: pytest.MonkeyPatch) -> None:
+def _mistyped_address(workspace: Workspace, patch: pytest.MonkeyPatch, stack: ExitStack) -> None:
+    patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{workspace.root / 'mistyped.db'}")
+
+
+def _runs_of_another_project(workspace: Workspace, patch: pytest.MonkeyPatch, stack: ExitStack) -> None:
+    (workspace.work / "identity.json").unlink()
+
+
+def _store_of_files_away(workspace: Workspace, patch: pytest.MonkeyPatch, stack: ExitStack) -> None:
     patch.setattr(MlflowClient, "log_artifact", Mock(side_effect=ConnectionError("the store of the files is away")))
     Outbox(workspace.outbox).open("x", WAITING)
     Outbox(workspace.outbox).add_file("x", workspace.root / "dvc.lock")
 
 
-def _remote_unreachable(workspace: Workspace, patch: pytest.MonkeyPatch) -> None:
+def _lock_of_a_kept_run_missing(workspace: Workspace, patch: pytest.MonkeyPatch, stack: ExitStack) -> None:
+    artifacts(workspace, "last but one")[0].unlink()
+
+
+def _remote_unreachable(workspace: Workspace, patch: pytest.MonkeyPatch, stack: ExitStack) -> None:
     with_remote(workspace)
     shutil.rmtree(workspace.root.parent / "store")
     (workspace.root.parent / "store").write_text("a file, in which no folder can be made")
 
 
 @pytest.mark.parametrize(
-    ("hinder", "refusal", "told"),
+    ("hindrance", "refusal", "told"),
     [
-        (lambda _, patch: patch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mistyped.db"), ArtifactError, "knows no run"),
-        (lambda it, _: (it.work / "identity.json").unlink(), ArtifactError, "knows no run of this workspace"),
+        (_beside_a_run, TransientError, "another run is active"),
+        (_mistyped_address, ArtifactError, "knows no run of this workspace"),
+        (_runs_of_another_project, ArtifactError, "knows no run of this workspace"),
         (_store_of_files_away, TransientError, "(?s)did not take all records.*the store of the files is away"),
+        (_lock_of_a_kept_run_missing, ArtifactError, r"dvc\.lock of a night that is kept"),
         (_remote_unreachable, TransientError, "the remote does not answer"),
     ],
 )
 def test_nothing_is_removed_if_it_is_unknown_what_is_needed(
     workspace: Workspace,
-    monkeypatch: pytest.MonkeyPatch,
-    hinder: Callable[[Workspace, pytest.MonkeyPatch], None],
+    hindrance: Callable[[Workspace, pytest.MonkeyPatch, ExitStack], None],
     refusal: type[ClozelineError],
     told: str,
 ) -> None:
-    monkeypatch.chdir(workspace.root)
-    hinder(workspace, monkeypatch)
-    before = files(workspace)
-    with pytest.raises(refusal, match=told):
-        swept(workspace, shared=hinder is _remote_unreachable)
-    assert files(workspace) == before
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        hindrance(workspace, patch, stack)
+        before = files(workspace)
+        with pytest.raises(refusal, match=told):
+            swept(workspace, shared=hindrance is _remote_unreachable)
+        assert files(workspace) == before
     assert not (workspace.root / "mistyped.db").exists()
-    if hinder is _store_of_files_away:
+    if hindrance is _store_of_files_away:
         assert Outbox(workspace.outbox).files("x"), "the outbox is no cache"
-
-
-def test_a_kept_night_without_its_lock_file_blocks_the_sweep_until_its_run_is_deleted(workspace: Workspace) -> None:
-    (lock,) = artifacts(workspace, "last but one")
-    lock.unlink()
-    before = files(workspace)
-    with pytest.raises(ArtifactError, match=r"dvc\.lock of a night that is kept"):
+    if hindrance is _lock_of_a_kept_run_missing:
+        MlflowClient().delete_run(run_of("last but one").info.run_id)
         swept(workspace)
-    assert files(workspace) == before
-    MlflowClient().delete_run(run_of("last but one").info.run_id)
-    swept(workspace)
-    assert faults(workspace, "of the champion") == []
+        assert faults(workspace, "of the champion") == []

@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mlflow.entities import Run
@@ -38,11 +37,10 @@ def open_run(address: str, name: str) -> FlowRun:
     return FlowRun(Path(address.removeprefix("sqlite:///")).parent / "outbox", address, name, TAGS)
 
 
-def end_with(run: FlowRun, lock_file: Path, status: Status = "FINISHED", **given: Any) -> str:
+def end_with(run: FlowRun, lock_file: Path, files: Sequence[Path] = ()) -> str:
     """End `run` as the flow does, tagged with the hash of its dvc.lock; return its id."""
     md5 = hashlib.md5(lock_file.read_bytes(), usedforsecurity=False).hexdigest()
-    run.end(status, tags={"dvc.lock_md5": md5}, **{"metrics": {}, "files": [], **given})
-    time.sleep(0.002)  # MLflow stores milliseconds
+    run.end("FINISHED", tags={"dvc.lock_md5": md5}, metrics={}, files=files)
     return str(run_of(MlflowClient(run.tracking_uri), run.run).info.run_id)
 
 
@@ -65,6 +63,7 @@ def test_run_stages_and_commit_of_a_lock_are_found_but_not_those_of_another_lock
         for stage in stages:
             names[lock, stage] = execute(run, lock, stage)
         runs[lock] = end_with(run, lock)
+        time.sleep(0.002)  # MLflow stores milliseconds
     made = {key: run_of(MlflowClient(address), name).info.run_id for key, name in names.items()}
 
     past = past_runs(address, first)
@@ -83,19 +82,32 @@ def test_run_stages_and_commit_of_a_lock_are_found_but_not_those_of_another_lock
 
 
 def test_the_previous_run_is_the_newest_finished_one_with_another_lock(address: str, tmp_path: Path) -> None:
-    figures, stored = tmp_path / "evaluate.json", tmp_path / "dvc.lock"
-    first, second, third, fourth = (write_lock(tmp_path / f"{steps}.lock", pretrain=steps) for steps in range(1, 5))
-    for lock, top1 in ((first, 0.1), (second, 0.2), (third, 0.3), (second, 0.2), (fourth, 0.4)):
+    def flow_run(lock: Path, top1: float, status: Status = "FINISHED") -> None:
+        figures = tmp_path / "evaluate.json"
         figures.write_text(f'{{"top1": {top1}}}')
+        stored = tmp_path / "dvc.lock"
         stored.write_bytes(lock.read_bytes())
-        status: Status = "FAILED" if lock == third else "FINISHED"
-        end_with(open_run(address, lock.stem), lock, status, metrics={"evaluate": figures}, files=[stored])
+        md5 = hashlib.md5(lock.read_bytes(), usedforsecurity=False).hexdigest()
+        tags, metrics = {"dvc.lock_md5": md5}, {"evaluate": figures}
+        open_run(address, lock.stem).end(status, tags=tags, metrics=metrics, files=[stored])
+        time.sleep(0.002)  # MLflow stores milliseconds
+
+    first, second, third, fourth = (write_lock(tmp_path / f"{steps}.lock", pretrain=steps) for steps in range(1, 5))
+    flow_run(first, 0.1)
     assert past_runs(address, first).earlier is None
-    earlier, newest = past_runs(address, second).earlier, past_runs(address, fourth).earlier
+    flow_run(second, 0.2)
+    flow_run(third, 0.3, "FAILED")
+    flow_run(second, 0.2)
+    flow_run(fourth, 0.4)
+    earlier = past_runs(address, second).earlier
+    assert earlier
     assert (earlier.figures, earlier.commit, earlier.lock) == ({"evaluate.top1": 0.1}, "abc", Lock.read(first))
+    newest = past_runs(address, fourth).earlier
+    assert newest
     assert newest.lock == Lock.read(second)
     shutil.rmtree(tmp_path / "artifacts")
     without = past_runs(address, fourth).earlier
+    assert without
     assert (without.figures, without.lock) == ({"evaluate.top1": 0.2}, None)
 
 
@@ -114,7 +126,9 @@ def train(address: str, folder: Path, name: str, steps: int) -> str:
     lock = write_lock(folder / "dvc.lock", pretrain=steps)
     run = open_run(address, name)
     execute(run, lock, "pretrain", [steps / step for step in range(1, steps + 1)])
-    return end_with(run, lock, files=[lock])
+    run_id = end_with(run, lock, files=[lock])
+    time.sleep(0.002)  # MLflow stores milliseconds
+    return run_id
 
 
 def test_runs_are_found_by_name_by_id_and_as_the_last_two_with_other_results(address: str, tmp_path: Path) -> None:
