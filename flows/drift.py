@@ -18,8 +18,8 @@ from clozeline.system.errors import GateError
 from clozeline.system.workspace import Workspace, reach_this_machine_directly
 
 EVENT: Final = "clozeline.drift"
+# Prefix of the resource of an event; the name of the model follows.
 RESOURCE: Final = "clozeline.model"
-"""Prefix of the resource of an event; the name of the model follows."""
 
 
 class DriftError(GateError):

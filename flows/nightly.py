@@ -19,10 +19,10 @@ from clozeline.reporting.page import write
 from clozeline.system.errors import ClozelineError, ContractError
 from clozeline.system.workspace import Workspace
 
+# Names of the final states that alerts in infra/prefect.yaml match, by the error. Any other error is `Failed`.
 STATES: Final[Mapping[type[ClozelineError], str]] = MappingProxyType(
     {HeldError: "Held", ContractError: "ContractBroken"}
 )
-"""Names of the final states that alerts in infra/prefect.yaml match, by the error. Any other error is `Failed`."""
 
 
 @flow(name="nightly")

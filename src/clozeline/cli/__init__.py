@@ -17,6 +17,7 @@ from clozeline.cli.verbs import Verb, Verbs, telling_of_extras
 from clozeline.system.errors import ClozelineError
 from clozeline.system.machine import collect_rarely
 
+# Panel of `--help` → its verbs, in order. A verb is named as its function, without a final `_`: `import_`.
 VERBS: Final[Mapping[str, Sequence[Callable[..., None]]]] = MappingProxyType(
     {
         "Make a model": (
@@ -32,7 +33,6 @@ VERBS: Final[Mapping[str, Sequence[Callable[..., None]]]] = MappingProxyType(
         "Called by dvc.yaml": (stage.stage,),
     }
 )
-"""Panel of `--help` → its verbs, in order. A verb is named as its function, without a final `_`: `import_`."""
 
 app = typer.Typer(
     cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"

@@ -26,8 +26,8 @@ from clozeline.serving import zero_shot
 from clozeline.system.errors import DataError, ParamsError
 
 Model = TypeVar("Model", bound=OpenModel)
+# Number of texts of standard input that are answered before more are read.
 _CHUNK_TEXTS = 1024
-"""Number of texts of standard input that are answered before more are read."""
 _STANDARD_INPUT = "-"
 _VERBS = (
     "fill takes masked encoders; complete causal ones; embed encoders and embedders; "
@@ -35,6 +35,7 @@ _VERBS = (
     "answer question-answering models"
 )
 
+# Kind of model → an example of its verb; `pairs` and `entailment` are classifiers of two texts.
 EXAMPLES: Mapping[str, str] = MappingProxyType(
     {
         "fill-mask": 'fill "A sentence of yours with a [MASK] in it."',
@@ -47,7 +48,6 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "entailment": 'choose "A sentence of yours." --labels sport,money',
     }
 )
-"""Kind of model → an example of its verb; `pairs` and `entailment` are classifiers of two texts."""
 
 TextsArgument = Annotated[
     list[str], typer.Argument(metavar="TEXT...", help="Texts; `-` reads them from standard input, one per line.")

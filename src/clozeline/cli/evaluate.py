@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from clozeline.lab.search import By, SearchHit
 
 
+# Field of the text room → option of this command.
 _OPTIONS = {
     "source.text_field": "--text-field",
     "source.one_document_per": "--one-document-per",
     "source.pattern": "--pattern",
     "source.path": "--text",
 }
-"""Field of the text room → option of this command."""
 
 _ESTIMATORS = {"folds": "one token in {num_folds} hidden at a time", "pll": "each token hidden alone"}
 _PAIRS = "of the pairs"

@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from clozeline.lab.winner import Outcome
 
 
+# Environment variable with the name of the sweep's run in MLflow, for its further workers.
 _PARENT: Final = "CLOZELINE_SWEEP_RUN"
-"""Environment variable with the name of the sweep's run in MLflow, for its further workers."""
 _DIFF: Final = "reports/sweep.diff"
 _WORDS = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}
+# About a minute on two cores; under clm every token is a target. Steps, not seconds, so that runs are reproducible.
 _DEMO_STEPS = {"mlm": 600, "clm": 300}
-"""About a minute on two cores; under clm every token is a target. Steps, not seconds, so that runs are reproducible."""
 _ASKED = {"mlm": "it learns to predict hidden tokens", "clm": "it learns to predict the next token"}
 
 

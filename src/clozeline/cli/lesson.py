@@ -28,8 +28,8 @@ TOKENS, TOKENIZER = Path("data/tokens"), Path("models/tokenizer")
 _VOCAB_SIZE = 4096
 _NO_PACKAGES = "no-packages.txt"
 _NUM_QUESTIONS = 4
+# Smallest share of all tokens that makes a token frequent.
 _LEAST_SHARE = 1 / 2500
-"""Smallest share of all tokens that makes a token frequent."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,9 @@ class Lesson:
     questions: tuple[ShownQuestion, ...]
     before: tuple[ShownAnswer, ...]
     after: tuple[ShownAnswer, ...]
-    loss_before: float
-    """Loss on held-out text, nats per target."""
+    loss_before: float  # loss on held-out text, nats per target
     loss_after: float
-    unigram_entropy: float
-    """Loss of a model that knows only the frequencies of tokens, nats."""
+    unigram_entropy: float  # loss of a model that knows only the frequencies of tokens, nats
     num_parameters: int
     num_tokens: int
 

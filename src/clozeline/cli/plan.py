@@ -21,10 +21,11 @@ from clozeline.system.errors import ClozelineError, ParamsError
 _TOKENS = Path("data/tokens")
 _PARAMS = Path("params.yaml")
 _OVERRIDES = "Overrides params.yaml."
+# The rows of clozeline/planning/choices.yaml.
 Need = StrEnum(
     "Need", "efficiency accuracy domain science biomedical genes legal finance code long multilingual generation"
 )
-"""The rows of clozeline/planning/choices.yaml."""
+# Options that a table other than the plan of one training depends on; any other option would have no effect on it.
 TAKEN: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "--for": (),
@@ -33,7 +34,6 @@ TAKEN: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "--published": (),
     }
 )
-"""Options that a table other than the plan of one training depends on; any other option would have no effect on it."""
 
 
 def plan(

@@ -26,6 +26,7 @@ Template = Literal["mlm", "clm", "adapt", "published", "lines"]
 TEMPLATES: Final = get_args(Template)
 WHEELS: Final = "wheels"
 _HERE: Final = Path(__file__).parents[1] / "starter"
+# File → texts of our own images, which install a checkout, and what replaces them.
 _IN_IMAGES: Final = {
     "infra/Dockerfile": (
         (
@@ -41,7 +42,6 @@ _IN_IMAGES: Final = {
     ),
     "infra/Dockerfile.dockerignore": (("!src\n", "!wheels\n"),),
 }
-"""File → texts of our own images, which install a checkout, and what replaces them."""
 _LINK_TO_DOCS: Final = re.compile(r"\[(?:docs/)?([\w-]+\.md)\]\(\.\./docs/[^)]*\)")
 _PARAMS = Path("params.yaml")
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from clozeline.records.published import Published
 
 
+# File → its bytes; None: there is no such file.
 Contents = Mapping[Path, bytes | None]
-"""File → its bytes; None: there is no such file."""
 
 
 def import_(

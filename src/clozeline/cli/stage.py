@@ -30,25 +30,25 @@ from clozeline.system.machine import are_limited, available_cores
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.run_logger import require_tensorboard
 
+# Arguments of torchrun, such as `--nproc-per-node 8`. Not a param, because devices do not change the result.
 TORCHRUN_VARIABLE = "CLOZELINE_TORCHRUN"
-"""Arguments of torchrun, such as `--nproc-per-node 8`. Not a param, because devices do not change the result."""
 _TRAINING_STAGES = {"pretrain", "evaluate", "finetune"}
 _INSIDE = ("TORCHELASTIC_RUN_ID", "RANK")
+# Default of --master-addr.
 _HERE = "127.0.0.1"
-"""Default of --master-addr."""
+# Restarts after a lost node, where the arguments leave it open.
 _RESTARTS = "3"
-"""Restarts after a lost node, where the arguments leave it open."""
+# Variables that have the same values on each node of a gang.
 _OURS = ("CLOZELINE_", "OMP_NUM_THREADS")
-"""Variables that have the same values on each node of a gang."""
+# Number that a shell adds to the signal that ended a process.
 _SIGNALLED = 128
-"""Number that a shell adds to the signal that ended a process."""
+# Stages that run as a whole; `preprocess` and `tokenize` spread their tasks.
 _CLUSTER_STAGES = {"pretrain", "evaluate", "finetune", "export", "import"}
-"""Stages that run as a whole; `preprocess` and `tokenize` spread their tasks."""
 PARAMS = Path("params.yaml")
+# Paths that a stage writes, by stage that may begin with a model; for `dvc repro` without the flow.
 _OWN_OUTPUTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {"tokenize": ("tokenizer", "out"), "pretrain": ("out",)}
 )
-"""Paths that a stage writes, by stage that may begin with a model; for `dvc repro` without the flow."""
 
 
 def is_for_torchrun(stage: str, environment: Mapping[str, str] = os.environ) -> bool:

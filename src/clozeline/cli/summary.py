@@ -28,12 +28,12 @@ _NEXT_VERBS = {
     "serve": "serve the champions over HTTP; before there is one, all of dist/",
     "ui": "see the runs and the registry in MLflow, the flow runs in Prefect",
 }
+# Name of a figure, its field, and how it is written.
 _OF_ENCODER = (
     ("perplexity", "perplexity", "{:,.1f}".format),
     ("top-1", "top1", "{:.1%}".format),
     ("top-5", "top5", "{:.1%}".format),
 )
-"""Name of a figure, its field, and how it is written."""
 
 
 def show(workspace: Workspace, stages: Sequence[StageResult], releases: Sequence[Release], *, seconds: float) -> None:

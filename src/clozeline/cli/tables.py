@@ -30,14 +30,14 @@ _BAR_CELLS = 20
 _PLAIN_WIDTH = 160
 _COLOURS = ("cyan", "green", "yellow", "magenta", "red", "blue")
 _LINE_BREAKS = re.compile(r"[\r\n]+")
+# Context shown on either side of an answer, in characters.
 _CHARACTERS_AROUND = 80
-"""Context shown on either side of an answer, in characters."""
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 JsonLinesOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per text, each on its own line.")]
+# Cells of each row; None draws a line between the rows.
 Rows = Iterable[Iterable[str] | None]
-"""Cells of each row; None draws a line between the rows."""
 
 
 def table_of(title: str, *columns: str, rows: Rows = ()) -> Table:
@@ -85,10 +85,9 @@ def show_or_json(found: object, parts: Iterable[RenderableType], *, as_json: boo
 class AnswerForm:
     """The three ways to show the answers of one verb."""
 
-    keys: tuple[str, str]
-    """Keys of the given text and of its answer in a JSON object."""
+    keys: tuple[str, str]  # keys of the given text and of its answer in a JSON object
+    # Fields of each line for a text and its answer, without the text itself.
     rows: Callable[[str, Any], Iterable[Sequence[object]]]
-    """Fields of each line for a text and its answer, without the text itself."""
     tables: Callable[[Sequence[str], Any], Iterator[RenderableType]]
 
 

@@ -29,10 +29,10 @@ from clozeline.system.errors import ClozelineError, ParamsError
 from clozeline.system.processes import ignore_termination
 from clozeline.system.workspace import Workspace, set_defaults
 
+# Key of the context's `meta`: the command as it was typed.
 _TYPED: Final = "clozeline.typed"
-"""Key of the context's `meta`: the command as it was typed."""
+# Import name → distribution, where they differ by more than `_` for `-`.
 _CALLED_OTHERWISE = {"sklearn": "scikit-learn"}
-"""Import name → distribution, where they differ by more than `_` for `-`."""
 _STOPPED: Final = (
     "stopped. The same command continues from here: finished stages and registered versions are kept, and a training"
     " continues from its last checkpoint"

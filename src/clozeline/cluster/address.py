@@ -9,14 +9,14 @@ from typing import Final
 from clozeline.system.errors import ParamsError, TransientError
 
 VARIABLE: Final = "CLOZELINE_CLUSTER"
+# Environment variable with the URL of a store, where nodes have no folder in common.
 STORE: Final = "CLOZELINE_CLUSTER_STORE"
-"""Environment variable with the URL of a store, where nodes have no folder in common."""
+# The cluster of which this machine is a node.
 AUTO: Final = "auto"
-"""The cluster of which this machine is a node."""
 _ADDRESS: Final = re.compile(r"ray://(auto|[^/:\s]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5})/?")
 _CONNECT_SECONDS: Final = 5.0
+# Variable that Ray reads when it is imported: messages that match are not printed.
 _UNSEEN: Final = "RAY_DEDUP_LOGS_SKIP_REGEX"
-"""Variable that Ray reads when it is imported: messages that match are not printed."""
 
 
 def cluster_address() -> str | None:

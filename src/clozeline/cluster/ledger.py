@@ -36,8 +36,8 @@ from clozeline.system.workers import Workers, worker_processes
 
 _KEY_BYTES: Final = 16
 _TAKEN: Final = (errno.EEXIST, errno.ENOTEMPTY)
+# Folder of the store with files that no task wrote, named by their sha256.
 _OTHERS: Final = "others"
-"""Folder of the store with files that no task wrote, named by their sha256."""
 
 
 def place_of(folder: Path) -> str:
@@ -65,24 +65,20 @@ def files_of(folder: Path, content: bytes) -> tuple[FetchedFile, ...]:
 class Done:
     """What a task returns besides its files."""
 
-    facts: Any = None
-    """Few values that JSON can hold, for the process that waits."""
-    lasting: bool = True
-    """False: a later run computes the task again."""
+    facts: Any = None  # few values that JSON can hold, for the process that waits
+    lasting: bool = True  # False: a later run computes the task again
 
 
 @dataclass(frozen=True)
 class Item:
     """A task that is not done."""
 
-    name: str
-    """What messages call the task."""
+    name: str  # what messages call the task
+    # All that decides what the task writes, besides code and settings: keys of other tasks, digests, numbers.
     inputs: Sequence[object]
-    """All that decides what the task writes, besides code and settings: keys of other tasks, digests, numbers."""
+    # Files that the task reads: a worker that shares no folder with this process gets them beforehand.
     reads: Sequence[Path]
-    """Files that the task reads: a worker that shares no folder with this process gets them beforehand."""
-    run: "partial[Done]"
-    """Function of a module, and what it is given besides the empty folder that it fills."""
+    run: "partial[Done]"  # function of a module, and what it is given besides the empty folder that it fills
 
     @property
     def function(self) -> str:
@@ -94,13 +90,10 @@ class FinishedTask:
     """A task that is done."""
 
     key: str
-    folder: Path
-    """Folder of its files."""
+    folder: Path  # folder of its files
     facts: Any
-    is_found: bool
-    """Whether an earlier attempt or run had done it."""
-    stored: tuple[FetchedFile, ...] = ()
-    """Its files, if they are in a store."""
+    is_found: bool  # whether an earlier attempt or run had done it
+    stored: tuple[FetchedFile, ...] = ()  # its files, if they are in a store
 
 
 @dataclass(frozen=True)
@@ -108,13 +101,12 @@ class Ledger:
     """Records in a folder that every worker sees, or in a store. They may be deleted at any time between two runs."""
 
     folder: Path
-    code: str
-    """Fingerprint of the code and the settings that decide what tasks write."""
+    code: str  # fingerprint of the code and the settings that decide what tasks write
     workers: Workers
+    # Files that are in the store, by their paths.
     _stored: dict[Path, FetchedFile] = field(default_factory=dict, init=False)
-    """Files that are in the store, by their paths."""
+    # Sizes of the files that earlier runs left in the store.
     _sizes: dict[str, int] = field(default_factory=dict, init=False)
-    """Sizes of the files that earlier runs left in the store."""
 
     @property
     def store(self) -> SharedStore | None:
@@ -226,8 +218,7 @@ class _Task:
     key: str
     path: Path
     store: SharedStore | None
-    files: tuple[FetchedFile, ...] = ()
-    """Files that it reads, if they are in a store."""
+    files: tuple[FetchedFile, ...] = ()  # files that it reads, if they are in a store
 
     @property
     def name(self) -> str:

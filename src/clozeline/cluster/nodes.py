@@ -27,13 +27,13 @@ from clozeline.cluster.store import SharedStore
 from clozeline.system.content import code_of, fingerprint, versions_of
 from clozeline.system.errors import ClozelineError, ClusterError, TransientError
 
+# Differing packages that a message names.
 _MOST_NAMED = 3
-"""Differing packages that a message names."""
 
+# Time for a node to start its first process and to answer.
 _NODE_SECONDS: Final = 120.0
-"""Time for a node to start its first process and to answer."""
+# Time for the head to answer; it may be busy.
 _HEAD_SECONDS: Final = 30.0
-"""Time for the head to answer; it may be busy."""
 _LOOK_SECONDS: Final = 1.0
 
 Answer = TypeVar("Answer")
@@ -65,11 +65,10 @@ class NodeFacts:
     """What a node has."""
 
     node: str
+    # Versions of Python and of each package that Clozeline requires; fingerprint of Clozeline's own code.
     versions: Mapping[str, str]
-    """Versions of Python and of each package that Clozeline requires; fingerprint of Clozeline's own code."""
     reads_token: bool
-    fault: str = ""
-    """Why it does not read the token."""
+    fault: str = ""  # why it does not read the token
 
 
 @contextmanager

@@ -33,25 +33,24 @@ _WAIT_SECONDS: Final = 0.5
 _LOOK_SECONDS: Final = 5.0
 _END_SECONDS: Final = 10.0  # longer than `supervised.end` takes
 _READ_BYTES: Final = 65_536
+# Environment variables that describe a machine; a command has all others from the machine that sends it.
 _OF_THE_NODE: Final = ("CUDA_VISIBLE_DEVICES", "HOME", "HOSTNAME", "LD_LIBRARY_PATH", "LOGNAME", "TMPDIR", "USER")
-"""Environment variables that describe a machine; a command has all others from the machine that sends it."""
 
 ENDS_WITHIN_SECONDS: Final = 15.0  # longer than the supervisor takes
 _READ_SECONDS: Final = 2.0
+# The supervisor ends its command last: here a shell, so that torchrun gets its signal before its processes have ended.
+# Otherwise it would start them again, and other nodes would wait for them.
 _AT_ONCE: Final = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
-"""The supervisor ends its command last: here a shell, so that torchrun gets its signal before its processes have ended.
-Otherwise it would start them again, and other nodes would wait for them.
-"""
 
 _PLACING_SECONDS: Final = 60.0
+# Time in which the agents of other nodes end with an error of their own, after the first one did.
 _OTHERS_FAIL_WITHIN_SECONDS: Final = 3.0
-"""Time in which the agents of other nodes end with an error of their own, after the first one did."""
+# Time in which Ray has an agent running on a node that is there; then the agent is started again.
 _AGENT_ANSWERS_WITHIN_SECONDS: Final = 60.0
-"""Time in which Ray has an agent running on a node that is there; then the agent is started again."""
+# Starts of the agent of one place, as nodes die.
 _MOST_STARTS: Final = 4
-"""Starts of the agent of one place, as nodes die."""
+# Exit codes of an agent whose peer has failed.
 _UNSPECIFIC: Final = (0, 1, TransientError.exit_code)
-"""Exit codes of an agent whose peer has failed."""
 _SIGNALLED: Final = 128
 
 
@@ -61,10 +60,8 @@ class JobEnded:
 
     node: str
     exit_code: int
-    out_of_memory_kills: int | None
-    """Out-of-memory kills on the node meanwhile; None if its kernel does not count them."""
-    available_bytes: int
-    """Memory that all programs of the node may use together."""
+    out_of_memory_kills: int | None  # out-of-memory kills on the node meanwhile; None if its kernel does not count them
+    available_bytes: int  # memory that all programs of the node may use together
 
 
 class StoppedError(Exception):
@@ -79,11 +76,9 @@ class StoppedError(Exception):
 class Heard:
     """What an agent tells."""
 
-    node: str
-    """Its id."""
+    node: str  # its id
     output: bytes
-    ended: JobEnded | None
-    """None while the command runs."""
+    ended: JobEnded | None  # None while the command runs
 
 
 class Agent:
@@ -304,8 +299,7 @@ class GangSize:
 
     least: int
     most: int
-    processes: int
-    """One for each GPU of a node, where nodes have GPUs."""
+    processes: int  # one for each GPU of a node, where nodes have GPUs
 
     def __str__(self) -> str:
         num_nodes = str(self.most) if self.least == self.most else f"{self.least} to {self.most}"
@@ -319,8 +313,7 @@ class _Place:
     number: int
     write: Callable[[bytes], object]
     agent: Any = None
-    node: str = ""
-    """What messages call the node; empty until its agent answers."""
+    node: str = ""  # what messages call the node; empty until its agent answers
     num_starts: int = 0
     started_at: float = 0.0
 
@@ -335,8 +328,7 @@ class Gang:
         self._places: list[_Place] = []
         self._reading: dict[Any, _Place] = {}
         self._exit_codes: list[int] = []
-        self._started: tuple[object, ...] = ()
-        """What each agent starts."""
+        self._started: tuple[object, ...] = ()  # what each agent starts
 
     @property
     def host(self) -> str:

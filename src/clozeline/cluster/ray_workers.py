@@ -26,14 +26,13 @@ _MOST_ATTEMPTS: Final = 4
 _LOOK_SECONDS: Final = 5.0
 _CLEAR_SECONDS: Final = 20.0
 
+# Where tasks run: the project's folder, which all nodes have; or files that a node has fetched.
 Folder = str | NodeCache
-"""Where tasks run: the project's folder, which all nodes have; or files that a node has fetched."""
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    node: str
-    """Id of the node."""
+    node: str  # id of the node
     result: Any = None
     error: Exception | None = None
 

@@ -23,17 +23,17 @@ from clozeline.system.files import storage_faults_named
 
 _CACHE: Final = "clozeline-store-"
 _UNUSED_SECONDS: Final = 86_400.0
+# Name of a task's record in the folder of its files.
 RECORD: Final = "record.json"
-"""Name of a task's record in the folder of its files."""
+# Settings of file systems: an address where nothing answers is noticed soon.
 _OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "file": {"auto_mkdir": True},
         "s3": {"config_kwargs": {"connect_timeout": 5, "retries": {"max_attempts": 3}}},
     }
 )
-"""Settings of file systems: an address where nothing answers is noticed soon."""
+# Files in one request, as S3 limits them.
 _MOST_REMOVED: Final = 1_000
-"""Files in one request, as S3 limits them."""
 _OF_A_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
@@ -42,12 +42,10 @@ class FetchedFile:
     """A file that a worker has at `path` once it is fetched."""
 
     path: Path
-    place: str
-    """Path below the URL of the store."""
+    place: str  # path below the URL of the store
     size_bytes: int
     sha256: str
-    task: str
-    """Name of the task that wrote it."""
+    task: str  # name of the task that wrote it
 
 
 @dataclass(frozen=True)

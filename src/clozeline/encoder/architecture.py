@@ -39,8 +39,8 @@ OWN_ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
 
 _POSITIONS_AFTER_PAD = frozenset({"camembert", "longformer", "mpnet", "roberta", "xlm-roberta"})
 
+# Share of all positions above which gathering them saves nothing.
 _MOST_GATHERED = 0.5
-"""Share of all positions above which gathering them saves nothing."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,9 @@ class Dropouts:
     """Dropout rates, used in training only."""
 
     embedding: float = 0.0
-    attention: float = 0.0
-    """Rate on the attention weights."""
+    attention: float = 0.0  # rate on the attention weights
     attention_output: float = 0.0
-    mlp_inner: float = 0.0
-    """Rate between the two matrices of an MLP."""
+    mlp_inner: float = 0.0  # rate between the two matrices of an MLP
     mlp_output: float = 0.0
 
 
@@ -61,22 +59,19 @@ class Initialization:
     """Distribution of initial weights. Biases start at 0, norms at 1."""
 
     std: float
+    # Standard deviation of the matrices that write to the residual stream: the outputs of attention and MLP.
     out_std: float
-    """Standard deviation of the matrices that write to the residual stream: the outputs of attention and MLP."""
-    cutoff: float | None = None
-    """Truncation in standard deviations; None: no truncation."""
-    zeroes_padding: bool = True
-    """Whether the embedding of the padding token starts at 0."""
+    cutoff: float | None = None  # truncation in standard deviations; None: no truncation
+    zeroes_padding: bool = True  # whether the embedding of the padding token starts at 0
 
 
 @dataclass(frozen=True)
 class LayerKind:
     """Attention pattern of a layer."""
 
-    reach: int | None = None
-    """Positions that a query sees to each side; None: all."""
+    reach: int | None = None  # positions that a query sees to each side; None: all
+    # Base of the rotary position embedding (Su et al. 2021); None: no rotary positions.
     rotary_theta: float | None = None
-    """Base of the rotary position embedding (Su et al. 2021); None: no rotary positions."""
 
 
 @dataclass(frozen=True)
@@ -86,40 +81,30 @@ class Architecture:
     vocab_size: int
     hidden_size: int
     num_heads: int
-    intermediate_size: int
-    """Inner width of an MLP; a gated MLP has the same width again for its gate."""
-    layers: tuple[LayerKind, ...]
-    """Kind of each layer that a token passes, in order."""
+    intermediate_size: int  # inner width of an MLP; a gated MLP has the same width again for its gate
+    layers: tuple[LayerKind, ...]  # kind of each layer that a token passes, in order
     pad_id: int | None
     norm_epsilon: float
     activation: str
     initialization: Initialization
     dropouts: Dropouts = Dropouts()
+    # Width of factorized embeddings, which a matrix projects to `hidden_size` (Lan et al. 2019, section 3.1); None:
+    # embeddings are as wide as the layers.
     embedding_size: int | None = None
-    """Width of factorized embeddings, which a matrix projects to `hidden_size` (Lan et al. 2019, section 3.1); None:
-    embeddings are as wide as the layers.
-    """
-    num_positions: int = 0
-    """Rows of the table of learned positions; 0: no table."""
-    counts_from_pad: bool = False
-    """Whether positions count real tokens only, starting at `pad_id` + 1 (RoBERTa)."""
-    num_types: int = 0
-    """Number of token types (segments)."""
+    num_positions: int = 0  # rows of the table of learned positions; 0: no table
+    counts_from_pad: bool = False  # whether positions count real tokens only, starting at `pad_id` + 1 (RoBERTa)
+    num_types: int = 0  # number of token types (segments)
+    # Whether norms precede attention and MLP and follow the last layer (pre-norm); otherwise they follow each residual
+    # sum (Xiong et al. 2020).
     is_pre_norm: bool = False
-    """Whether norms precede attention and MLP and follow the last layer (pre-norm); otherwise they follow each residual
-    sum (Xiong et al. 2020).
-    """
     has_norm_bias: bool = True
     has_attention_bias: bool = True
     has_mlp_bias: bool = True
-    is_gated: bool = False
-    """Whether the MLP multiplies its inner values with a gate (Shazeer 2020)."""
-    is_fused: bool = False
-    """Whether one matrix computes queries, keys and values."""
-    is_causal: bool = False
-    """Whether a position sees only itself and earlier positions."""
+    is_gated: bool = False  # whether the MLP multiplies its inner values with a gate (Shazeer 2020)
+    is_fused: bool = False  # whether one matrix computes queries, keys and values
+    is_causal: bool = False  # whether a position sees only itself and earlier positions
+    # Index of the weights that each layer uses; None: each layer has its own. ALBERT's layers share weights.
     weights_of_layer: tuple[int, ...] | None = None
-    """Index of the weights that each layer uses; None: each layer has its own. ALBERT's layers share weights."""
 
     @property
     def table_width(self) -> int:
@@ -134,10 +119,8 @@ class Architecture:
 class HeadShape:
     """Parts of a head, in order: dropout, dense, activation, norm, dropout, output. Each part is optional."""
 
-    num_outputs: int
-    """Width of the output; 0: no output layer, the head ends before it."""
-    dense_size: int | None = None
-    """Width of the dense layer; None: no dense layer."""
+    num_outputs: int  # width of the output; 0: no output layer, the head ends before it
+    dense_size: int | None = None  # width of the dense layer; None: no dense layer
     has_dense_bias: bool = True
     activation: str | None = None
     norm_epsilon: float | None = None
@@ -145,10 +128,9 @@ class HeadShape:
     has_output_bias: bool = True
     dropout_before: float = 0.0
     dropout_after: float = 0.0
+    # Pooling of a text: its first token, its last, or the mean over all; None: one output per token.
     pooling: Pooling | None = None
-    """Pooling of a text: its first token, its last, or the mean over all; None: one output per token."""
-    is_tied: bool = False
-    """Whether the output matrix is the token table."""
+    is_tied: bool = False  # whether the output matrix is the token table
     dense_std: float = 0.02
     output_std: float = 0.02
     cutoff: float | None = None
@@ -174,12 +156,11 @@ class Size:
     num_hidden_layers: int
     hidden_size: int
     num_attention_heads: int
+    # 4 × hidden (Vaswani et al. 2017), as in BERT and the families after it.
     plain_intermediate_size: int
-    """4 × hidden (Vaswani et al. 2017), as in BERT and the families after it."""
+    # Widths of ModernBERT (Warner et al. 2024) and, for small sizes, of Ettin (Weller et al. 2025). The width of mini
+    # is the best for five minutes of training (docs/default-recipe.md).
     gated_intermediate_size: int
-    """Widths of ModernBERT (Warner et al. 2024) and, for small sizes, of Ettin (Weller et al. 2025). The width of mini
-    is the best for five minutes of training (docs/default-recipe.md).
-    """
 
 
 SIZES: Mapping[str, Size] = MappingProxyType(
@@ -301,12 +282,10 @@ class ChosenPositions(Positions):
 class Slots(Positions):
     """Any number of positions in each row; P is T."""
 
-    slot_T: Tensor
-    """Indices into the flattened [B × L], ascending."""
+    slot_T: Tensor  # indices into the flattened [B × L], ascending
     num_rows: int
     length: int
-    most_in_row: int
-    """Upper bound of the positions in a row."""
+    most_in_row: int  # upper bound of the positions in a row
 
     @property
     def are_few(self) -> bool:

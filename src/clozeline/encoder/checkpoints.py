@@ -24,6 +24,7 @@ from clozeline.encoder.own import OWN_MODEL_TYPE, OwnModel, opened_config
 from clozeline.records.published import asking_hub, fetched_file, inspect_model, inspect_settings, pinned
 from clozeline.system.errors import ArtifactError
 
+# transformers' own tables from configuration class to model class.
 _CLASSES: Mapping[HeadKind, str] = MappingProxyType(
     {
         "mlm": "MODEL_FOR_MASKED_LM_MAPPING",
@@ -35,18 +36,17 @@ _CLASSES: Mapping[HeadKind, str] = MappingProxyType(
         "question-answering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING",
     }
 )
-"""transformers' own tables from configuration class to model class."""
+# `model_type` → module that predicts tokens, for classes with a single one: it is called with the targets alone.
 _HEADS: Mapping[str, str] = MappingProxyType(
     {"deberta-v2": "cls", "big_bird": "cls", "longformer": "lm_head", "mpnet": "lm_head"}
 )
-"""`model_type` → module that predicts tokens, for classes with a single one: it is called with the targets alone."""
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+# Files of which a checkpoint has one: all weights, or the list of their shards.
 WEIGHT_FILES = (_WEIGHTS, _INDEX)
-"""Files of which a checkpoint has one: all weights, or the list of their shards."""
+# Errors of transformers about values of a configuration.
 _WRONG_VALUES = (AttributeError, KeyError, StrictDataclassError, TypeError, ValueError)
-"""Errors of transformers about values of a configuration."""
 _ELSEWHERE = {
     "pytorch_model.bin": "a pickle, which may hold any code",
     "pytorch_model.bin.index.json": "pickles, which may hold any code",
@@ -173,19 +173,18 @@ def loaded_stock(config: Any, kind: HeadKind, where: Mapping[str, Any]) -> tuple
     return StockModel(model, kind), sorted(report["missing_keys"])
 
 
+# A model on our layers, on transformers' own, or on yours: the three have one interface.
 AnyModel: TypeAlias = EncoderModel | StockModel | OwnModel
-"""A model on our layers, on transformers' own, or on yours: the three have one interface."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """Location of trained weights."""
 
-    name: str
-    """Path of a folder, or a name on the hub."""
+    name: str  # path of a folder, or a name on the hub
     revision: str | None = None
+    # `pretrain.model.family` of the params: the code of your own encoder runs only if they name it.
     family: str | None = None
-    """`pretrain.model.family` of the params: the code of your own encoder runs only if they name it."""
 
     @property
     def is_folder(self) -> bool:

@@ -45,20 +45,18 @@ class DropoutOf16Bits(nn.Dropout):
 class Hidden(NamedTuple):
     """Output of an encoder."""
 
-    last_hidden_state: Tensor
-    """[B, L, H], or [P, H] at requested positions."""
+    last_hidden_state: Tensor  # [B, L, H], or [P, H] at requested positions
 
 
 @dataclass(frozen=True)
 class Sight:
     """Attention mask of a layer, and rotary positions of its queries and keys."""
 
+    # True where attention may look; broadcasts to [B, A, Q, L]. None: everywhere, or up to the query if causal.
     mask: Tensor | None
-    """True where attention may look; broadcasts to [B, A, Q, L]. None: everywhere, or up to the query if causal."""
-    is_causal: bool
-    """Whether a position sees only itself and earlier positions; False if `mask` is already causal."""
+    is_causal: bool  # whether a position sees only itself and earlier positions; False if `mask` is already causal
+    # Cosine and sine for each query, [B or 1, Q, D]; None: no rotary positions.
     query_turns: tuple[Tensor, Tensor] | None
-    """Cosine and sine for each query, [B or 1, Q, D]; None: no rotary positions."""
     key_turns: tuple[Tensor, Tensor] | None
 
 
@@ -184,10 +182,9 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
+    # Rate of stochastic depth per row (Huang et al. 2016, section 3), in pre-norm layers only. Training scales kept
+    # outputs up, where the paper scales outputs down after training, so the trained weights are used unchanged.
     skip_rate = 0.0
-    """Rate of stochastic depth per row (Huang et al. 2016, section 3), in pre-norm layers only. Training scales kept
-    outputs up, where the paper scales outputs down after training, so the trained weights are used unchanged.
-    """
 
     def __init__(self, of: Architecture, *, is_first: bool) -> None:
         super().__init__()
@@ -228,8 +225,8 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(of, is_first=number == 0) for number in range(max(of.uses) + 1))
         final_norm = nn.LayerNorm(of.hidden_size, of.norm_epsilon, bias=of.has_norm_bias)
         self.final_norm = final_norm if of.is_pre_norm else None
+        # Whether the backward pass recomputes each layer to save memory (gradient checkpointing, Chen et al. 2016).
         self.recomputes = False
-        """Whether the backward pass recomputes each layer to save memory (gradient checkpointing, Chen et al. 2016)."""
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embeddings.tokens
@@ -355,11 +352,11 @@ def largest_over_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor
 
 class PoolingKind(NamedTuple):
     vectors: Callable[[Tensor, Tensor], Tensor]
-    switch: str
-    """Key that switches it on in the files of sentence-transformers before version 5."""
+    switch: str  # key that switches it on in the files of sentence-transformers before version 5
     words: str
 
 
+# Ways to turn the vectors of tokens into one vector for a text, by the names of sentence-transformers.
 POOLINGS: Mapping[str, PoolingKind] = MappingProxyType(
     {
         "mean": PoolingKind(
@@ -373,7 +370,6 @@ POOLINGS: Mapping[str, PoolingKind] = MappingProxyType(
         ),
     }
 )
-"""Ways to turn the vectors of tokens into one vector for a text, by the names of sentence-transformers."""
 
 
 def mean_of_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:

@@ -26,12 +26,12 @@ from clozeline.encoder.families.layout import HeadKind, Layout, class_name_of
 from clozeline.encoder.layers import Encoder, Head, mean_over_tokens
 from clozeline.system.errors import ArtifactError
 
+# Matrices that write to the residual stream.
 _ADDED = ("attention.output", "mlp.output")
-"""Matrices that write to the residual stream."""
 
 _BIAS = "head.output.bias"
+# Standard deviation of new rows over that of trained rows; its square is the 1e-9 of transformers.
 _NARROW = 10**-4.5
-"""Standard deviation of new rows over that of trained rows; its square is the 1e-9 of transformers."""
 
 
 @contextmanager
@@ -107,10 +107,9 @@ def _zero_padding(encoder: Encoder, only: Collection[str] | None) -> None:
 class Logits(NamedTuple):
     """Output of a head."""
 
+    # [B, L, C], or [P, C] at requested positions; classifier: [B, C]; replaced-token detection: without C; question
+    # answering: C is 2, start and end.
     logits: Tensor
-    """[B, L, C], or [P, C] at requested positions; classifier: [B, C]; replaced-token detection: without C; question
-    answering: C is 2, start and end.
-    """
 
 
 class HeadedModel(nn.Module, ABC):
@@ -120,8 +119,7 @@ class HeadedModel(nn.Module, ABC):
     kind: HeadKind
     encoder: Any
     head: Any
-    head_dropout = 0.0
-    """Dropout rate on the input of the head, in training."""
+    head_dropout = 0.0  # dropout rate on the input of the head, in training
 
     @property
     def base_model(self) -> Any:

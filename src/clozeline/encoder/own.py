@@ -43,10 +43,10 @@ from clozeline.encoder.model import HeadedModel, draw_head, write_model
 from clozeline.params.model import ModelParams, is_own
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError
 
+# Length of the rows of the trial in tokens, unless the encoder reads fewer.
 _TRIED_TOKENS = 8
-"""Length of the rows of the trial in tokens, unless the encoder reads fewer."""
+# Largest difference that padding may make, relative to the largest hidden state.
 _MOST_OF_PADDING = 1e-4
-"""Largest difference that padding may make, relative to the largest hidden state."""
 _CONTRACT = "read the contract: docs/pretraining.md, under “Your own encoder”"
 
 OWN_MODEL_TYPE = "clozeline-encoder"

@@ -31,14 +31,14 @@ from clozeline.records.evaluation import ClozeCandidate, ClozeExample, Guess
 from clozeline.system.group import ALONE, Group
 
 Counts = NDArray[np.int64]
+# Even, so that no bin holds scores from both sides of 0.
 _NUM_BINS = 2**16
-"""Even, so that no bin holds scores from both sides of 0."""
+# Logits further from 0 fall into the outermost bin.
 _MOST = 16.0
-"""Logits further from 0 fall into the outermost bin."""
+# Examples on the page of stage `evaluate`.
 NUM_EXAMPLES = 12
-"""Examples on the page of stage `evaluate`."""
+# Shorter rows give too little context for an example.
 _MIN_CONTENT_TOKENS = 12
-"""Shorter rows give too little context for an example."""
 _TOP = 5
 
 
@@ -47,15 +47,13 @@ class DetectionFigures:
     """Figures of one discriminator against one generator; "positive" is a replaced token."""
 
     accuracy: float
-    majority_accuracy: float
-    """Accuracy of calling every token original."""
+    majority_accuracy: float  # accuracy of calling every token original
+    # Probability that a replaced token scores higher than an original one (ties: 1/2); None if a kind is missing.
     auc: float | None
-    """Probability that a replaced token scores higher than an original one (ties: 1/2); None if a kind is missing."""
     precision: float
     recall: float
     f1: float
-    tokens: int
-    """Number of judgements: each token counts once in every pass."""
+    tokens: int  # number of judgements: each token counts once in every pass
 
 
 @torch.inference_mode()

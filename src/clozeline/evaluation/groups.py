@@ -31,13 +31,13 @@ from clozeline.system.files import write_records
 from clozeline.system.group import ALONE, Group
 
 _TOP = 5
+# Rows of logits that stay in the processor's cache between operations.
 _TARGETS_AT_A_TIME = 64
-"""Rows of logits that stay in the processor's cache between operations."""
+# Passes over the text; each token is a target in one of them.
 NUM_FOLDS = 7
-"""Passes over the text; each token is a target in one of them."""
 BATCH_TOKENS = 8192
+# As in Guo et al. 2017, section 5.
 NUM_CONFIDENCE_BINS = 15
-"""As in Guo et al. 2017, section 5."""
 _MOST_PLACE_BINS = 16
 WORD_CLASSES = ("whole word", "first piece", "continuation")
 
@@ -49,8 +49,7 @@ class Judged:
     loss_nats_T: NDArray[np.float64]
     is_top1_T: NDArray[np.bool_]
     is_top5_T: NDArray[np.bool_]
-    confidence_T: NDArray[np.float64]
-    """Probability of the likeliest token, right or wrong."""
+    confidence_T: NDArray[np.float64]  # probability of the likeliest token, right or wrong
 
 
 @torch.inference_mode()
@@ -111,8 +110,7 @@ class Asked:
 
     batch: TargetBatch
     tokens: RowTokens
-    target_T: Ids
-    """Indices into `tokens`, in the order of the batch's targets."""
+    target_T: Ids  # indices into `tokens`, in the order of the batch's targets
 
     @property
     def num_rows(self) -> int:
@@ -181,10 +179,8 @@ class Grouping:
     """Assigns each target of a batch to a group."""
 
     num_groups: int
-    groups: Callable[[Asked, Judged], Ids]
-    """Function that returns the group of each target, `group_T`."""
-    named: Sequence[tuple[Any, ...]] = ()
-    """What each group is, as the first columns of its row in a table."""
+    groups: Callable[[Asked, Judged], Ids]  # function that returns the group of each target, `group_T`
+    named: Sequence[tuple[Any, ...]] = ()  # what each group is, as the first columns of its row in a table
 
 
 def by_document(num_groups: int) -> Grouping:

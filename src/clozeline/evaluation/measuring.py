@@ -37,8 +37,8 @@ from clozeline.records.finetune.statistics import ratio_intervals
 from clozeline.system.errors import DataError
 from clozeline.system.group import ALONE, Group
 
+# Largest number of blocks. Documents whose ordinals differ by a multiple of it share a block: memory is bounded.
 MOST_BLOCKS = 4096
-"""Largest number of blocks. Documents whose ordinals differ by a multiple of it share a block: memory is bounded."""
 _SHOWN = ("loss_nats_per_token", "perplexity", "nats_per_byte")
 _ENDS = ("", "_low", "_high")
 
@@ -101,10 +101,8 @@ class DocumentSums:
 class EncoderFigures(TextFigures):
     """Figures of one model on one split."""
 
-    unknown_tokens: int
-    """Number of [UNK] tokens; they are not targets."""
-    validation_tokens: int
-    """Targets and unknown tokens."""
+    unknown_tokens: int  # number of [UNK] tokens; they are not targets
+    validation_tokens: int  # targets and unknown tokens
     validation_documents: int
 
     @classmethod

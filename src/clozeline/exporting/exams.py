@@ -32,15 +32,15 @@ from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.package import Measured
 from clozeline.system.errors import DataError
 
+# Share of a text's tokens that are masked (Devlin et al. 2018, section 3.1).
 MASK_RATE = 0.15
-"""Share of a text's tokens that are masked (Devlin et al. 2018, section 3.1)."""
+# Most beginnings of a text after which a causal model predicts the next token; each is a text of the exam.
 BEGINNINGS = 4
-"""Most beginnings of a text after which a causal model predicts the next token; each is a text of the exam."""
+# Marks an answer without a label.
 UNKNOWN = -1
-"""Marks an answer without a label."""
 
+# Function from the index of a text in an exam and the graph's output for it to its answers.
 Reader = Callable[[int, Rows], npt.NDArray[np.int64]]
-"""Function from the index of a text in an exam and the graph's output for it to its answers."""
 
 NORMAL_QUANTILE_95 = 1.959963984540054
 
@@ -54,10 +54,9 @@ Holds = npt.NDArray[np.bool_]
 class Answers:
     """Answers grouped by text; texts are in the order given."""
 
-    top1_A: npt.NDArray[np.int64]
-    """Answers that a `Reader` takes from the output, or an exam from the embeddings."""
+    top1_A: npt.NDArray[np.int64]  # answers that a `Reader` takes from the output, or an exam from the embeddings
+    # Embeddings of length 1 of the texts as given, masks included; None for a model that does not embed.
     embeddings_TH: npt.NDArray[np.float32] | None = None
-    """Embeddings of length 1 of the texts as given, masks included; None for a model that does not embed."""
 
 
 def likeliest(position: int, rows: Rows) -> npt.NDArray[np.int64]:
@@ -103,8 +102,7 @@ class HiddenText:
     """A text with hidden tokens, and their true ids."""
 
     text: TokenizedText
-    true_ids_M: npt.NDArray[np.int64]
-    """Ids of the masked tokens; UNKNOWN where the text itself contains the mask token."""
+    true_ids_M: npt.NDArray[np.int64]  # ids of the masked tokens; UNKNOWN where the text itself contains the mask token
 
 
 def hide(text: TokenizedText, model: OpenEncoder) -> HiddenText:
@@ -146,12 +144,11 @@ class Sample:
     """Input for both graphs: texts in the order of their hashes, or held-out items of the task."""
 
     texts: Sequence[str]
-    labels: Sequence[str | None]
-    """Label of each text, where the file has one."""
+    labels: Sequence[str | None]  # label of each text, where the file has one
+    # Held-out items of the task with their labels; if there are any, they replace the texts.
     held_out: Sequence[HeldOut] = ()
-    """Held-out items of the task with their labels; if there are any, they replace the texts."""
+    # Whether to ask texts with equal tokens too: models with different tokenizers then answer the same items.
     keeps_copies: bool = False
-    """Whether to ask texts with equal tokens too: models with different tokenizers then answer the same items."""
 
     def parted(self, num_deciding: int, num_calibrating: int) -> tuple[Self, Self]:
         """Split into the texts of the exam and disjoint ones for calibration of activation ranges.
@@ -205,8 +202,7 @@ class Counts:
 
     part_T: Numbers
     whole_T: Numbers
-    num_right: int | None = None
-    """Number of right answers; None: `whole_T` counts them."""
+    num_right: int | None = None  # number of right answers; None: `whole_T` counts them
 
     @property
     def num_items(self) -> int:
@@ -252,10 +248,10 @@ def per_text(holds_A: npt.NDArray[np.bool_], text_A: npt.NDArray[np.int64]) -> n
     return np.bincount(text_A[holds_A], minlength=int(text_A.max(initial=-1)) + 1)
 
 
+# Function from a model and batches, which hold each text once, to its answers.
 Ask = Callable[[OpenModel, Iterable[TextBatch]], Answers]
-"""Function from a model and batches, which hold each text once, to its answers."""
+# Function from a model's answers and those of fp32 to its metric as two sums over texts.
 Count = Callable[[Answers, Answers], Counts]
-"""Function from a model's answers and those of fp32 to its metric as two sums over texts."""
 
 
 def reading(read: Reader) -> Ask:
@@ -263,8 +259,8 @@ def reading(read: Reader) -> Ask:
     return lambda model, grouped: Answers(answers(model, grouped, read, model.main_output))
 
 
+# Asks for the label or the token with the largest logit.
 by_likeliest = reading(likeliest)
-"""Asks for the label or the token with the largest logit."""
 
 
 def comparing(choose: Callable[[Vectors], Places]) -> Ask:
@@ -287,19 +283,16 @@ class Exam:
     """Texts, their right answers, and how a graph is asked and judged."""
 
     texts: Sequence[TokenizedText]
-    text_A: Places
-    """Text of each answer."""
-    true_A: Places
-    """Label of each answer; UNKNOWN without a label."""
+    text_A: Places  # text of each answer
+    true_A: Places  # label of each answer; UNKNOWN without a label
+    # Name of the metric. If it ends with "agreement", fp32's answers serve as the reference.
     metric: str
-    """Name of the metric. If it ends with "agreement", fp32's answers serve as the reference."""
     answers: Ask = by_likeliest
-    count: Count | None = None
-    """None: the metric is the share of right answers."""
+    count: Count | None = None  # None: the metric is the share of right answers
+    # Which answers say something: two graphs are compared on what either says. None: all do.
     says: Callable[[Places], Holds] | None = None
-    """Which answers say something: two graphs are compared on what either says. None: all do."""
+    # Figures of a model and its answers, by name; none if its own stage has measured them.
     quality: Callable[[OpenModel, Answers], Mapping[str, Measured]] = lambda model, given: {}
-    """Figures of a model and its answers, by name; none if its own stage has measured them."""
 
     @property
     def num_texts(self) -> int:

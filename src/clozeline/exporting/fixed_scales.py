@@ -29,10 +29,10 @@ from clozeline.inference.package import open_graph
 from clozeline.inference.tokenization import TokenizedText
 from clozeline.records.package import Manifest
 
+# Factor on a range, because tokens of other texts reach a little further than those measured.
 _HEADROOM = 1.05
-"""Factor on a range, because tokens of other texts reach a little further than those measured."""
+# Binary digits to which an end is rounded outward: processors differ in the last bits of a float, files must not.
 _DIGITS = 5
-"""Binary digits to which an end is rounded outward: processors differ in the last bits of a float, files must not."""
 _LAST_AXIS = "ranges/last_axis"
 _OF_TOKENS = (("ReduceMin", "{}/lowest_T"), ("ReduceMax", "{}/highest_T"))
 _OF_CHANNELS = (
@@ -43,12 +43,12 @@ _OF_CHANNELS = (
 
 Values = npt.NDArray[np.float32]
 
+# Name of the smoothed activation, which products read.
 SMOOTHED = "{}/smoothed"
-"""Name of the smoothed activation, which products read."""
+# Name of the vector by which channels are multiplied: 1 / factor.
 _SHARE = "{}/share"
-"""Name of the vector by which channels are multiplied: 1 / factor."""
+# Limits that are tried, as shares of the largest channel's range, down to 1/1024.
 _LIMITS = 2.0 ** (-np.arange(81) / 8)
-"""Limits that are tried, as shares of the largest channel's range, down to 1/1024."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -59,11 +59,9 @@ class Seen:
 
     lowest_T: Values
     highest_T: Values
-    lowest_K: Values
-    """Smallest value of each channel, at most 0; `highest_K` is at least 0."""
+    lowest_K: Values  # smallest value of each channel, at most 0; `highest_K` is at least 0
     highest_K: Values
-    power_K: Values
-    """Mean square of each channel."""
+    power_K: Values  # mean square of each channel
 
     @property
     def typical_width(self) -> float:
@@ -162,20 +160,17 @@ def _with_extremes(graph: ModelProto, names: Sequence[str]) -> ModelProto:
 class Weight:
     """A matrix that only one product reads."""
 
-    name: str
-    """Name of the constant."""
-    channels_axis: int
-    """Axis of K: 0 if the constant is stored as [K, N], 1 if as [N, K]."""
+    name: str  # name of the constant
+    channels_axis: int  # axis of K: 0 if the constant is stored as [K, N], 1 if as [N, K]
 
 
 @dataclass(frozen=True)
 class Smoothing:
     """Factors for the K channels of one activation, and the range of the smoothed activation."""
 
-    factor_K: Floats
-    """Powers of two, at least 1, by which channels are divided."""
+    factor_K: Floats  # powers of two, at least 1, by which channels are divided
+    # Range of the smoothed activation. Its ratio is that of the errors in the products: factors enlarge them again.
     reach: ActivationRange
-    """Range of the smoothed activation. Its ratio is that of the errors in the products: factors enlarge them again."""
 
 
 def smoothable(graph: GraphProto, products: Collection[str]) -> dict[str, list[Weight]]:

@@ -24,8 +24,8 @@ from clozeline.inference.language import HIDDEN, TOP_IDS, TOP_SCORES
 from clozeline.inference.package import resolved
 from clozeline.records.package import LastLayer, TensorSpec
 
+# Largest K, and the limit of `top_k` in a request.
 MOST = 100
-"""Largest K, and the limit of `top_k` in a request."""
 
 Outputs = Mapping[str, Tensor]
 
@@ -61,12 +61,10 @@ def add_likeliest(model: ModelProto, vocab_size: int, axis: str) -> None:
 class GraphTexts:
     """A batch as the graph reads it."""
 
-    input_ids: Tensor
-    """[B, L], as are `attention_mask` and `token_type_ids`."""
+    input_ids: Tensor  # [B, L], as are `attention_mask` and `token_type_ids`
     attention_mask: Tensor
     token_type_ids: Tensor | None
-    masks_only: Tensor | None
-    """[1]; None if the last layer is always computed at every position."""
+    masks_only: Tensor | None  # [1]; None if the last layer is always computed at every position
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -78,8 +76,8 @@ class GraphForm:
     """Graph of one kind of model."""
 
     compute: Callable[[TrainedModel, GraphTexts], Outputs]
+    # Function that describes what `compute` returns, in the order of the graph.
     outputs: Callable[[TrainedModel], Sequence[TensorSpec]]
-    """Function that describes what `compute` returns, in the order of the graph."""
 
 
 def form_of(trained: TrainedModel) -> GraphForm:

@@ -25,17 +25,17 @@ from onnx.external_data_helper import (
 
 from clozeline.records.package import TensorSpec, data_file
 
+# Largest size of the weights in one graph file, and of one tensor in any file. Protobuf's limit is 2 GiB in all.
 MAX_PROTOBUF_BYTES = 2**31 - 2**24
-"""Largest size of the weights in one graph file, and of one tensor in any file. Protobuf's limit is 2 GiB in all."""
 
+# Largest number of elements of a constant that may be a shape; a larger constant is a weight.
 _LARGEST_SIZE = 64
-"""Largest number of elements of a constant that may be a shape; a larger constant is a weight."""
+# Axes of a tensor: a size, a name that stands for the same size in the whole graph, or None if unknown.
 Axes = tuple[int | str | None, ...]
-"""Axes of a tensor: a size, a name that stands for the same size in the whole graph, or None if unknown."""
 
 _SUFFIX = ".weight"
+# Attributes of a Gemm that stands for a linear layer.
 _OF_LINEAR = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
-"""Attributes of a Gemm that stands for a linear layer."""
 
 
 def read_graph(path: Path) -> ModelProto:
@@ -277,12 +277,9 @@ def _selects_rows(node: NodeProto, first: Container[str]) -> bool:
 class Bias:
     """A constant vector [N] that an Add node adds to every row [..., N] of a product."""
 
-    vector: str
-    """Name of the constant."""
-    size: int
-    """N."""
-    output: str
-    """Name of the sum."""
+    vector: str  # name of the constant
+    size: int  # N
+    output: str  # name of the sum
 
 
 def biases(graph: GraphProto) -> dict[str, Bias]:

@@ -30,37 +30,35 @@ from clozeline.params.delivery import ExportGates, ExportParams, RungParams
 from clozeline.records.limits import Limit
 from clozeline.records.package import FILES, Manifest, Measured, QuantizationScheme, Rung
 
+# Number of texts for the agreement. 98 texts all agree by chance once in 20 times: -3 / ln(0.97) = 98.
 MIN_AGREEMENT_TEXTS = 100
-"""Number of texts for the agreement. 98 texts all agree by chance once in 20 times: -3 / ln(0.97) = 98."""
+# Number of distinct answers of fp32. If fp32 always answers the same, a broken graph agrees with it.
 MIN_DIFFERENT_ANSWERS = 2
-"""Number of distinct answers of fp32. If fp32 always answers the same, a broken graph agrees with it."""
+# Number of answers for the metric. With fewer, one answer weighs more than the whole loss that `min_metric_ratio` 0.995
+# permits: 1 / (1 - 0.995) = 200.
 MIN_METRIC_ITEMS = 200
-"""Number of answers for the metric. With fewer, one answer weighs more than the whole loss that `min_metric_ratio`
-0.995 permits: 1 / (1 - 0.995) = 200.
-"""
+# Mean over the texts of the cosine with fp32's embedding.
 MIN_EMBEDDING_COSINE = 0.99
-"""Mean over the texts of the cosine with fp32's embedding."""
+# Mean over the tokens of the cosine with fp32's vector. An embedding is a mean of these vectors, in which their
+# differences cancel out, so its limit is higher.
 MIN_TOKEN_COSINE = 0.98
-"""Mean over the tokens of the cosine with fp32's vector. An embedding is a mean of these vectors, in which their
-differences cancel out, so its limit is higher.
-"""
+# Smallest cosine of a text's embeddings run alone and run in a batch.
 MIN_BATCH_COSINE = 0.999
-"""Smallest cosine of a text's embeddings run alone and run in a batch."""
+# Share of answers that change when a text runs in a batch instead of alone.
 MAX_BATCH_FLIPS = 0.005
-"""Share of answers that change when a text runs in a batch instead of alone."""
+# Number of texts that are read alone and in batches.
 _BATCH_TEXTS = 64
-"""Number of texts that are read alone and in batches."""
+# Number of texts in such a batch, of any length.
 _NEIGHBOURS = 8
-"""Number of texts in such a batch, of any length."""
+# Number of random groupings into batches.
 _ROUNDS = 3
-"""Number of random groupings into batches."""
 _SATURATION_TEXTS = 16
+# Names of the checks of sample sizes.
 _NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT = "agreement_texts", "metric_items", "different_answers"
-"""Names of the checks of sample sizes."""
 
 _LOG = logging.getLogger(__name__)
+# Number of texts for the sensitivity measurement, which runs a graph for each product on all of them.
 _SENSITIVITY_TEXTS = 16
-"""Number of texts for the sensitivity measurement, which runs a graph for each product on all of them."""
 
 
 class Proof:
@@ -81,8 +79,8 @@ class Proof:
         self._fp32 = self._exam.answers(model, model.batches(self._exam.texts))
         self._token_vectors = _token_vectors(model, self._exam.texts)
         self._num_different = len(np.unique(self._fp32.top1_A))
+        # Figures of the fp32 graph, by name; empty if another stage has measured the model.
         self.quality = self._exam.quality(model, self._fp32)
-        """Figures of the fp32 graph, by name; empty if another stage has measured the model."""
 
     @property
     def num_texts(self) -> int:
@@ -272,18 +270,15 @@ class Passed:
     """A scheme that was tried, with its graph."""
 
     rung: Rung
-    quantized: Quantized
-    """The quantized graph."""
+    quantized: Quantized  # the quantized graph
 
 
 @dataclass(frozen=True)
 class Climbed:
     """Result of a ladder."""
 
-    rungs: tuple[Rung, ...]
-    """Rungs in the order in which they were tried."""
-    served: Passed | None
-    """Scheme whose graph is in the file; None if no scheme passed, and then there is no file."""
+    rungs: tuple[Rung, ...]  # rungs in the order in which they were tried
+    served: Passed | None  # scheme whose graph is in the file; None if no scheme passed, and then there is no file
 
 
 class Ladder:

@@ -39,8 +39,8 @@ from clozeline.system.errors import ArtifactError, GateError
 
 _LOG = logging.getLogger(__name__)
 
+# Keys about the original weight file or about the code that opens it; the package leaves them out.
 _OF_WEIGHTS = frozenset({"auto_map", "dtype", "quantization_config", "torch_dtype", "transformers_version"})
-"""Keys about the original weight file or about the code that opens it; the package leaves them out."""
 
 _OURS: Final = "clozeline"
 _MADE_WITH = (_OURS, "onnx", "onnxruntime", "onnxscript", "optimum", "tokenizers", "torch", "transformers")
@@ -165,10 +165,8 @@ def warn_of_few_items(rungs: Sequence[Rung]) -> None:
 class Examined:
     """Texts that graphs answer before they are packaged."""
 
-    deciding: Sample
-    """Items of the exam."""
-    calibrating: Sequence[str]
-    """Texts for the ranges of activations; none of the exam."""
+    deciding: Sample  # items of the exam
+    calibrating: Sequence[str]  # texts for the ranges of activations; none of the exam
 
 
 def write_package(

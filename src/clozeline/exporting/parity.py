@@ -24,15 +24,15 @@ from clozeline.records.package import Task
 from clozeline.system.errors import ArtifactError
 
 BATCH_SIZES = (1, 3, 17)
+# Number of texts that a batch may have whatever their length.
 _ALWAYS = 3
-"""Number of texts that a batch may have whatever their length."""
+# Largest number of scores in a layer of attention for larger batches: 1 GiB in ONNX Runtime, which keeps them all. With
+# 12 heads, a batch of 17 texts fits up to 1,147 tokens.
 _MAX_SCORES = 2**28
-"""Largest number of scores in a layer of attention for larger batches: 1 GiB in ONNX Runtime, which keeps them all.
-With 12 heads, a batch of 17 texts fits up to 1,147 tokens."""
+# Largest number of logits that the trained model, which gives them for every token, computes at a time.
 _MAX_LOGITS = 2**27
-"""Largest number of logits that the trained model, which gives them for every token, computes at a time."""
+# Lengths in tokens beside the model's longest: a graph may have kept a size of its traced example.
 _LENGTHS = (2, 7, 128)
-"""Lengths in tokens beside the model's longest: a graph may have kept a size of its traced example."""
 
 
 def largest_difference(

@@ -30,17 +30,17 @@ from clozeline.params.delivery import Weights
 
 FULL_LIMIT = 127
 ZERO_POINT = 128
+# Number of steps between the ends of an 8-bit range.
 LEVELS = 255
-"""Number of steps between the ends of an 8-bit range."""
 
+# Function that stores a tensor under a name, once, and returns the name.
 Constant = Callable[[str, npt.NDArray[np.generic]], str]
-"""Function that stores a tensor under a name, once, and returns the name."""
 
 MICROSOFT = "com.microsoft"
+# Operator of onnxruntime's own domain: an integer product that is scaled to floats before it is written.
 PRODUCT = "MatMulIntegerToFloat"
-"""Operator of onnxruntime's own domain: an integer product that is scaled to floats before it is written."""
+# Texts outside the exam, for the ranges of activations; the first 16 find the products with the largest error.
 NUM_CALIBRATION_TEXTS = 64
-"""Texts outside the exam, for the ranges of activations; the first 16 find the products with the largest error."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,8 @@ class ActivationRange:
 
     low: float
     high: float
-    ratio: float
-    """Ratio of the fixed step for all tokens to the step of a typical token's own scale."""
-    is_smoothed: bool = False
-    """Whether the range is that of the smoothed activation (see `fixed_scales`)."""
+    ratio: float  # ratio of the fixed step for all tokens to the step of a typical token's own scale
+    is_smoothed: bool = False  # whether the range is that of the smoothed activation (see `fixed_scales`)
 
 
 _NO_RANGES: Mapping[str, ActivationRange] = MappingProxyType({})
@@ -117,8 +115,7 @@ def per_token(name: str, constant: Constant) -> Making:
 
 @dataclass(frozen=True)
 class Storage:
-    limit: int
-    """Largest distance of an integer from the zero point."""
+    limit: int  # largest distance of an integer from the zero point
     zero_point: int
     text: str
 
@@ -151,8 +148,7 @@ class Scheme:
     """How a graph is quantized: a scale for each token of an activation and for each output of a weight."""
 
     weights: Weights
-    embeddings: bool
-    """Whether lookups read 8-bit rows."""
+    embeddings: bool  # whether lookups read 8-bit rows
 
     @property
     def storage(self) -> Storage:
@@ -166,12 +162,9 @@ class Quantized:
     model: ModelProto
     num_matmuls: int
     num_embeddings: int
-    exact: tuple[str, ...]
-    """Names of the MatMuls that stay in fp32 on request."""
-    num_activations: int
-    """Number of distinct tensors that integer products read."""
-    static: Mapping[str, ActivationRange]
-    """Ranges of those tensors that have a fixed scale, by name."""
+    exact: tuple[str, ...]  # names of the MatMuls that stay in fp32 on request
+    num_activations: int  # number of distinct tensors that integer products read
+    static: Mapping[str, ActivationRange]  # ranges of those tensors that have a fixed scale, by name
 
 
 def quantize(
@@ -218,8 +211,7 @@ class _Rewriting:
         self._made: dict[str, Integers] = {}
         self._folded: set[str] = set()
         self.constants: dict[str, TensorProto] = {}
-        self.activations: list[str] = []
-        """Quantized activations in the order of the graph."""
+        self.activations: list[str] = []  # quantized activations in the order of the graph
         self.num_matmuls = 0
         self.num_embeddings = 0
 

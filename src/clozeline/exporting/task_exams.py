@@ -24,8 +24,8 @@ from clozeline.inference.tokenization import Given, TokenizedText, Window
 from clozeline.records.finetune import scored_items
 from clozeline.records.finetune.scored_items import EntitySpan, Floats, HeldOut, Values
 
+# Decimals of cosines. Smaller differences are rounding and must not order pairs that are equally similar.
 _DECIMALS = 5
-"""Decimals of cosines. Smaller differences are rounding and must not order pairs that are equally similar."""
 
 _WORD = re.compile(r"\S+")
 _QUESTION_WORDS = 8

@@ -48,20 +48,20 @@ from clozeline.inference.package import MODEL_KINDS, ModelKind, kind_of
 from clozeline.params.model import NOT_EXPORTED
 from clozeline.records.package import Task, TensorSpec
 
+# Name of our optimum backend; `onnx` belongs to optimum-onnx, which may be installed too.
 BACKEND = "clozeline"
-"""Name of our optimum backend; `onnx` belongs to optimum-onnx, which may be installed too."""
 
+# Dynamic axes of each tensor, with their names.
 Axes = Mapping[str, Mapping[int, str]]
-"""Dynamic axes of each tensor, with their names."""
 _NONE: Mapping[int, str] = MappingProxyType({})
 _TOKENS: Mapping[int, str] = MappingProxyType({0: "batch", 1: "length"})
 
 ATTENTION = "Attention"
+# Permutation from [B, X, A, D] to [B, A, X, D] and back.
 _SWAPPED = [0, 2, 1, 3]
-"""Permutation from [B, X, A, D] to [B, A, X, D] and back."""
 
+# Length of the traced texts in tokens, unless the model reads fewer.
 _EXAMPLE_TOKENS = 16
-"""Length of the traced texts in tokens, unless the model reads fewer."""
 
 
 class _Switch(DummyInputGenerator):  # type: ignore[misc]  # optimum has no types
@@ -81,11 +81,10 @@ class Configuration(ExporterConfig):  # type: ignore[misc]  # optimum has no typ
     """Inputs and outputs of the graph of one kind of model."""
 
     kind: ModelKind
-    computed: Sequence[TensorSpec]
-    """Outputs, as `forms` describes them."""
+    computed: Sequence[TensorSpec]  # outputs, as `forms` describes them
     takes_types = False
+    # Whether it can compute the last layer at some positions only, as families on our own encoder can.
     chooses_positions = False
-    """Whether it can compute the last layer at some positions only, as families on our own encoder can."""
     NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
     DUMMY_INPUT_GENERATOR_CLASSES = (DummyTextInputGenerator, _Switch)
 
@@ -111,8 +110,8 @@ _TRAINED = {
     for form in family.forms.values()
     if name not in NOT_EXPORTED
 }
+# `model_type` of each family that can be exported → whether its graphs take token types.
 FAMILIES: Mapping[str, bool] = dict(sorted((_TRAINED | {OWN_MODEL_TYPE: False, "mpnet": False}).items()))
-"""`model_type` of each family that can be exported → whether its graphs take token types."""
 
 
 def configuration_of(family: str, task: Task, config: PretrainedConfig, computed: Sequence[TensorSpec] = ()) -> Any:

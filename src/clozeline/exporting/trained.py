@@ -27,16 +27,16 @@ from clozeline.records.package import ScoreFunction, Task
 from clozeline.records.published import TOKENIZER, inspect_model, published_folder
 from clozeline.system.errors import ArtifactError
 
+# Keys of config.json that mark a pair model: a cross-encoder of sentence-transformers.
 _PAIR_MARKS = ("sentence_transformers", "sbert_ce_default_activation_function")
-"""Keys of config.json that mark a pair model: a cross-encoder of sentence-transformers."""
 
+# Errors that values in a configuration file cause.
 _FAULTS_OF_VALUES = (KeyError, TypeError, ValueError)
-"""Errors that values in a configuration file cause."""
+# What to do about missing weights.
 _GET_WHOLE = (
     "download or save the model again; if it was published without its head, import its encoder "
     "(`--task feature-extraction`), or fine-tune a head (docs/tasks.md)"
 )
-"""What to do about missing weights."""
 
 
 def task_of(folder: Path) -> Task:
@@ -113,8 +113,7 @@ class TrainedModel:
     task: Task
     model: AnyModel
     tokenizer: PreTrainedTokenizerFast
-    published: ImportParams | None = None
-    """What a published model says outside its config.json."""
+    published: ImportParams | None = None  # what a published model says outside its config.json
 
     @property
     def kind(self) -> ModelKind:

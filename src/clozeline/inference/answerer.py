@@ -21,14 +21,14 @@ from clozeline.inference.tokenization import TextTooLongError, Window, each_text
 
 Logits = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
+# Number of additional spans to find, because several may become the same after alignment to words.
 _SPARE_SPANS = 10
-"""Number of additional spans to find, because several may become the same after alignment to words."""
 
+# Name of the output that stacks the start and the end logits on its last axis.
 ENDS = "ends"
-"""Name of the output that stacks the start and the end logits on its last axis."""
 _CONTEXT = 1
+# First token of a window, which start and end point at if there is no answer (Devlin et al. 2018, section 4.3).
 _NO_ANSWER = 0
-"""First token of a window, which start and end point at if there is no answer (Devlin et al. 2018, section 4.3)."""
 
 _OVERLAP_TOKENS = 128
 SEARCH = AnswerSearch()
@@ -47,14 +47,10 @@ class Span:
 class WindowSpans:
     """Answers of the model in one window of a context."""
 
-    number: int
-    """Index of the question among those asked."""
-    spans: tuple[Span, ...]
-    """Spans, best first."""
-    nothing: float
-    """Logit of no answer in this window."""
-    answered: float
-    """Log of the sum of the exponentials of all pairs of start and end, without that of no answer."""
+    number: int  # index of the question among those asked
+    spans: tuple[Span, ...]  # spans, best first
+    nothing: float  # logit of no answer in this window
+    answered: float  # log of the sum of the exponentials of all pairs of start and end, without that of no answer
 
 
 def best_pairs(start_C: Logits, end_C: Logits, top_k: int, search: AnswerSearch) -> Iterator[tuple[int, int, float]]:

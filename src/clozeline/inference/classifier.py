@@ -33,8 +33,8 @@ from clozeline.inference.open_model import (
 from clozeline.inference.tokenization import Given, NotAPairError, Window
 from clozeline.records.package import ScoreFunction
 
+# Labels that mean that the second text of a pair goes with the first, including those of GLUE's presets.
 _RELEVANT = ("relevant", "entailment", "equivalent", "duplicate", "paraphrase", "similar", "yes", "true", "1")
-"""Labels that mean that the second text of a pair goes with the first, including those of GLUE's presets."""
 
 _SCORE = Field(
     description="Probability among all labels, or of this label alone if a text can have several; "
@@ -42,8 +42,8 @@ _SCORE = Field(
 )
 
 Joined = Callable[[Sequence[str]], str]
+# Other keys are forbidden, so that a list of entities and one of tokens differ.
 _IN_ANSWER: ConfigDict = {**UNDESCRIBED, "extra": "forbid"}
-"""Other keys are forbidden, so that a list of entities and one of tokens differ."""
 _Score = Annotated[float, Field(ge=0, le=1.001, description="Mean probability of the tag over the tokens or words.")]
 _INDEX = Field(ge=0, description="Position of the token in the text as the model reads it, including special tokens.")
 _Start = Annotated[int, Field(ge=0, description="First character in the text.")]
@@ -57,8 +57,8 @@ class LabelScore:
     __pydantic_config__ = UNDESCRIBED
 
     label: str
+    # Score by the model's score function: a probability, 0-1, or the logit of a regression.
     score: Annotated[float, _SCORE]
-    """Score by the model's score function: a probability, 0-1, or the logit of a regression."""
 
 
 class Classifier(OpenModel):
@@ -133,8 +133,7 @@ class ScoredToken:
     """One token of a text with the probability of each tag."""
 
     text: str
-    index: int
-    """Position of the token in the text as the model reads it, including special tokens."""
+    index: int  # position of the token in the text as the model reads it, including special tokens
     start: int
     end: int
     continues_word: bool
@@ -241,6 +240,7 @@ def _surest(scores_TC: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return surest_C
 
 
+# Functions from the scores of a word's tokens to the scores of the word.
 _SCORES: Mapping[Aggregation, Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]] = MappingProxyType(
     {
         "none": lambda scores_TC: scores_TC[0],
@@ -250,7 +250,6 @@ _SCORES: Mapping[Aggregation, Callable[[npt.NDArray[np.float32]], npt.NDArray[np
         "max": _surest,
     }
 )
-"""Functions from the scores of a word's tokens to the scores of the word."""
 
 
 def _of_word(word: Sequence[ScoredToken], tags: Sequence[str], strategy: Aggregation, joined: Joined) -> TaggedToken:
@@ -284,8 +283,7 @@ class TaggedWindow:
     """Tag scores of one window of a text."""
 
     window: Window
-    first_token: int
-    """Index of the window's first token in the text, without special tokens."""
+    first_token: int  # index of the window's first token in the text, without special tokens
     score_TC: npt.NDArray[np.float32]
 
 

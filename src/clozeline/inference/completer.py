@@ -19,27 +19,23 @@ from clozeline.inference.open_model import AnyQuestion, Dialogue, Question, Reco
 from clozeline.inference.tokenization import TextTooLongError, TokenizedText
 from clozeline.system.errors import DataError
 
+# Ids of the likeliest next tokens with their probabilities, best first.
 Candidates = list[tuple[int, float]]
-"""Ids of the likeliest next tokens with their probabilities, best first."""
 Finish = Literal["stop", "length"]
+# One new token of a text costs about as much as tokenizing so many characters.
 _TURN_CHARACTERS = 256
-"""One new token of a text costs about as much as tokenizing so many characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
     """How a text is continued."""
 
-    max_tokens: int = 16
-    """Maximum number of new tokens."""
-    temperature: float = 0.0
-    """0 takes the most likely token (greedy); 1 draws with the probabilities of the model."""
+    max_tokens: int = 16  # maximum number of new tokens
+    temperature: float = 0.0  # 0 takes the most likely token (greedy); 1 draws with the probabilities of the model
+    # Draws come from the most likely tokens up to this total probability (nucleus sampling, Holtzman 2020).
     top_p: float = 1.0
-    """Draws come from the most likely tokens up to this total probability (nucleus sampling, Holtzman 2020)."""
-    seed: int = 0
-    """A draw depends on this seed and the tokens so far, and on nothing else."""
-    stop: tuple[str, ...] = ()
-    """The continuation ends before the first of these strings."""
+    seed: int = 0  # a draw depends on this seed and the tokens so far, and on nothing else
+    stop: tuple[str, ...] = ()  # the continuation ends before the first of these strings
 
     def __post_init__(self) -> None:
         """Raise DataError if a value is out of bounds."""
@@ -60,14 +56,11 @@ class Completion:
     """The continuation of one text."""
 
     text: str
-    num_read: int
-    """Number of tokens of the given text, special ones included; what was cut off is not counted."""
-    tokens: tuple[int, ...]
-    """Ids of the new tokens."""
-    scores: tuple[float, ...]
-    """Probability of each new token after the tokens before it."""
+    num_read: int  # number of tokens of the given text, special ones included; what was cut off is not counted
+    tokens: tuple[int, ...]  # ids of the new tokens
+    scores: tuple[float, ...]  # probability of each new token after the tokens before it
+    # `stop`: the model ended the text, or a stop string came. `length`: no more tokens were allowed.
     finish_reason: Finish
-    """`stop`: the model ended the text, or a stop string came. `length`: no more tokens were allowed."""
 
 
 @dataclass(slots=True)
@@ -79,8 +72,7 @@ class Draft:
     tokens: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     finish: Finish | None = None
-    text: str = ""
-    """The continuation, once it is finished."""
+    text: str = ""  # the continuation, once it is finished
 
     @property
     def so_far(self) -> TokenizedText:

@@ -12,36 +12,35 @@ from pydantic_core import PydanticCustomError
 
 from clozeline.records.package import ScoreFunction
 
+# Many times what any model reads: a longer text would take seconds to tokenize, only to be cut or refused.
 MAX_TEXT_CHARACTERS = 100_000
-"""Many times what any model reads: a longer text would take seconds to tokenize, only to be cut or refused."""
 MAX_TOP_K = 100
 MAX_NEW_TOKENS = 1024
 MAX_STOPS = 4
 MAX_STOP_CHARACTERS = 256
+# More than any model reads.
 MAX_TOKENS = 100_000
-"""More than any model reads."""
+# Part of an unknown key that is compared: a very long key would hold up other requests.
 _COMPARED_CHARACTERS = 100
-"""Part of an unknown key that is compared: a very long key would hold up other requests."""
+# Tag of a token outside of all entities.
 OUTSIDE = "O"
-"""Tag of a token outside of all entities."""
 TEMPLATE = "This text is about {}."
+# Pattern of a template: one place for the label, and no other braces.
 ONE_BLANK = r"^[^{}]*\{\}[^{}]*$"
-"""Pattern of a template: one place for the label, and no other braces."""
+# `none` gives single tokens, `simple` groups neighbours of one type. The others tag whole words: by the first token, by
+# the mean of the tokens' scores, or by the token with the largest score.
 Aggregation = Literal["none", "simple", "first", "average", "max"]
-"""`none` gives single tokens, `simple` groups neighbours of one type. The others tag whole words: by the first token,
-by the mean of the tokens' scores, or by the token with the largest score.
-"""
+# Configuration of a dataclass in an answer: clients see the meaning of its fields, not its docstring.
 UNDESCRIBED: Final = ConfigDict(json_schema_extra={"description": None})
-"""Configuration of a dataclass in an answer: clients see the meaning of its fields, not its docstring."""
 
 
 def _whole(given: object) -> object:
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
+# Accepts 5.0 as an integer, as JSON Schema does; strict pydantic refuses it. It comes after the bounds, or these are
+# missing from the schema.
 WHOLE: Final = BeforeValidator(_whole)
-"""Accepts 5.0 as an integer, as JSON Schema does; strict pydantic refuses it. It comes after the bounds, or these
-are missing from the schema."""
 Text = Annotated[
     str,
     # Blank text gives a model nothing to read, and tokenizers drop NUL silently.

@@ -32,13 +32,13 @@ from clozeline.inference.open_model import (
 from clozeline.inference.tokenization import MaskCutOffError, NoMaskError, TargetError, TokenizedText
 from clozeline.system.errors import ArtifactError, ParamsError
 
+# Output with the vector of each token, [B, L, H], under transformers' name for it.
 HIDDEN = "last_hidden_state"
-"""Output with the vector of each token, [B, L, H], under transformers' name for it."""
 
+# Outputs with the likeliest tokens of each predicted position and their probabilities, best first: [P, K].
 TOP_IDS, TOP_SCORES = "top_ids", "top_scores"
-"""Outputs with the likeliest tokens of each predicted position and their probabilities, best first: [P, K]."""
+# Name of the output that stacks both on its last axis; token ids are too small to be rounded in float32.
 TOP = "top"
-"""Name of the output that stacks both on its last axis; token ids are too small to be rounded in float32."""
 
 _MASK = "[MASK]"
 

@@ -13,37 +13,33 @@ from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import kind_of, load
 from clozeline.records.package import Precision, read_manifest
 
+# Words for the timed texts; latency does not depend on their meaning.
 _WORDS = ("the", "function", "returns", "a", "tensor", "of", "this", "shape", "or", "raises", "an", "error")
-"""Words for the timed texts; latency does not depend on their meaning."""
 
 _NUM_THREADS: Final = 1
 _ROUNDS: Final = 3
 _MOST_ROUNDS: Final = 9
+# Time to measure one text in a round, and again a batch: a large model makes fewer calls.
 _ROUND_SECONDS: Final = 5.0
-"""Time to measure one text in a round, and again a batch: a large model makes fewer calls."""
+# Rounds agree if the highest of their speedups is at most this multiple of the lowest.
 _AGREEMENT: Final = 1.1
-"""Rounds agree if the highest of their speedups is at most this multiple of the lowest."""
 
+# Function from the times of calls to the reported figure, such as the median.
 Figure = Callable[[Sequence[float]], float]
-"""Function from the times of calls to the reported figure, such as the median."""
 
 
 @dataclass(frozen=True)
 class Latency:
     """Times of whole calls: tokenization, graph and conversion of the answer. INT8 is None if the package lacks it."""
 
-    fp32_text_milliseconds: float
-    """Time for one text of about 16 words."""
+    fp32_text_milliseconds: float  # time for one text of about 16 words
     int8_text_milliseconds: float | None
-    fp32_batch_milliseconds: float
-    """Time for `batch_texts` texts of 4 to 64 words in one call."""
+    fp32_batch_milliseconds: float  # time for `batch_texts` texts of 4 to 64 words in one call
     int8_batch_milliseconds: float | None
     batch_texts: int
     num_threads: int
-    num_rounds: int = 1
-    """Rounds of the measurement; the times are those of the round with the median speedup."""
-    lowest_int8_speedup: float | None = None
-    """Lowest `int8_speedup` of a round; None: there was one round, or no INT8."""
+    num_rounds: int = 1  # rounds of the measurement; the times are those of the round with the median speedup
+    lowest_int8_speedup: float | None = None  # lowest `int8_speedup` of a round; None: there was one round, or no INT8
     highest_int8_speedup: float | None = None
 
     @property

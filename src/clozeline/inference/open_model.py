@@ -22,16 +22,16 @@ from clozeline.records.package import Manifest, ScoreFunction
 from clozeline.system.errors import DataError
 
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
+# Part of a graph's output for one text, such as `embedding_H`, `logits_C`, or `logits_MV` of its masks.
 Rows = npt.NDArray[np.float32]
-"""Part of a graph's output for one text, such as `embedding_H`, `logits_C`, or `logits_MV` of its masks."""
 
+# Tokens of a batch, including padding. Measured on 2 AVX2 cores: 256-512 is best, 4096 takes 1.6 times as long.
 BATCH_TOKENS = 512
-"""Tokens of a batch, including padding. Measured on 2 AVX2 cores: 256-512 is best, 4096 takes 1.6 times as long."""
 
+# Input [1] of a masked language model: whether only outputs at masks are requested.
 MASKS_ONLY = "masks_only"
-"""Input [1] of a masked language model: whether only outputs at masks are requested."""
+# Outputs that need the last layer at every position.
 _OF_EVERY_POSITION = frozenset({"sentence_embedding", "last_hidden_state"})
-"""Outputs that need the last layer at every position."""
 
 AnswerT = TypeVar("AnswerT")
 Records = list[dict[str, Any]]
@@ -45,10 +45,8 @@ class Question(Generic[AnswerT_co]):
 
     texts: Sequence[TokenizedText]
     output: str
-    read: Callable[[int, Rows], AnswerT_co]
-    """Function from the index of a text and its rows to its answer."""
-    most_characters: int = 0
-    """Largest possible number of characters that all answers together repeat from the texts."""
+    read: Callable[[int, Rows], AnswerT_co]  # function from the index of a text and its rows to its answer
+    most_characters: int = 0  # largest possible number of characters that all answers together repeat from the texts
 
     def answer(self, position: int, rows: Rows) -> AnswerT_co:
         """Return the answer to the text with the index `position`.
@@ -72,14 +70,13 @@ class Round:
     """Questions that are asked together, before others follow from their answers."""
 
     questions: Sequence[AnyQuestion]
+    # Largest possible number of tokens in the questions of all later rounds; read in the first round only.
     later_tokens: int = 0
-    """Largest possible number of tokens in the questions of all later rounds; read in the first round only."""
-    reading_characters: int = 0
-    """Cost of the work on the answers: about that of tokenizing so many characters."""
+    reading_characters: int = 0  # cost of the work on the answers: about that of tokenizing so many characters
 
 
+# An inference job of one or more rounds: it is sent the lists of answers to each round, and returns its result.
 Dialogue = Generator[Round, Any, AnswerT]
-"""An inference job of one or more rounds: it is sent the lists of answers to each round, and returns its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +104,11 @@ def alone(question: Callable[[], Question[AnswerT]]) -> Dialogue[list[AnswerT]]:
 class TextBatch:
     """Texts that run through the graph together."""
 
-    positions: tuple[int, ...]
-    """Index of each row's text among those given."""
+    positions: tuple[int, ...]  # index of each row's text among those given
     input_ids_BL: npt.NDArray[np.int64]
     attention_mask_BL: npt.NDArray[np.int64]
+    # 0 in the first text of a pair, 1 in the second; None without pairs.
     token_type_ids_BL: npt.NDArray[np.int64] | None = None
-    """0 in the first text of a pair, 1 in the second; None without pairs."""
 
 
 def batches(texts: Sequence[TokenizedText], *, pad_id: int, batch_tokens: int) -> Iterator[TextBatch]:

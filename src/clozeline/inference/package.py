@@ -21,8 +21,8 @@ from clozeline.inference.tokenization import TextTokenizer, is_panic
 from clozeline.records.package import FILES, GRAPHS, Manifest, Precision, data_file, read_manifest, verify
 from clozeline.system.errors import ArtifactError, ClozelineError
 
+# No stage imports this module, because no output of a stage depends on it.
 _ANSWERS = "clozeline.serving.http.tensors"
-"""No stage imports this module, because no output of a stage depends on it."""
 
 _RESTORE = "export the model again (`dvc repro export@NAME`), or download the model version again"
 
@@ -31,26 +31,16 @@ _RESTORE = "export the model again (`dvc repro export@NAME`), or download the mo
 class ModelKind:
     """One kind of model, from the trained model to its answers."""
 
-    architectures: tuple[str, ...]
-    """Endings of the name in `architectures` of config.json."""
-    head: str
-    """Name of the head in the room `encoder`."""
-    form: str
-    """`module:name` of what the graph computes."""
-    exam: str
-    """`module:name` of the function that returns the exam, of an open model and a sample."""
-    model: type[OpenModel]
-    """Class that answers with the graph."""
-    answers: str
-    """`module:name` of its answers as tensors of the Open Inference Protocol."""
-    model_type: str = "embedding"
-    """Name of the kind in text-embeddings-inference, where that has it."""
-    says: str = ""
-    """Description of its answers; empty: its labels."""
-    labels: Literal["none", "of a text", "of each token"] = "none"
-    """Unit to which a label of the configuration belongs."""
-    is_language_model: bool = False
-    """Whether the graph predicts tokens: at masks, or after the text."""
+    architectures: tuple[str, ...]  # endings of the name in `architectures` of config.json
+    head: str  # name of the head in the room `encoder`
+    form: str  # `module:name` of what the graph computes
+    exam: str  # `module:name` of the function that returns the exam, of an open model and a sample
+    model: type[OpenModel]  # class that answers with the graph
+    answers: str  # `module:name` of its answers as tensors of the Open Inference Protocol
+    model_type: str = "embedding"  # name of the kind in text-embeddings-inference, where that has it
+    says: str = ""  # description of its answers; empty: its labels
+    labels: Literal["none", "of a text", "of each token"] = "none"  # unit to which a label of the configuration belongs
+    is_language_model: bool = False  # whether the graph predicts tokens: at masks, or after the text
     fills_masks: bool = False
 
     @property
@@ -59,6 +49,7 @@ class ModelKind:
         return issubclass(self.model, PerToken)
 
 
+# Kinds of model, keyed by `task` of the manifest: the name of the task on the model hub, if it has one there.
 MODEL_KINDS: Mapping[str, ModelKind] = {
     "fill-mask": ModelKind(
         architectures=("ForMaskedLM",),
@@ -121,7 +112,6 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         says="a vector for each text",
     ),
 }
-"""Kinds of model, keyed by `task` of the manifest: the name of the task on the model hub, if it has one there."""
 
 
 def kind_of(task: str) -> ModelKind:

@@ -43,27 +43,25 @@ from clozeline.records.word_cuts import (
 )
 from clozeline.system.errors import ArtifactError, DataError
 
+# Number of words in each of two generations. When one is full, the other is dropped, except words used since.
 _MOST_WORDS = 2**14
-"""Number of words in each of two generations. When one is full, the other is dropped, except words used since."""
 _MOST_CHARACTERS = 24
+# Largest number of ids of a cached word. 32,768 words take at most about 20 MB; English ones about 4 MB.
 _MOST_IDS = 8
-"""Largest number of ids of a cached word. 32,768 words take at most about 20 MB; English ones about 4 MB."""
+# Number of new words that one text adds. A text with more is encoded as a whole, which is faster.
 _MOST_NEW_WORDS = 16
-"""Number of new words that one text adds. A text with more is encoded as a whole, which is faster."""
 _PROBES = ("a", "a b")
 
+# One text, or a pair of texts.
 Given = str | tuple[str, str]
-"""One text, or a pair of texts."""
 _MAX_CUTTERS = 4
 
 
 @dataclass(frozen=True)
 class _Words:
     pattern: str
-    wholes: tuple[str, ...] = ()
-    """Patterns of text that cannot be cut into words."""
-    ends_before: str = ""
-    """Characters that are always words of their own."""
+    wholes: tuple[str, ...] = ()  # patterns of text that cannot be cut into words
+    ends_before: str = ""  # characters that are always words of their own
 
 
 _WORDS: Mapping[Cut, _Words] = {
@@ -178,8 +176,7 @@ class TextError(DataError):
 
     def __init__(self, problem: str, *, number: int, given: object, expected: str, do: str) -> None:
         super().__init__(f"text {number} {problem}", given=given, expected=expected, do=do)
-        self.number = number
-        """Index of the text among those given, from 0."""
+        self.number = number  # index of the text among those given, from 0
 
 
 class TextTooLongError(TextError):
@@ -220,12 +217,9 @@ class TokenizedText:
     """One text as the model reads it, including special tokens."""
 
     ids_L: npt.NDArray[np.int64]
-    mask_spans: tuple[tuple[int, int], ...]
-    """Start and end of each mask token in the text, in characters, in order."""
-    types_L: npt.NDArray[np.int64] | None = None
-    """0 in the first text of a pair, 1 in the second; None: all 0."""
-    num_masks_cut_off: int = 0
-    """Number of masks that truncation removed."""
+    mask_spans: tuple[tuple[int, int], ...]  # start and end of each mask token in the text, in characters, in order
+    types_L: npt.NDArray[np.int64] | None = None  # 0 in the first text of a pair, 1 in the second; None: all 0
+    num_masks_cut_off: int = 0  # number of masks that truncation removed
 
     def __len__(self) -> int:
         return len(self.ids_L)
@@ -235,13 +229,10 @@ class TokenizedText:
 class Window:
     """Part of a text; a text that is longer than the model reads has several, which overlap."""
 
-    number: int
-    """Index of the text among those given, from 0."""
-    place: int
-    """Index of the window in its text, from 0."""
+    number: int  # index of the text among those given, from 0
+    place: int  # index of the window in its text, from 0
     read: TokenizedText
-    encoding: Encoding
-    """Encoding by the tokenizer, with the characters and the word of each token."""
+    encoding: Encoding  # encoding by the tokenizer, with the characters and the word of each token
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +256,8 @@ class TextTokenizer:
         self._whole.no_padding()
         self._whole.no_truncation()
         self._cut = self._new_cutter(max_length, 0, False)
+        # Returns a tokenizer that splits texts in this way. A few are cached, because clients use few settings.
         self._cutter = lru_cache(_MAX_CUTTERS)(self._new_cutter)
-        """Returns a tokenizer that splits texts in this way. A few are cached, because clients use few settings."""
         self._known_words = KnownWords.of(self._whole)
         self._continuing: str = getattr(self._whole.model, "continuing_subword_prefix", None) or ""
         self._max_length = max_length
@@ -274,8 +265,8 @@ class TextTokenizer:
         self._mask = re.compile(re.escape(self.mask_token or ""))
         self._types_tell_pairs = types_tell_pairs
         unknown: str | None = getattr(self._whole.model, "unk_token", None)
+        # Id of the unknown token; None if the vocabulary has none.
         self.unknown_id: int | None = self._whole.token_to_id(unknown) if unknown else None
-        """Id of the unknown token; None if the vocabulary has none."""
 
     @property
     def max_length(self) -> int:

@@ -43,8 +43,8 @@ class Ablation:
     seeds: tuple[int, ...]
     num_documents: int
     nats_per_byte: Effect
+    # Difference of nats per byte over the documents of the validation text, summed over the seeds.
     over_documents: PairedTest
-    """Difference of nats per byte over the documents of the validation text, summed over the seeds."""
     wall_seconds: Effect
     cpu_seconds: Effect
 
@@ -95,8 +95,7 @@ def ablate(arms: Sequence[Arm], num_seeds: int, corpus: Corpus, base: Params, ke
 
 @dataclass(frozen=True)
 class _Item:
-    place: int
-    """0: the first arm."""
+    place: int  # 0: the first arm
     arm: str
     seed: int
     experiment: Experiment

@@ -31,12 +31,10 @@ class MinimalPair(BaseModel):
 
     sentence_good: str
     sentence_bad: str
+    # Paradigm: 1,000 pairs in one file of BLiMP. Several paradigms make a phenomenon.
     UID: str
-    """Paradigm: 1,000 pairs in one file of BLiMP. Several paradigms make a phenomenon."""
-    linguistics_term: str
-    """Phenomenon."""
-    field: str
-    """Field of linguistics: morphology, syntax, semantics, or an overlap of them."""
+    linguistics_term: str  # phenomenon
+    field: str  # field of linguistics: morphology, syntax, semantics, or an overlap of them
 
 
 def read_pairs(path: Path) -> list[MinimalPair]:
@@ -66,8 +64,8 @@ class Verdicts:
     """Minimal pairs on which the model agrees with human judgements."""
 
     is_right_P: NDArray[np.bool_]
+    # Ties, counted as errors; most often the tokenizer does not distinguish the two sentences.
     is_tie_P: NDArray[np.bool_]
-    """Ties, counted as errors; most often the tokenizer does not distinguish the two sentences."""
 
     @classmethod
     def of(cls, documents: DocumentSums) -> Self:
@@ -92,8 +90,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class BlimpFigures:
-    accuracy: float
-    """Mean over paradigms, as in BLiMP; chance is 0.5."""
+    accuracy: float  # mean over paradigms, as in BLiMP; chance is 0.5
     overall: Accuracy
     phenomena: tuple[Accuracy, ...]
     paradigms: tuple[Accuracy, ...]

@@ -38,11 +38,12 @@ from clozeline.params.pretraining import MaskingParams
 from clozeline.records.words.numbers import mixed
 from clozeline.system.errors import DataError, ParamsError
 
+# Label that the cross-entropy of torch and transformers ignores.
 NO_LOSS = -100
-"""Label that the cross-entropy of torch and transformers ignores."""
 _IS_FIXED = "mask_is_fixed"
+# Epoch that no training run reaches.
 _FIXED_EPOCH = 2**32
-"""Epoch that no training run reaches."""
+# Settings of BERT (Devlin et al. 2018, section 3.1).
 _DEFAULTS: Mapping[str, object] = {
     "unit": "token",
     "mask_rate": 0.15,
@@ -53,7 +54,6 @@ _DEFAULTS: Mapping[str, object] = {
     "mean_span_tokens": None,
     "protected_tokens": (),
 }
-"""Settings of BERT (Devlin et al. 2018, section 3.1)."""
 
 
 def _unpadded(feature: Mapping[str, Any], names: Sequence[str]) -> dict[str, Ids]:

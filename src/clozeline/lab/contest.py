@@ -52,8 +52,8 @@ _SPLIT = "text"
 _SHARD_TOKENS = 50_000_000
 _SCHEMA = pa.schema([clean_text.SCHEMA.field(clean_text.TEXT)])
 _TEXTS_AT_A_TIME = 1024
+# Tokens that a masked model predicts in one pass: a fold, or a single token. Ignored for a causal model.
 Estimator = Literal["folds", "pll"]
-"""Tokens that a masked model predicts in one pass: a fold, or a single token. Ignored for a causal model."""
 
 
 def open_published(name: str, family: str | None = None, revision: str | None = None) -> LanguageModel:
@@ -201,8 +201,8 @@ class Contender:
         return Said(DocumentSums.of(shards, sums["document"]), sums["confidence"], shards)
 
 
+# p-value below which a difference is no chance.
 SIGNIFICANT = 0.05
-"""p-value below which a difference is no chance."""
 
 
 @dataclass(frozen=True)
@@ -211,10 +211,10 @@ class PairedTest:
 
     difference: float
     low: float
+    # `low` and `high` are the ends of the 95 % interval. By document: bootstrap, with both models' answers.
     high: float
-    """`low` and `high` are the ends of the 95 % interval. By document: bootstrap, with both models' answers."""
+    # Two-sided p-value. By document: how often random signs of the differences give one at least as large.
     p_value: float
-    """Two-sided p-value. By document: how often random signs of the differences give one at least as large."""
 
     @property
     def is_significant(self) -> bool:
@@ -249,8 +249,8 @@ class Comparison:
     """The first model minus the second; for a loss, below 0 is better."""
 
     nats_per_byte: PairedTest
+    # None if the tokens differ, because figures of different tokens do not compare.
     loss_nats_per_token: PairedTest | None
-    """None if the tokens differ, because figures of different tokens do not compare."""
     top1: PairedTest | None
 
     @classmethod
@@ -280,22 +280,19 @@ class ContestQuestions:
     """Text and minimal pairs to evaluate on (None: skip), and how."""
 
     text: Path | None
-    source: SourceParams
-    """How `text` is read."""
+    source: SourceParams  # how `text` is read
     pairs: Path | None
     how: ContestAsking
-    is_length_given: bool
-    """If false, rows are shortened to the longest that every model can read."""
+    is_length_given: bool  # if false, rows are shortened to the longest that every model can read
     num_samples: int
-    family: str | None = None
-    """`pretrain.model.family` of the project, if there is one: see `language.models.load`."""
+    family: str | None = None  # `pretrain.model.family` of the project, if there is one: see `language.models.load`
 
 
 @dataclass(frozen=True)
 class ModelFigures:
     name: str
+    # A masked model (mlm) predicts a token from both sides, a causal one (clm) from the tokens before it.
     objective: LanguageHead
-    """A masked model (mlm) predicts a token from both sides, a causal one (clm) from the tokens before it."""
     text: EncoderFigures | None
     expected_calibration_error: float | None
     blimp: BlimpFigures | None

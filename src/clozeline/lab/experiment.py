@@ -47,14 +47,14 @@ _PACKAGE: Final = "src/clozeline/"
 _CLEAN: Final = Path("data/clean")
 ENCODER: Final = Path("models/encoder")
 _PARTS: Final = (_CLEAN, Path("data/tokens"), Path("models/tokenizer"), ENCODER)
+# Section → why an arm cannot change it.
 _SAME_IN_BOTH: Final[Mapping[str, str]] = {
     "seed": "the seeds follow from `seed` of params.yaml: both arms train from each of them",
     "preprocess": "both arms read the same text, and are measured on the same part of it",
     "evaluate": "both arms are measured in the same way",
 }
-"""Section → why an arm cannot change it."""
+# Keys of `pretrain` that change neither the model nor its speed; the values that a recipe sets are compared.
 _WITHOUT_EFFECT: Final = {"recipe", "checkpoint_every_steps", "num_checkpoints"}
-"""Keys of `pretrain` that change neither the model nor its speed; the values that a recipe sets are compared."""
 _RESULT: Final = "result.json"
 
 
@@ -70,8 +70,7 @@ class Corpus:
     """A clean text with its tokens, and the encoder that was trained on it if that is needed, laid out as a project."""
 
     folder: Path
-    digest: str
-    """Hash of the contents."""
+    digest: str  # hash of the contents
 
     @property
     def clean(self) -> Path:
@@ -144,8 +143,7 @@ class Seconds(NamedTuple):
     """Time of a training, from its first step to its last, with its validation passes."""
 
     wall: float
-    cpu: float
-    """Processor time of all threads of the training process."""
+    cpu: float  # processor time of all threads of the training process
 
     @classmethod
     def now(cls) -> Self:
@@ -204,8 +202,7 @@ def environment_of(corpus: Corpus) -> dict[str, str]:
 class Arm:
     """One side of an ablation."""
 
-    name: str
-    """As it was typed."""
+    name: str  # as it was typed
     config: Config
     params: Params
 
@@ -296,8 +293,7 @@ def _check_comparable(first: Arm, second: Arm) -> None:
 class Result(Record):
     """What an experiment found, by block of documents of the validation text."""
 
-    nats: tuple[float, ...]
-    """Loss of each block, with the charge for unknown tokens."""
+    nats: tuple[float, ...]  # loss of each block, with the charge for unknown tokens
     text_bytes: tuple[int, ...]
     num_documents: int
     steps: int
@@ -315,8 +311,7 @@ class Experiment:
     folder: Path
     config: Config
     corpus: Corpus
-    measured_with: int
-    """Seed that assigns the tokens of the validation text to folds, the same for all experiments."""
+    measured_with: int  # seed that assigns the tokens of the validation text to folds, the same for all experiments
 
     @classmethod
     def of(cls, config: Config, seed: int, corpus: Corpus, kept: Path) -> Self:

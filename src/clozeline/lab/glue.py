@@ -46,8 +46,8 @@ _LOG = logging.getLogger(__name__)
 _NO_TEXT = "no-text.parquet"
 PARAMS = Path("params.yaml")
 OWN_ENCODER = Path("models/encoder")
+# Learning rate of a published encoder (Devlin et al. 2018, appendix A.3): that of params.yaml is for ours.
 _RATE_OF_PUBLISHED = 5e-5
-"""Learning rate of a published encoder (Devlin et al. 2018, appendix A.3): that of params.yaml is for ours."""
 FIGURES = "glue.json"
 _SET_HERE = {"kind", "data", "hub", "splits", "num_seeds"}
 
@@ -60,6 +60,7 @@ def _of_classes(figure: Callable[[Places, Places, int], float]) -> Callable[[Val
     return compare
 
 
+# Metrics of the tasks, of right labels or scores and answers; labels are numbers, and F1 is that of number 1.
 METRICS: Mapping[str, Callable[[Values, Values], float]] = MappingProxyType(
     {
         "matthews": _of_classes(matthews),
@@ -69,14 +70,12 @@ METRICS: Mapping[str, Callable[[Values, Values], float]] = MappingProxyType(
         "spearman": spearman,
     }
 )
-"""Metrics of the tasks, of right labels or scores and answers; labels are numbers, and F1 is that of number 1."""
 
 
 class Trained(MetricFile):
     """Answers of the model of one seed to the rows of a task's dev part: a file of the folder `results`."""
 
-    parts: list[str]
-    """Name of the part that each row is from."""
+    parts: list[str]  # name of the part that each row is from
     right: list[float]
     answers: list[float]
     num_train: int
@@ -87,15 +86,11 @@ class TaskFigures(Record):
 
     task: str
     title: str
-    metrics: dict[str, float]
-    """Each metric of each part: `f1`, or for a task of several parts `dev_matched accuracy`."""
-    score: float
-    """Mean of `metrics`, the task's contribution to GLUE's average."""
+    metrics: dict[str, float]  # each metric of each part: `f1`, or for a task of several parts `dev_matched accuracy`
+    score: float  # mean of `metrics`, the task's contribution to GLUE's average
     score_of_seeds: tuple[float, ...]
-    over_seeds: Interval | None
-    """Interval of the mean over other seeds, by Student's t; None for one seed."""
-    over_rows: Interval
-    """Interval of the mean over other rows of the same kind, by the bootstrap."""
+    over_seeds: Interval | None  # interval of the mean over other seeds, by Student's t; None for one seed
+    over_rows: Interval  # interval of the mean over other rows of the same kind, by the bootstrap
     num_train: int
     num_dev: int
 
@@ -114,17 +109,14 @@ class GlueFigures(Record):
 
     model: str
     seeds: tuple[int, ...]
-    limit: int | None
-    """Largest number of rows of each part that were used; null: all."""
+    limit: int | None  # largest number of rows of each part that were used; null: all
     tasks: tuple[TaskFigures, ...]
-    missing: tuple[str, ...]
-    """Tasks of the average that were not measured; then there is no average."""
+    missing: tuple[str, ...]  # tasks of the average that were not measured; then there is no average
+    # GLUE's average without WNLI, as most papers give it; null unless all its tasks were measured at full size.
     average: Average | None
-    """GLUE's average without WNLI, as most papers give it; null unless all its tasks were measured at full size."""
-    average_with_wnli: Average | None
-    """That of the leaderboard; null also without WNLI."""
+    average_with_wnli: Average | None  # that of the leaderboard; null also without WNLI
+    # Mean of the measured tasks but WNLI; no average of GLUE, and comparable only over the same tasks.
     mean_of_measured: Average | None
-    """Mean of the measured tasks but WNLI; no average of GLUE, and comparable only over the same tasks."""
 
 
 def figures_of(task: GlueTask, of_seeds: Sequence[Trained]) -> TaskFigures:
@@ -212,15 +204,11 @@ class GlueRun:
     data: Path
     model: str
     tasks: Sequence[GlueTask]
-    is_each_needed: bool
-    """Whether each of `tasks` has to be in `data`; otherwise those that are there."""
+    is_each_needed: bool  # whether each of `tasks` has to be in `data`; otherwise those that are there
     num_seeds: int
-    limit: int | None
-    """Largest number of rows of each part that are used; None: all."""
-    knobs: Mapping[str, Any]
-    """Values for the sections of the tasks, as under `finetune` in params.yaml."""
-    work: Path
-    """Folder of the converted data, checkpoints and results."""
+    limit: int | None  # largest number of rows of each part that are used; None: all
+    knobs: Mapping[str, Any]  # values for the sections of the tasks, as under `finetune` in params.yaml
+    work: Path  # folder of the converted data, checkpoints and results
 
     @cached_property
     def encoder(self) -> Path:

@@ -23,21 +23,20 @@ from clozeline.system.errors import DataError, ParamsError
 from clozeline.system.files import replacing_folder
 
 _LOG = logging.getLogger(__name__)
+# Share of lines that may lack columns: a few of QQP's do.
 _MOST_SHORT = 0.001
-"""Share of lines that may lack columns: a few of QQP's do."""
 Row = dict[str, Any]
+# Part of a task → its files.
 Files = Mapping[str, Sequence[Path]]
-"""Part of a task → its files."""
 TRAIN, DEV = "train", "dev"
+# Fields of the written records, beside the texts.
 LABEL, PART = "label", "part"
-"""Fields of the written records, beside the texts."""
 
 
 class GlueTask(Record):
     """One task; `tasks.yaml` says what the fields mean."""
 
-    name: str
-    """Name of its dataset on the hub."""
+    name: str  # name of its dataset on the hub
     title: str
     columns: Mapping[str, str | int]
     label_column: str | int

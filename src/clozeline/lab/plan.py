@@ -17,8 +17,8 @@ from clozeline.stages.calling.api import PARAMS
 from clozeline.system.errors import ParamsError
 
 Value = str | int | float | bool | None
+# Validation figures that a sweep can choose by; the last one is of a task.
 Metric = Literal["nats_per_byte", "best_validation_loss_nats_per_token", "best_validation_accuracy", "validation_score"]
-"""Validation figures that a sweep can choose by; the last one is of a task."""
 _EXAMPLE: Final = "see `clozeline sweep --help`, or docs/sweeps.md"
 _EXPECTED: Final = {
     "missing": "a value",
@@ -35,8 +35,7 @@ class NumberRange(Section):
 
     low: int | float
     high: int | float
-    log: bool = False
-    """Whether each factor is equally likely, instead of each difference."""
+    log: bool = False  # whether each factor is equally likely, instead of each difference
     step: int | float | None = None
     rules = (
         ("low high", lambda low, high: low < high, "`low` below `high`"),
@@ -58,12 +57,10 @@ class SweepPlan(Section):
 
     metric: Metric
     trials: Count
-    space: dict[str, Dimension]
-    """Key of params.yaml → the values that are tried."""
+    space: dict[str, Dimension]  # key of params.yaml → the values that are tried
+    # Seed of the proposals. Every training starts from `seed` of params.yaml.
     seed: int = 0
-    """Seed of the proposals. Every training starts from `seed` of params.yaml."""
-    pruning: bool = True
-    """Whether a trial stops at a validation pass where it is worse than half of the trials so far."""
+    pruning: bool = True  # whether a trial stops at a validation pass where it is worse than half of the trials so far
 
     @field_validator("space")
     @classmethod

@@ -53,10 +53,8 @@ _QUERY_PROMPTS, _DOCUMENT_PROMPTS = ("query", "queries", "search_query"), ("docu
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
     library: str
-    name: str
-    """Qualified name, such as torch.nn.Linear.forward."""
-    summary: str
-    """First sentence of its docstring."""
+    name: str  # qualified name, such as torch.nn.Linear.forward
+    summary: str  # first sentence of its docstring
 
 
 def parts_of(clean: Path) -> list[Path]:
@@ -100,8 +98,7 @@ def entries_of(clean: Path) -> Iterator[tuple[IndexEntry, str]]:
 class SearchHit(IndexEntry):
     """An entry, and its score."""
 
-    score: float
-    """Cosine, BM25, or both fused, depending on the kind of search."""
+    score: float  # cosine, BM25, or both fused, depending on the kind of search
 
 
 @dataclass(frozen=True)
@@ -186,12 +183,10 @@ class JudgedQueries:
     """Documents, and queries with the relevance of some of the documents."""
 
     document_ids: list[str]
-    documents: list[str]
-    """Title and text of each document."""
+    documents: list[str]  # title and text of each document
     query_ids: list[str]
     queries: list[str]
-    gains: list[dict[int, int]]
-    """For each query: place of a document → its relevance, above 0."""
+    gains: list[dict[int, int]]  # for each query: place of a document → its relevance, above 0
 
     @classmethod
     def open(cls, folder: Path, split: str = "test") -> Self:
@@ -258,8 +253,7 @@ class MeanOverQueries(Record):
 
     value: float
     interval: Interval
-    lead: Interval | None = None
-    """Interval of the difference to BM25, paired by query; None for BM25."""
+    lead: Interval | None = None  # interval of the difference to BM25, paired by query; None for BM25
 
 
 class MethodFigures(Record):

@@ -39,8 +39,8 @@ from clozeline.training.curves import ValidationPass
 from clozeline.training.state import Callback
 
 _LOG = logging.getLogger(__name__)
+# Called with the step and the figure of each validation pass; what it raises ends the training.
 OnValidation = Callable[[int, float], None]
-"""Called with the step and the figure of each validation pass; what it raises ends the training."""
 _STATUS: Final[Mapping[str, Status]] = {"finished": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
 
 
@@ -141,8 +141,8 @@ class TaskTraining:
 
 
 Training = EncoderTraining | TaskTraining
+# Opens the record of a trial elsewhere, as in MLflow; called with its end.
 Logged = Callable[[TrialRecord], AbstractContextManager[Callable[[TrialRecord], None]]]
-"""Opens the record of a trial elsewhere, as in MLflow; called with its end."""
 
 
 class PrunedError(Exception):
@@ -154,11 +154,9 @@ class Sweep:
     """What is tried, on what, and where it is kept."""
 
     plan: SweepPlan
-    config: Config
-    """Params of the project."""
+    config: Config  # params of the project
     corpus: Corpus
-    kept: Path
-    """Folder of all experiments."""
+    kept: Path  # folder of all experiments
 
     @cached_property
     def folder(self) -> Path:
@@ -244,8 +242,7 @@ class _Item:
     sweep: Sweep
     trial: TrialRecord
     training: Training
-    curves_to: Mapping[str, str]
-    """Environment by which the training's curves go to the run of the trial."""
+    curves_to: Mapping[str, str]  # environment by which the training's curves go to the run of the trial
 
     @property
     def name(self) -> str:
@@ -302,8 +299,7 @@ class TrialLog:
     """Opens and closes the run of each trial."""
 
     sweep: Sweep
-    parent: str
-    """Name of the sweep's run within its outbox."""
+    parent: str  # name of the sweep's run within its outbox
 
     @contextmanager
     def __call__(self, trial: TrialRecord) -> Iterator[Callable[[TrialRecord], None]]:

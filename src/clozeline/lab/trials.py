@@ -32,14 +32,13 @@ State = Literal["running", "finished", "pruned", "failed"]
 _FILE: Final = "trials.db"
 _STUDY: Final = "sweep"
 _HEARTBEAT_SECONDS: Final = 5
+# A trial without a heartbeat for so long has lost its process.
 _GRACE_SECONDS: Final = 20
-"""A trial without a heartbeat for so long has lost its process."""
+# How long a process waits while another one writes into the storage.
 _LOCKED_SECONDS: Final = 60
-"""How long a process waits while another one writes into the storage."""
+# Attributes of a trial in the storage. `beats`: Optuna's number of the attempt that has had a heartbeat; without one,
+# Optuna does not see that its process died.
 _NUMBER, _VALUES, _BEATS, _EXPERIMENT, _REASON = "number", "values", "beats", "experiment", "reason"
-"""Attributes of a trial in the storage. `beats`: Optuna's number of the attempt that has had a heartbeat; without one,
-Optuna does not see that its process died.
-"""
 _STATES: Final[Mapping[TrialState, State]] = {
     TrialState.WAITING: "running",
     TrialState.RUNNING: "running",
@@ -57,16 +56,11 @@ class TrialRecord:
     number: int
     values: Mapping[str, Value]
     state: State = "running"
-    validations: Mapping[int, float] = field(default_factory=dict)
-    """Step of a validation pass → figure."""
-    value: float | None = None
-    """The metric; None: not finished."""
-    experiment: str = ""
-    """Name of the folder with its training."""
-    reason: str = ""
-    """Why it failed."""
-    attempt: int = field(default=0, compare=False)
-    """Optuna's number of the trial: another one after its process died."""
+    validations: Mapping[int, float] = field(default_factory=dict)  # step of a validation pass → figure
+    value: float | None = None  # the metric; None: not finished
+    experiment: str = ""  # name of the folder with its training
+    reason: str = ""  # why it failed
+    attempt: int = field(default=0, compare=False)  # Optuna's number of the trial: another one after its process died
 
 
 @dataclass(frozen=True)

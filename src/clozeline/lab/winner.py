@@ -31,24 +31,19 @@ class FinalFigure(Record):
     figure: str
     data: str
     value: float
-    other: str
-    """What the figure is compared with: params.yaml as it is, or the baseline of the task."""
+    other: str  # what the figure is compared with: params.yaml as it is, or the baseline of the task
     other_value: float
     low: float
-    high: float
-    """`low` and `high` are the ends of a 95 % interval: of the difference from `other`, or of `value`."""
-    p_value: float | None = None
-    """Of the difference; None: not tested."""
+    high: float  # `low` and `high` are the ends of a 95 % interval: of the difference from `other`, or of `value`
+    p_value: float | None = None  # of the difference; None: not tested
 
 
 class Outcome(Record):
     """End of a sweep."""
 
     winner: int
-    tested: FinalFigure | None
-    """None: params.yaml as it is won, or there are no test data."""
-    num_uses: int
-    """How often this sweep has used the test data: once for each winner, as more trials may find another."""
+    tested: FinalFigure | None  # None: params.yaml as it is won, or there are no test data
+    num_uses: int  # how often this sweep has used the test data: once for each winner, as more trials may find another
 
 
 def outcome_of(sweep: Sweep) -> tuple[TrialRecord, Outcome]:

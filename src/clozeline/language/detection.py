@@ -16,10 +16,10 @@ from clozeline.encoder.families.layout import LanguageHead
 from clozeline.encoder.model import EncoderModel
 from clozeline.system.errors import ArtifactError
 
+# Folder of the generator inside that of the discriminator.
 GENERATOR = "generator"
-"""Folder of the generator inside that of the discriminator."""
+# Targets whose distributions are accumulated at a time, in fp64.
 _AT_ONCE = 128
-"""Targets whose distributions are accumulated at a time, in fp64."""
 
 
 class ReplacedTokenPair(nn.Module):

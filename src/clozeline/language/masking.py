@@ -39,8 +39,8 @@ from clozeline.records.words.numbers import mixed
 from clozeline.system.errors import ParamsError
 
 MOST_SPAN_TOKENS = 10
+# Farther than any position, so that positions restart after a special token.
 _NEW_SEGMENT = 2**40
-"""Farther than any position, so that positions restart after a special token."""
 
 _MEAN_STEPS = 1000
 
@@ -54,11 +54,9 @@ class Tokens:
     input_ids_N: Ids
     document_N: Ids
     position_N: Ids
-    row_N: Ids
-    """Row of each token: the next row of the same document may be in another batch."""
+    row_N: Ids  # row of each token: the next row of the same document may be in another batch
     is_special_V: Flags
-    hash_N: Hashes
-    """Bits of each token in stream TARGET."""
+    hash_N: Hashes  # bits of each token in stream TARGET
 
 
 class Unit(ABC):
@@ -104,8 +102,7 @@ class SpanUnit(Unit):
     special token.
     """
 
-    reaches_K: tuple[float, ...]
-    """Probability that a span is longer than 0, 1, … 9 tokens."""
+    reaches_K: tuple[float, ...]  # probability that a span is longer than 0, 1, … 9 tokens
 
     def numbers(self, tokens: Tokens) -> Uniforms:
         start_KN = _places(tokens) - np.arange(MOST_SPAN_TOKENS)[:, None]
@@ -171,10 +168,10 @@ def _span_unit(params: MaskingParams, spelling: Spelling | None) -> Unit:
     return span_unit(params.mean_span_tokens)
 
 
+# Constructor of the unit for each value of `masking.unit`.
 UNITS: Mapping[str, Callable[[MaskingParams, Spelling | None], Unit]] = MappingProxyType(
     {"token": lambda params, spelling: TokenUnit(), "word": _word_unit, "span": _span_unit}
 )
-"""Constructor of the unit for each value of `masking.unit`."""
 
 
 @dataclass(frozen=True)
@@ -183,8 +180,7 @@ class Vocabulary:
 
     size: int
     mask_id: int
-    special_ids: frozenset[int]
-    """Ids that are never targets and never drawn as replacements; [MASK] is one of them."""
+    special_ids: frozenset[int]  # ids that are never targets and never drawn as replacements; [MASK] is one of them
 
     @property
     def is_special_V(self) -> Flags:
@@ -214,10 +210,8 @@ class Masker:
     unit: Unit
     mask_id: int
     is_special_V: Flags
-    is_fixed_V: Flags
-    """Special or protected tokens: never targets, never hidden, never drawn."""
-    ordinary_ids: Ids
-    """All other ids, ascending."""
+    is_fixed_V: Flags  # special or protected tokens: never targets, never hidden, never drawn
+    ordinary_ids: Ids  # all other ids, ascending
 
     @classmethod
     def create(cls, params: MaskingParams, vocabulary: Vocabulary, seed: int, spelling: Spelling | None = None) -> Self:

@@ -69,13 +69,10 @@ class TargetBatch:
     """Rows and their targets: positions whose hidden or next token the model predicts."""
 
     input_ids_BL: Tensor
-    attention_mask_BL: Tensor | None
-    """None if no real token can see padding: attention then takes a faster path."""
-    slot_T: Tensor
-    """Targets: indices into the flattened [B × L], ascending."""
+    attention_mask_BL: Tensor | None  # None if no real token can see padding: attention then takes a faster path
+    slot_T: Tensor  # targets: indices into the flattened [B × L], ascending
     labels_T: Tensor
-    most_in_row: int | None = None
-    """Upper bound of the targets in a row; None: not counted yet."""
+    most_in_row: int | None = None  # upper bound of the targets in a row; None: not counted yet
 
     @property
     def positions(self) -> Slots:
@@ -145,14 +142,12 @@ class DetectionBatch(TargetBatch):
     generator's guesses in it.
     """
 
-    text_ids_BL: Tensor
-    """The original tokens, nothing hidden."""
+    text_ids_BL: Tensor  # the original tokens, nothing hidden
+    # Float64 numbers in [0, 1), each a function of its target: they decide which tokens the generator inserts.
     uniform_T: Tensor
-    """Float64 numbers in [0, 1), each a function of its target: they decide which tokens the generator inserts."""
+    # Targets per real token of the whole step, a scalar. It turns a sum over real tokens that is divided by all targets
+    # into a mean over real tokens.
     targets_per_token: Tensor
-    """Targets per real token of the whole step, a scalar. It turns a sum over real tokens that is divided by all
-    targets into a mean over real tokens.
-    """
 
     def rows(self, first: int, last: int) -> Self:
         uniform_T = self.uniform_T[self.targets_in(first, last)]
@@ -237,12 +232,11 @@ class Objective:
     """A way to train a language model."""
 
     title: str
+    # Head that the model predicts with. The saved model, its evaluation and its export depend on the head alone.
     head: LanguageHead
-    """Head that the model predicts with. The saved model, its evaluation and its export depend on the head alone."""
-    pipeline_tag: str
-    """The hub's name for what the model does."""
+    pipeline_tag: str  # the hub's name for what the model does
+    # Whether `masking` decides what is hidden. If not, every ordinary token is a target.
     masks: bool = True
-    """Whether `masking` decides what is hidden. If not, every ordinary token is a target."""
 
     def target_share(self, masking: MaskingParams) -> float:
         """Return targets / tokens, 0-1, as the mean over the budget."""
@@ -271,6 +265,7 @@ class Objective:
         return hidden_batch(split, tokens, masked)
 
 
+# The values of `pretrain.objective`. A head has the objective of its name, which judges every model with this head.
 OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
     {
         "mlm": Objective(title="masked language modelling", head="mlm", pipeline_tag="fill-mask"),
@@ -278,7 +273,6 @@ OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
         "rtd": Objective(title="replaced-token detection", head="rtd", pipeline_tag="feature-extraction"),
     }
 )
-"""The values of `pretrain.objective`. A head has the objective of its name, which judges every model with this head."""
 
 
 def token_counts(shards: TokenShards, vocabulary: Vocabulary) -> NDArray[np.int64]:

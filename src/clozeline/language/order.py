@@ -18,19 +18,18 @@ from clozeline.language.shards import NUM_BOUNDARY_TOKENS
 from clozeline.system.arrays import DiskArrays, chunks
 from clozeline.system.errors import DataError
 
+# Tokens of a window: 2 GB, so that two windows stay in memory. Inside a window, the order is random.
 WINDOW_TOKENS = 1_000_000_000
-"""Tokens of a window: 2 GB, so that two windows stay in memory. Inside a window, the order is random."""
+# Batches in a pool, inside which rows are sorted by length.
+#
+# Large enough that the rows of a batch differ in length by a token or two, small enough that the order of an epoch
+# stays random.
 _POOL_BATCHES = 64
-"""Batches in a pool, inside which rows are sorted by length.
 
-Large enough that the rows of a batch differ in length by a token or two, small enough that the order of an epoch stays
-random.
-"""
-
+# Number of rows processed at a time. Arrays as long as the corpus lie in files.
 _ROWS_AT_A_TIME = 1 << 15
-"""Number of rows processed at a time. Arrays as long as the corpus lie in files."""
+# Number of the random stream that orders blocks. The stream of a window is the number of the window.
 _WHICH_BLOCKS = 1 << 63
-"""Number of the random stream that orders blocks. The stream of a window is the number of the window."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,7 @@ class Epoch:
     """The batches of an epoch, window after window."""
 
     windows: Sequence[OrderPlan]
-    blocks: Sequence[Sequence[int]]
-    """Numbers of the blocks of each window."""
+    blocks: Sequence[Sequence[int]]  # numbers of the blocks of each window
 
     @cached_property
     def num_batches(self) -> int:
@@ -214,5 +212,4 @@ class Turn:
     epoch: int
     batch: int
     rows_B: NDArray[np.int64]
-    blocks_ahead: Sequence[int] = ()
-    """Blocks to read ahead."""
+    blocks_ahead: Sequence[int] = ()  # blocks to read ahead

@@ -27,11 +27,11 @@ from clozeline.system.errors import ArtifactError
 _READ_BYTES = 1 << 22
 TokenArray = NDArray[np.uint16] | NDArray[np.uint32]
 
+# [CLS] before a row and [SEP] after it.
 NUM_BOUNDARY_TOKENS = 2
-"""[CLS] before a row and [SEP] after it."""
 
+# Number of documents processed at a time. Arrays as long as the corpus lie in files.
 _DOCUMENTS_AT_A_TIME = 1 << 13
-"""Number of documents processed at a time. Arrays as long as the corpus lie in files."""
 
 
 class TokenShards:
@@ -162,10 +162,8 @@ class Rows:
     """All documents of a split, cut into rows of nearly equal length."""
 
     document_R: NDArray[np.int64]
-    start_R: NDArray[np.int64]
-    """First token of the row, counted in its document."""
-    length_R: NDArray[np.int64]
-    """Content tokens, without [CLS] and [SEP]."""
+    start_R: NDArray[np.int64]  # first token of the row, counted in its document
+    length_R: NDArray[np.int64]  # content tokens, without [CLS] and [SEP]
 
     @classmethod
     def cut(cls, offsets: NDArray[np.uint64], max_length: int) -> Self:
@@ -209,13 +207,10 @@ class RowTokens:
 
     input_ids_N: Ids
     document_N: Ids
-    position_N: Ids
-    """Position of each token in its document."""
+    position_N: Ids  # position of each token in its document
     row_N: Ids
-    place_N: Ids
-    """Position of each token in its row, not counting [CLS]."""
-    length_B: NDArray[np.int64]
-    """Length of each row, including boundary tokens."""
+    place_N: Ids  # position of each token in its row, not counting [CLS]
+    length_B: NDArray[np.int64]  # length of each row, including boundary tokens
     ends_document_B: NDArray[np.bool_]
 
     @property

@@ -24,8 +24,8 @@ from clozeline.system.errors import ArtifactError
 
 Flag = TypeVar("Flag")
 _SPACE_MARK = "▁"
+# UTF-8 continuation bytes.
 _CONTINUATION = bytes(range(0x80, 0xC0))
-"""UTF-8 continuation bytes."""
 _FALLBACK_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 # Thai and Lao, Myanmar, Khmer, kana, ideographs.
@@ -47,14 +47,11 @@ _TOKENIZER_FILE = "tokenizer.json"
 class Ends(NamedTuple, Generic[Flag]):
     """Properties of one token, or, as arrays, of a vocabulary."""
 
-    can_continue: Flag
-    """The token may belong to the preceding word."""
-    can_be_continued: Flag
-    """The following token may belong to its word."""
+    can_continue: Flag  # the token may belong to the preceding word
+    can_be_continued: Flag  # the following token may belong to its word
+    # The token begins with a later byte of a character, so it belongs to the preceding token, whatever that is.
     begins_in_character: Flag
-    """The token begins with a later byte of a character, so it belongs to the preceding token, whatever that is."""
-    is_rest_of_character: Flag
-    """The token holds only later bytes of a character."""
+    is_rest_of_character: Flag  # the token holds only later bytes of a character
 
 
 Reader = Callable[[str], Ends[bool]]
@@ -138,12 +135,9 @@ class Spelling:
     A token continues a word if it can continue one, the token before it can be continued, and the two touch.
     """
 
-    ids: Mapping[str, int]
-    """Id of every token, added ones included, as the vocabulary spells it."""
-    ends: Ends[Flags]
-    """Flags indexed by token id."""
-    marks_words: bool
-    """Whether the vocabulary distinguishes the first token of a word from the others."""
+    ids: Mapping[str, int]  # id of every token, added ones included, as the vocabulary spells it
+    ends: Ends[Flags]  # flags indexed by token id
+    marks_words: bool  # whether the vocabulary distinguishes the first token of a word from the others
 
     @classmethod
     def open(cls, tokenizer: Path) -> Self:

@@ -43,16 +43,16 @@ _GB: Final = 1e9
 _ENCODER: Final = "models/encoder"
 _PRETRAIN: Final = "pretrain"
 _BYTES_PER_PARAMETER: Final = 4
+# Size of a checkpoint in multiples of the weights: weights and the two moments of Adam.
 _CHECKPOINT_PER_WEIGHTS: Final = 3
-"""Size of a checkpoint in multiples of the weights: weights and the two moments of Adam."""
+# Outputs of a stage that never ran, in multiples of its inputs: clean text and tokens are smaller than the source.
 _TEXT_PER_SOURCE: Final = 2
-"""Outputs of a stage that never ran, in multiples of its inputs: clean text and tokens are smaller than the source."""
 _LOGS_AND_RECORDS_BYTES: Final = 50_000_000
+# Size of the vocabulary on trial; the real one is known only after `tokenize`.
 _VOCAB_SIZE: Final = 256
-"""Size of the vocabulary on trial; the real one is known only after `tokenize`."""
 _SNAPSHOT: Final = "snapshot"
+# Text of a lock that was written before its snapshot was taken; it equals the hash of none.
 _NO_TEXT: Final = ""
-"""Text of a lock that was written before its snapshot was taken; it equals the hash of none."""
 _TOKENS: Final = "data/tokens"
 
 
@@ -349,10 +349,9 @@ def git_tags(root: Path) -> dict[str, str]:
 
 class _Identity(Record):
     name: str
-    root: str
-    """Folder that the name was last used in."""
+    root: str  # folder that the name was last used in
+    # Inode of the file itself: a rename of the folder keeps it, a copy to any machine or path gets another one.
     inode: int
-    """Inode of the file itself: a rename of the folder keeps it, a copy to any machine or path gets another one."""
 
 
 def identity_of(workspace: Workspace) -> str:

@@ -23,14 +23,14 @@ from ruamel.yaml import YAML
 from clozeline.orchestration.prefect_adapter import OWNED_TAG, AutomationCore, SecretDict, apprise_block, deployments_of
 from clozeline.system.errors import ParamsError
 
+# Name prefix of the automations that belong to the file.
 OWNED_PREFIX: Final = "clozeline-"
-"""Name prefix of the automations that belong to the file."""
 
 logger = logging.getLogger(__name__)
+# A deployment, queue, receiver or automation of the file.
 Entry = Mapping[str, Any]
-"""A deployment, queue, receiver or automation of the file."""
+# Kind of reference, then name → id; None: the server has none, so that the action is left out.
 Ids = Mapping[str, Mapping[str, UUID | None]]
-"""Kind of reference, then name → id; None: the server has none, so that the action is left out."""
 _FIELDS: Final = {"deployment": "deployment_id", "receiver": "block_document_id"}
 
 

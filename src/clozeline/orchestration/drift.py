@@ -32,14 +32,13 @@ _FEEDBACK: Final = "clozeline_feedback_total"
 class Traffic(Record):
     """Counts of one model, in the buckets of its server; they can be added and subtracted."""
 
+    # Texts by upper bound of their length in tokens; each bucket starts above the bound before it.
     texts_by_length: Mapping[str, int] = {}
-    """Texts by upper bound of their length in tokens; each bucket starts above the bound before it."""
+    # Answers by upper bound of the probability of the best answer; empty for an embedder.
     answers_by_confidence: Mapping[str, int] = {}
-    """Answers by upper bound of the probability of the best answer; empty for an embedder."""
     tokens: int = 0
     unknown_tokens: int = 0
-    right: int = 0
-    """Number of answers that feedback confirmed as right."""
+    right: int = 0  # number of answers that feedback confirmed as right
     wrong: int = 0
 
     @property
@@ -157,18 +156,15 @@ class DriftLimits(Record):
 
     model_config = ConfigDict(strict=True)
 
+    # Smallest number of texts on each side. By chance alone the index is about 12 buckets * 2 / `min_texts`.
     min_texts: NonNegativeFloat = 1_000
-    """Smallest number of texts on each side. By chance alone the index is about 12 buckets * 2 / `min_texts`."""
+    # Largest population stability index; 0.1 is usually called a small shift and 0.25 a large one.
     max_index: NonNegativeFloat = 0.2
-    """Largest population stability index; 0.1 is usually called a small shift and 0.25 a large one."""
-    max_unknown_increase: NonNegativeFloat = 0.01
-    """Largest increase of the share of unknown tokens, 0-1."""
-    min_scored: NonNegativeFloat = 200
-    """Smallest number of answers on each side that feedback has scored."""
+    max_unknown_increase: NonNegativeFloat = 0.01  # largest increase of the share of unknown tokens, 0-1
+    min_scored: NonNegativeFloat = 200  # smallest number of answers on each side that feedback has scored
+    # Largest increase of the share of scored answers that were wrong, 0-1. By chance alone an increase of 0.1 comes
+    # about once in 200 comparisons of 200 answers, 80 % of them right.
     max_wrong_increase: NonNegativeFloat = 0.1
-    """Largest increase of the share of scored answers that were wrong, 0-1. By chance alone an increase of 0.1 comes
-    about once in 200 comparisons of 200 answers, 80 % of them right.
-    """
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
@@ -206,16 +202,13 @@ class Watched(Record):
 
     version: str
     sha256: str
-    seen: dict[str, Traffic]
-    """Counters at the last poll by the URL of the server."""
+    seen: dict[str, Traffic]  # counters at the last poll by the URL of the server
+    # First traffic of this version; grows until it holds at least `DriftLimits.min_texts` texts.
     reference: Traffic = Traffic()
-    """First traffic of this version; grows until it holds at least `DriftLimits.min_texts` texts."""
-    since: Traffic = Traffic()
-    """Traffic after the reference that has not been compared yet."""
+    since: Traffic = Traffic()  # traffic after the reference that has not been compared yet
+    # First traffic of this version with at least `DriftLimits.min_scored` answers that feedback has scored.
     scored_reference: Traffic = Traffic()
-    """First traffic of this version with at least `DriftLimits.min_scored` answers that feedback has scored."""
-    scored_since: Traffic = Traffic()
-    """Traffic after that whose scored answers have not been compared yet."""
+    scored_since: Traffic = Traffic()  # traffic after that whose scored answers have not been compared yet
 
     def settled(self, limits: DriftLimits) -> "Watched":
         """Add new traffic to the references until they are large enough; then keep them, and drop what was compared."""
@@ -235,11 +228,9 @@ class Verdict:
 
     model: str
     version: str
-    num_texts: int = 0
-    """Number of texts that were compared; 0 if there are too few so far."""
+    num_texts: int = 0  # number of texts that were compared; 0 if there are too few so far
     shifts: tuple[Limit, ...] = ()
-    waits_for: str = ""
-    """Why nothing was compared."""
+    waits_for: str = ""  # why nothing was compared
 
     @property
     def is_drift(self) -> bool:

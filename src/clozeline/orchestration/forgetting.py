@@ -41,10 +41,10 @@ _PARQUET: Final = b"PAR1"
 _BLOCK_BYTES: Final = 1 << 22
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrtbf])")
 _SNAPSHOT: Final = "snapshot"
+# Folders of work/ with results and checkpoints that the next run makes again.
 _MADE_OF_TEXT: Final = ("preprocess", "tokenize", "pretrain", "finetune", "trial", "experiments")
-"""Folders of work/ with results and checkpoints that the next run makes again."""
+# Folders of work/ that are searched by their own means, or hold weights.
 _NOT_SEARCHED: Final = ("mlflow", "prefect", "registry", "start", "outbox")
-"""Folders of work/ that are searched by their own means, or hold weights."""
 _UNFINISHED: Final = "work/forgetting.json"
 
 
@@ -53,8 +53,7 @@ class Sought:
     """The text, as it was given, as stage `preprocess` cleans it, and the parts that it cuts a long text into."""
 
     text: str
-    forms: Forgotten
-    """Tombstones of its forms, with a key of their own."""
+    forms: Forgotten  # tombstones of its forms, with a key of their own
 
     @classmethod
     def of(cls, text: str, max_characters: int) -> Self:
@@ -141,10 +140,8 @@ class AffectedVersion:
 
     version: Registered
     aliases: tuple[str, ...]
-    holding: tuple[str, ...]
-    """Files of its lineage that hold the text."""
-    removed: tuple[str, ...]
-    """Paths of its lineage that are removed."""
+    holding: tuple[str, ...]  # files of its lineage that hold the text
+    removed: tuple[str, ...]  # paths of its lineage that are removed
     was_trained_on: bool
 
 
@@ -153,14 +150,11 @@ class Findings:
     """Where a text is, and what is removed."""
 
     num_words: int
-    is_known: bool
-    """Whether it has a tombstone already."""
-    holding: tuple[str, ...]
-    """Files of the present snapshot and splits that hold it."""
+    is_known: bool  # whether it has a tombstone already
+    holding: tuple[str, ...]  # files of the present snapshot and splits that hold it
     versions: tuple[AffectedVersion, ...]
     stores: tuple[SweptStore, ...]
-    left: tuple[str, ...]
-    """Places that hold it and are not changed."""
+    left: tuple[str, ...]  # places that hold it and are not changed
 
     @property
     def is_anywhere(self) -> bool:

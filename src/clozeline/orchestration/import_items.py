@@ -26,11 +26,13 @@ from clozeline.tasks.files import LabelledRecord, read_records
 from clozeline.tasks.tagging.data import to_iob2
 
 _NUM_ITEMS: Final = 320
+# As many as the default of `export.num_agreement_texts`, and the texts for calibration.
 MOST_ITEMS: Final = 576
-"""As many as the default of `export.num_agreement_texts`, and the texts for calibration."""
+# Texts whose halves a sentence encoder has to match. Among more, half of the errors are texts of nearly equal
+# similarity, which INT8 may order otherwise without any loss.
 _MOST_FOR_VECTORS: Final = 256
-"""Texts whose halves a sentence encoder has to match. Among more, half of the errors are texts of nearly equal
-similarity, which INT8 may order otherwise without any loss."""
+# Fields of the records by kind of model; `pairs` are those of a classifier that reads two texts, `scored pairs` those
+# of a cross-encoder, which gives two texts one number.
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "feature-extraction": ("sentence1", "sentence2", "score"),
@@ -41,12 +43,10 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "question-answering": ("question", "context", "answers"),
     }
 )
-"""Fields of the records by kind of model; `pairs` are those of a classifier that reads two texts, `scored pairs` those
-of a cross-encoder, which gives two texts one number."""
 
 
+# The parts of a sentence, by their kinds.
 _Event = Mapping[str, str]
-"""The parts of a sentence, by their kinds."""
 _SENTENCE: Final = "{person} {deed} {firm} in {place} {time}, and {opinion}."
 _REORDERED: Final = "In {place}, {time}: {person} {deed} {firm}; {opinion}."
 
@@ -107,10 +107,10 @@ def _changed(event: _Event, num_parts: int, draw: random.Random) -> _Event:
     return changed
 
 
+# Kind of model → its items; plain sentences for the others.
 _MADE: Final[Mapping[str, Callable[[_Event, int, random.Random], HeldOut]]] = MappingProxyType(
     {"question-answering": _question, "feature-extraction": _scored_pair}
 )
-"""Kind of model → its items; plain sentences for the others."""
 
 
 def items_of_texts(path: Path, source: SourceParams, task: str) -> list[HeldOut]:
@@ -208,8 +208,8 @@ _READ: Final[Mapping[str, Callable[[LabelledRecord], HeldOut]]] = MappingProxyTy
 )
 
 
+# Folder of the items on which INT8 is compared with fp32; like params.yaml it belongs to the project.
 FOLDER: Final = "imports"
-"""Folder of the items on which INT8 is compared with fp32; like params.yaml it belongs to the project."""
 
 
 def items_file(name: str) -> str:

@@ -28,15 +28,16 @@ from clozeline.system.errors import ArtifactError
 from clozeline.system.machine import available_bytes
 
 MODULES: Final = "modules.json"
+# Key that switches a pooling on, or since version 5 value of `pooling_mode` → our name.
 _MODES: Final[Mapping[str, str]] = MappingProxyType(
     {row.switch: name for name, row in POOLINGS.items()} | {name: name for name in POOLINGS}
 )
-"""Key that switches a pooling on, or since version 5 value of `pooling_mode` → our name."""
+# Modules whose work the graph does.
 _KNOWN: Final = ("Transformer", "Pooling", "Normalize")
-"""Modules whose work the graph does."""
+# Estimated memory of a conversion / size of the weights: the model, its copy in transformers, graphs and sessions.
+# all-MiniLM-L6-v2 (91 MB) peaks at 1.33 GB, libraries included.
 _BYTES_PER_WEIGHT_BYTE: Final = 6
-"""Estimated memory of a conversion / size of the weights: the model, its copy in transformers, graphs and sessions.
-all-MiniLM-L6-v2 (91 MB) peaks at 1.33 GB, libraries included."""
+# Family that is not exported → the next one that is.
 _INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
     {
         "deberta": "microsoft/deberta-v3-base, or a model trained from it",
@@ -44,22 +45,21 @@ _INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
         "xlm-roberta-xl": "FacebookAI/xlm-roberta-large, or a model trained from it",
     }
 )
-"""Family that is not exported → the next one that is."""
 _SETTINGS: Final = "tokenizer_config.json"
 _CAPITAL: Final = re.compile("[A-Z][a-z]+")
+# One token of so many is a word with a capital: the vocabulary is one of cased text.
 _MANY: Final = 100
-"""One token of so many is a word with a capital: the vocabulary is one of cased text."""
 _NO_LABEL: Final = re.compile(r"LABEL_\d+")
 _ENTAILMENT: Final = "entailment"
 _PAIR_MARKS: Final = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
 _EMBEDDING: Final = "feature-extraction"
 _MASKS: Final = "fill-mask"
+# Architectures with the head of masks and one for pairs of sentences, which is left out.
 _WITH_TWO_HEADS: Final = {
     families.layout.class_name_of(row.forms["mlm"].config_class, "rtd")
     for row in families.FAMILIES.values()
     if "rtd" not in row.forms
 }
-"""Architectures with the head of masks and one for pairs of sentences, which is left out."""
 
 
 class _File(BaseModel):
@@ -92,8 +92,7 @@ class SentenceVectors:
     pooling: str = "mean"
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
-    max_length: int | None = None
-    """Longest text in tokens; None: as its positions allow."""
+    max_length: int | None = None  # longest text in tokens; None: as its positions allow
 
 
 def sentence_vectors(published: Published, hidden_size: int) -> SentenceVectors | None:

@@ -44,8 +44,7 @@ class PipelineRun:
 
     def __init__(self, workspace: Workspace, graph: Sequence[StageNode], processes: StageProcesses) -> None:
         self.graph = graph
-        self.results: dict[str, StageResult] = {}
-        """Results of the stages that ended, by name."""
+        self.results: dict[str, StageResult] = {}  # results of the stages that ended, by name
         self.workspace = workspace
         self._processes = processes
         self._alone = threading.Lock()  # DVC is not made for threads

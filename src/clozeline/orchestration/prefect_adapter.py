@@ -40,12 +40,12 @@ from clozeline.system.workspace import run_lock
 # Prefect has no block for e-mail by SMTP. Its block for Slack passes an address that is not Slack's on to Apprise.
 
 
+# Variable of a server: it answers only requests with this `USER:PASSWORD`.
 SERVER_PASSWORD: Final = "PREFECT_SERVER_API_AUTH_STRING"
-"""Variable of a server: it answers only requests with this `USER:PASSWORD`."""
+# Path of the endpoint that answers when a server is ready.
 HEALTH: Final = "/api/health"
-"""Path of the endpoint that answers when a server is ready."""
+# Tag of the deployments that belong to the file.
 OWNED_TAG: Final = "clozeline"
-"""Tag of the deployments that belong to the file."""
 LOGGERS: Final = ("prefect.flow_runs", "prefect.task_runs")
 _MOST_AT_ONCE: Final = 16
 _RETRY_DELAYS_SECONDS: Final = [5.0, 30.0, 120.0, 600.0]
@@ -77,26 +77,26 @@ class _Stages(ThreadPoolTaskRunner[Any]):
 
 
 # The cast is needed because Prefect types a runner by its kind of future, while a flow accepts any.
+# Runs one stage at a time, because each uses every core; with a cluster, all whose inputs are there, up to a limit for
+# the processes that wait for nodes.
 STAGES: Final = cast("TaskRunner[PrefectFuture[Any]]", _Stages())
-"""Runs one stage at a time, because each uses every core; with a cluster, all whose inputs are there, up to a limit for
-the processes that wait for nodes."""
 
 
 def _is_transient(task: object, task_run: object, state: State[Any]) -> bool:
     return isinstance(state.result(raise_on_failure=False), TransientError)
 
 
+# Options of a task that acts on the outside world: it runs each time.
 EFFECT: Final[dict[str, Any]] = {"cache_policy": NO_CACHE, "persist_result": False}
-"""Options of a task that acts on the outside world: it runs each time."""
+# Options of one that is tried again after a `TransientError`, too, through an outage of more than 10 minutes.
 RETRIES: Final[dict[str, Any]] = {
     **EFFECT,
     "retries": len(_RETRY_DELAYS_SECONDS),
     "retry_delay_seconds": _RETRY_DELAYS_SECONDS,
     "retry_condition_fn": _is_transient,
 }
-"""Options of one that is tried again after a `TransientError`, too, through an outage of more than 10 minutes."""
+# The same for a task in a thread, where no signal ends Prefect's wait: it waits itself for `seconds_before`.
 STAGE_RETRIES: Final[dict[str, Any]] = {**RETRIES, "retry_delay_seconds": 0.0}
-"""The same for a task in a thread, where no signal ends Prefect's wait: it waits itself for `seconds_before`."""
 
 
 class WithoutTraceback(logging.Filter):

@@ -59,8 +59,7 @@ class Release(Decision):
 class ReleaseRefusedError(GateError):
     """A candidate failed a gate."""
 
-    releases: tuple[Release, ...] = ()
-    """Results of all packages, including the refused ones."""
+    releases: tuple[Release, ...] = ()  # results of all packages, including the refused ones
 
     @classmethod
     def of(cls, releases: Sequence[Release]) -> Self:

@@ -36,8 +36,8 @@ from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.mlflow import prepare
 
 HOST: Final = "127.0.0.1"
+# On a busy machine a server starts within minutes. One that ends by itself is noticed at once.
 _READY_WITHIN_SECONDS: Final = 300.0
-"""On a busy machine a server starts within minutes. One that ends by itself is noticed at once."""
 
 
 @dataclass(frozen=True)

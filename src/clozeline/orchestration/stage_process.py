@@ -37,10 +37,11 @@ from clozeline.versions.reproduce import Outcome, outcome_of
 _READ_BYTES: Final = 65_536
 _TAIL_CHARACTERS: Final = 20_000
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+# Exit codes for SIGKILL from `subprocess` and from a shell.
 _EXIT_CODES: Final = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""Exit codes for SIGKILL from `subprocess` and from a shell."""
 _GIB: Final = 2**30
 _ANEW: Final = "With other settings the training starts over, with the same ones it continues from its last checkpoint"
+# Advice by stage: settings in params.yaml that reduce its memory.
 _SETTINGS: Final[Mapping[str, str]] = {
     "pretrain": "set `pretrain.micro_batch_tokens` lower than the tokens of a batch (the step stays the same) or"
     f" `pretrain.gradient_checkpointing: true`; `clozeline plan` shows the memory of a step. {_ANEW}",
@@ -48,7 +49,6 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "finetune": "set `finetune.{task}.micro_batch_tokens` lower than the tokens of a batch (the step stays the same) or"
     f" lower `finetune.{{task}}.max_length`. {_ANEW}",
 }
-"""Advice by stage: settings in params.yaml that reduce its memory."""
 _MORE_MEMORY: Final = "give the stage more memory, or end other programs, and run again"
 _BY_HAND: Final = (
     "run the same command again: finished stages are kept, and a training continues from its last checkpoint"
@@ -64,8 +64,8 @@ _BY_EXIT_CODE: Final[dict[int, type[ClozelineError]]] = {
     if isinstance(kind, type) and issubclass(kind, ClozelineError)
 }
 NUM_KEPT: Final = 50
+# Prefect's id of a flow run, which names the folder of its logs.
 _RUN_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""Prefect's id of a flow run, which names the folder of its logs."""
 
 
 class Transcript:
@@ -139,12 +139,10 @@ class Ended:
 
     name: str
     exit_code: int
-    text: str
-    """The last characters of the output."""
-    log: str
-    """Path of the whole output."""
+    text: str  # the last characters of the output
+    log: str  # path of the whole output
+    # Out-of-memory kills on this machine while the stage ran; None if the kernel does not count them.
     out_of_memory_kills: int | None = None
-    """Out-of-memory kills on this machine while the stage ran; None if the kernel does not count them."""
 
     @property
     def outcome(self) -> Outcome | None:
@@ -158,8 +156,7 @@ class StageProcesses:
     def __init__(self, kept_open: Sequence[int] = ()) -> None:
         self._kept_open = tuple(kept_open)  # inherited descriptors keep the run lock until the last process ends
         self._running: set[subprocess.Popen[bytes]] = set()
-        self.ending = threading.Event()
-        """Set once the run ends."""
+        self.ending = threading.Event()  # set once the run ends
 
     def reproduce(
         self,

@@ -25,6 +25,7 @@ from clozeline.versions import remote
 
 _PLANNED: Final = [StateType.SCHEDULED]
 _STARTED: Final = [kind for kind in StateType if kind != StateType.SCHEDULED]
+# What to do after these final states; for others the run's message says it.
 _NEXT_STEPS: Final = MappingProxyType(
     {
         "Held": "look at reports/report.html, then `clozeline release --accept`, or leave the champion as it is",
@@ -33,7 +34,6 @@ _NEXT_STEPS: Final = MappingProxyType(
         "Crashed": "nothing, it is run again; if it crashes each time, read work/logs and the worker's log",
     }
 )
-"""What to do after these final states; for others the run's message says it."""
 _UNSUCCESSFUL: Final = {StateType.FAILED, StateType.CRASHED}
 _ENDED: Final = {*_UNSUCCESSFUL, StateType.COMPLETED, StateType.CANCELLED}
 _LATE: Final = "Late"
@@ -44,15 +44,12 @@ class ScheduledRun(Record):
     """The last run of a deployment, and when the next one is due."""
 
     deployment: str
-    state: str = ""
-    """Empty: it never ran."""
+    state: str = ""  # empty: it never ran
     started: datetime | None = None
     ended: datetime | None = None
-    message: str = ""
-    """What its last state says, or that a run is late."""
+    message: str = ""  # what its last state says, or that a run is late
     do: str = ""
-    next: datetime | None = None
-    """None: it has no active schedule, or its server has not planned it yet."""
+    next: datetime | None = None  # None: it has no active schedule, or its server has not planned it yet
 
 
 def scheduled_runs() -> list[ScheduledRun]:
@@ -99,11 +96,9 @@ class ModelStatus(Record):
     why: str = ""
     who: str = ""
     candidate: str | None = None
-    outcome: str = ""
-    """Decision about the candidate."""
+    outcome: str = ""  # decision about the candidate
     reason: str = ""
-    serve_from: datetime | None = None
-    """Time from which a fleet answers by the champion, if it is still to come."""
+    serve_from: datetime | None = None  # time from which a fleet answers by the champion, if it is still to come
 
     @property
     def of_fleet(self) -> list[str]:
@@ -121,8 +116,7 @@ class Disk(Record):
 
 class Remote(Record):
     url: str
-    num_missing: int
-    """Cached objects that it lacks."""
+    num_missing: int  # cached objects that it lacks
 
 
 class Problem(Record):
@@ -135,12 +129,10 @@ class Problem(Record):
 
 
 class ProjectStatus(Record):
-    models: list[ModelStatus] | None
-    """None, like the other fields: unknown, because of one of the problems."""
+    models: list[ModelStatus] | None  # None, like the other fields: unknown, because of one of the problems
     runs: list[ScheduledRun] | None
     disk: Disk
-    remote: Remote | None
-    """None also for a project that has no remote."""
+    remote: Remote | None  # None also for a project that has no remote
     problems: list[Problem]
 
 

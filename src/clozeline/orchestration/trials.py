@@ -43,12 +43,12 @@ from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tokenizing.packing import keep_known
 
 _ACCURACY = "accuracy"
+# Passes over a text; a pass hides every seventh token, about the share that BERT hides in training.
 NUM_FOLDS = 7
-"""Passes over a text; a pass hides every seventh token, about the share that BERT hides in training."""
 _NUM_SAMPLES = 2_000
 _SEED = 0
+# Copy of those validation texts that were in the champion's snapshot too.
 _OLD_TEXT: Final = "work/trial/old_validation.parquet"
-"""Copy of those validation texts that were in the champion's snapshot too."""
 
 
 def counts_on(model: OpenModel, sample: Sample) -> tuple[str, Counts]:
@@ -71,11 +71,9 @@ def counts_on(model: OpenModel, sample: Sample) -> tuple[str, Counts]:
 class TextLosses:
     """Loss by text."""
 
-    nats_T: npt.NDArray[np.float64]
-    """Loss of the targets, and the charge for unknown tokens."""
+    nats_T: npt.NDArray[np.float64]  # loss of the targets, and the charge for unknown tokens
     bytes_T: npt.NDArray[np.int64]
-    num_tokens: int
-    """Number of tokens, without special ones."""
+    num_tokens: int  # number of tokens, without special ones
     num_targets: int
 
 
@@ -156,16 +154,11 @@ class IncomparableError(DataError):
 class TrialItems:
     """Items of a trial."""
 
-    root: Path
-    """Folder of the project."""
-    validation_text: str
-    """Parquet file with the texts for language models, relative to `root`."""
-    test_items: str
-    """File with the candidate's test items, relative to `root`."""
-    most: int
-    """Largest number of items; of more, those with the lowest hashes."""
-    longest: int
-    """Tokens of a row in which encoders read the validation text."""
+    root: Path  # folder of the project
+    validation_text: str  # parquet file with the texts for language models, relative to `root`
+    test_items: str  # file with the candidate's test items, relative to `root`
+    most: int  # largest number of items; of more, those with the lowest hashes
+    longest: int  # tokens of a row in which encoders read the validation text
 
 
 def try_both(candidate: Path, champion: Path, items: TrialItems) -> PairedFigures:
@@ -252,8 +245,7 @@ class Tried:
     """Result of a trial."""
 
     figures: PairedFigures | None = None
-    why_not: str = ""
-    """Why there are no figures, although there is a champion."""
+    why_not: str = ""  # why there are no figures, although there is a champion
 
 
 @dataclass(frozen=True)
@@ -263,8 +255,7 @@ class PackageTrials:
     workspace: Workspace
     params: Params
     package: str
-    accept_held: bool = False
-    """Whether a person has approved versions that are held."""
+    accept_held: bool = False  # whether a person has approved versions that are held
 
     @property
     def folder(self) -> Path:

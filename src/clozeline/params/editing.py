@@ -27,13 +27,13 @@ from clozeline.params.text import ContractParams, PreprocessParams, TokenizePara
 from clozeline.system.errors import ParamsError
 from clozeline.system.files import replacing_file
 
+# Dotted key, and its new value.
 Change = tuple[str, Any]
-"""Dotted key, and its new value."""
 _ALIAS: Final = re.compile(r"\s*:\s+(\*[\w-]+)")
 _COMMENT: Final = re.compile(r" +(?=#)")
 
+# How messages call the params.
 _NAME: Final = Path("config")
-"""How messages call the params."""
 Place = tuple[str, ...]
 
 

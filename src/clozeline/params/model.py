@@ -22,21 +22,21 @@ FAMILY_NAMES = (  # rows of clozeline/encoder/families/, which takes seconds to 
     "longformer",
     "big_bird",
 )
+# Those with a form for the objective `clm`.
 CAUSAL_FAMILIES = ("modernbert", "bert", "roberta", "xlm-roberta", "electra", "big_bird")
-"""Those with a form for the objective `clm`."""
+# Families that train here but cannot be exported, and why.
 NOT_EXPORTED: Mapping[str, str] = {
     "longformer": "torch.export cannot trace its windows, which Python code chooses by the length of the text",
 }
-"""Families that train here but cannot be exported, and why."""
+# The rows of SIZES in clozeline/encoder/architecture.py.
 Size = Literal["mini", "tiny", "small", "base", "large"]
-"""The rows of SIZES in clozeline/encoder/architecture.py."""
 SIZE_NAMES: tuple[str, ...] = get_args(Size)
+# `package.module:build`: an encoder of your own (clozeline/encoder/own.py).
 OWN_ENCODER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-"""`package.module:build`: an encoder of your own (clozeline/encoder/own.py)."""
 _FAMILY_EXPECTED = f"one of: {', '.join(FAMILY_NAMES)}; or `package.module:build` for an encoder of your own"
 _SHAPE = "hidden_size num_hidden_layers num_attention_heads intermediate_size"
+# Knobs of the shape as they are beside a `size`.
 OF_SIZE = dict.fromkeys(_SHAPE.split())
-"""Knobs of the shape as they are beside a `size`."""
 
 
 def may_be_causal(family: str) -> bool:
@@ -50,34 +50,26 @@ def is_own(family: str) -> bool:
 
 
 class ModelParams(Section):
-    family: str
-    """A row of FAMILIES, or `package.module:build`, a function that builds your own encoder."""
-    size: Size | None
-    """A row of SIZES; null: the four numbers below."""
+    family: str  # a row of FAMILIES, or `package.module:build`, a function that builds your own encoder
+    size: Size | None  # a row of SIZES; null: the four numbers below
     hidden_size: Count | None = None
     num_hidden_layers: Count | None = None
     num_attention_heads: Count | None = None
     intermediate_size: Count | None = None
     max_position_embeddings: Count
-    dropout: BelowOne
-    """Dropout of embeddings and of the outputs of attention and MLP."""
-    attention_dropout: BelowOne
-    """Dropout of attention weights."""
-    head_dropout: BelowOne
-    """Dropout of the hidden states that the head reads."""
+    dropout: BelowOne  # dropout of embeddings and of the outputs of attention and MLP
+    attention_dropout: BelowOne  # dropout of attention weights
+    head_dropout: BelowOne  # dropout of the hidden states that the head reads
+    # Probability that a row skips the last layer in training; it rises linearly with depth (Huang et al. 2016). Only
+    # for families with pre-norm layers.
     stochastic_depth: BelowOne
-    """Probability that a row skips the last layer in training; it rises linearly with depth (Huang et al. 2016). Only
-    for families with pre-norm layers.
-    """
-    activation: Literal["gelu", "gelu_new", "relu", "silu"]
-    """Activation of the MLP and of the head."""
+    activation: Literal["gelu", "gelu_new", "relu", "silu"]  # activation of the MLP and of the head
     norm_epsilon: Positive
     initializer_range: Positive
     tie_word_embeddings: bool
+    # Objective `rtd` only: ratio of the generator's widths to the encoder's (Clark et al. 2020, section 3.2: 1/4 to
+    # 1/2). The number of layers is the same.
     generator_fraction: Annotated[float, Field(gt=0, le=1)]
-    """Objective `rtd` only: ratio of the generator's widths to the encoder's (Clark et al. 2020, section 3.2: 1/4 to
-    1/2). The number of layers is the same.
-    """
     rules = (
         ("family", lambda family: family in FAMILY_NAMES or is_own(family), _FAMILY_EXPECTED),
         (
@@ -99,16 +91,15 @@ class ModelParams(Section):
 
 
 class OptimizerParams(Section):
+    # The rows of clozeline/training/optimizers, which takes seconds to import.
     kind: Literal["adamw", "muon", "novograd", "lamb", "stableadamw"]
-    """The rows of clozeline/training/optimizers, which takes seconds to import."""
     learning_rate: Positive
+    # `muon` only: learning rate of the hidden matrices; `learning_rate` is then that of embeddings, norms and head.
     matrix_learning_rate: Positive | None
-    """`muon` only: learning rate of the hidden matrices; `learning_rate` is then that of embeddings, norms and head."""
     beta1: BelowOne
     beta2: BelowOne
     epsilon: Positive
-    weight_decay: NotNegative
-    """Weight decay of matrices; norms and biases never decay."""
+    weight_decay: NotNegative  # weight decay of matrices; norms and biases never decay
     clip_norm: Positive
     rules = (
         ("kind matrix_learning_rate", set_for("muon"), "set `matrix_learning_rate` for `muon`, null for any other"),
@@ -130,15 +121,10 @@ def _product(factor: float, rate: float) -> float:
 
 
 class ScheduleParams(Section):
+    # The rows of DECAYS in clozeline/training/optimizers.py; wsd: warm-up, stable, decay (Hägele et al. 2024).
     decay: Literal["cosine", "linear", "polynomial", "constant", "wsd"]
-    """The rows of DECAYS in clozeline/training/optimizers.py; wsd: warm-up, stable, decay (Hägele et al. 2024)."""
-    warmup_fraction: Share
-    """Share of the steps, at the beginning, over which the rate rises to its peak."""
-    initial_fraction: BelowOne
-    """Fraction of the learning rate at the start of the warm-up."""
-    final_fraction: Share
-    """Fraction of the learning rate at the last step."""
-    power: Positive
-    """`polynomial` only: the exponent."""
-    decay_fraction: Fraction
-    """`wsd` only: share of the budget, at its end, over which the rate falls."""
+    warmup_fraction: Share  # share of the steps, at the beginning, over which the rate rises to its peak
+    initial_fraction: BelowOne  # fraction of the learning rate at the start of the warm-up
+    final_fraction: Share  # fraction of the learning rate at the last step
+    power: Positive  # `polynomial` only: the exponent
+    decay_fraction: Fraction  # `wsd` only: share of the budget, at its end, over which the rate falls

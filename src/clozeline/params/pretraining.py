@@ -12,16 +12,16 @@ from clozeline.params.model import CAUSAL_FAMILIES, ModelParams, OptimizerParams
 from clozeline.params.schema import BelowOne, Count, Fraction, Positive, Requested, Section, Share
 
 Objective = Literal["mlm", "clm", "rtd"]
+# Value of `start` for the live encoder of the registry, which start.lock resolves.
 FROM_CHAMPION: Final = "champion"
-"""Value of `start` for the live encoder of the registry, which start.lock resolves."""
+# Fields for the length of a training, one of which is set; the editors of params set the others to null then.
 BUDGETS: Final = ("steps", "tokens", "epochs")
-"""Fields for the length of a training, one of which is set; the editors of params set the others to null then."""
 Setting = str | int | float | bool | None
+# Fields of `model` that a training that continues may change.
 _FREE: Final = {"dropout", "attention_dropout", "head_dropout", "stochastic_depth", "initializer_range"}
-"""Fields of `model` that a training that continues may change."""
 
+# Values of the fields that need `start`, for random weights instead.
 WITHOUT_START: Mapping[str, None] = MappingProxyType({"start": None, "start_revision": None, "replay_fraction": None})
-"""Values of the fields that need `start`, for random weights instead."""
 
 
 def architecture_of(objective: str, model: Mapping[str, Setting]) -> dict[str, Setting]:
@@ -30,19 +30,19 @@ def architecture_of(objective: str, model: Mapping[str, Setting]) -> dict[str, S
 
 
 class MaskingParams(Section):
+    # Masking unit: a token (Devlin et al. 2018), a whole word, or a span of tokens (Joshi et al. 2020).
     unit: Literal["token", "word", "span"]
-    """Masking unit: a token (Devlin et al. 2018), a whole word, or a span of tokens (Joshi et al. 2020)."""
+    # Share of maskable tokens that become targets, 0-1 (Devlin et al. 2018, section 3.1: 0.15).
     mask_rate: Fraction
-    """Share of maskable tokens that become targets, 0-1 (Devlin et al. 2018, section 3.1: 0.15)."""
+    # Mask rate at the end of the budget, linearly from `mask_rate` (Ankner et al. 2023); null: constant.
     final_mask_rate: Fraction | None
-    """Mask rate at the end of the budget, linearly from `mask_rate` (Ankner et al. 2023); null: constant."""
     mask_share: Share
     random_share: Share
     keep_share: Share
+    # `span` only: mean length of a span; lengths are geometric, cut at 10 tokens (SpanBERT: 3.8).
     mean_span_tokens: Annotated[float, Field(ge=1, le=5)] | None
-    """`span` only: mean length of a span; lengths are geometric, cut at 10 tokens (SpanBERT: 3.8)."""
+    # Tokens, spelled as in the vocabulary, that are never targets and never drawn, like special tokens.
     protected_tokens: tuple[str, ...]
-    """Tokens, spelled as in the vocabulary, that are never targets and never drawn, like special tokens."""
     rules = (
         ("mask_share random_share keep_share", lambda *s: abs(sum(s) - 1) <= 1e-9, "their sum must be 1"),
         ("unit mean_span_tokens", schema.set_for("span"), "set `mean_span_tokens` for unit `span`, null for any other"),
@@ -52,51 +52,43 @@ class MaskingParams(Section):
 class WordDropoutParams(Section):
     """Augmentation: words are deleted from some texts, and nothing takes their place."""
 
-    text_share: Share
-    """Share of the texts of an epoch that lose words."""
-    word_share: BelowOne
-    """Share of the words of such a text that are deleted."""
+    text_share: Share  # share of the texts of an epoch that lose words
+    word_share: BelowOne  # share of the words of such a text that are deleted
 
 
 class ValidationParams(Section):
     """Validation during training."""
 
-    every_steps: Count | None
-    """Steps between two validation passes; null: never."""
+    every_steps: Count | None  # steps between two validation passes; null: never
+    # Validation passes without a lower loss before training stops; the weights with the lowest loss are kept. Null:
+    # train to the end.
     patience: Count | None
-    """Validation passes without a lower loss before training stops; the weights with the lowest loss are kept. Null:
-    train to the end.
-    """
     rules = (("patience every_steps", schema.only_with, "`patience` counts validation passes: set `every_steps` too"),)
 
 
 class PretrainParams(Section):
-    recipe: str
-    """Key of the section `recipes`, laid over this section."""
-    objective: Objective
-    """The rows of language/objectives.py."""
+    recipe: str  # key of the section `recipes`, laid over this section
+    objective: Objective  # the rows of language/objectives.py
+    # Objective `rtd` only (Clark et al. 2020, section 2: λ = 50).
     discriminator_weight: Positive
-    """Objective `rtd` only (Clark et al. 2020, section 2: λ = 50)."""
+    # Null: random weights. A folder, a hub name or `FROM_CHAMPION` gives the weights and the shape.
     start: str | None
-    """Null: random weights. A folder, a hub name or `FROM_CHAMPION` gives the weights and the shape."""
     start_revision: str | None
+    # `FROM_CHAMPION` only: share of the rows from text that the champion was trained on. Null: all text is used.
     replay_fraction: BelowOne | None
-    """`FROM_CHAMPION` only: share of the rows from text that the champion was trained on. Null: all text is used."""
     model: ModelParams
     max_length: Annotated[int, Field(ge=8)]
+    # Tokens of an optimizer step over all devices and accumulation, neither of which changes what a step learns.
     batch_tokens: Count
-    """Tokens of an optimizer step over all devices and accumulation, neither of which changes what a step learns."""
+    # Maximum number of tokens in memory at once on one device; gradients are summed exactly. Null: no limit.
     micro_batch_tokens: Count | None
-    """Maximum number of tokens in memory at once on one device; gradients are summed exactly. Null: no limit."""
     masking: MaskingParams
     word_dropout: WordDropoutParams
     optimizer: OptimizerParams
     schedule: ScheduleParams
-    steps: Annotated[int, Field(ge=0)] | None
-    """0: no training; the result is `start` itself."""
+    steps: Annotated[int, Field(ge=0)] | None  # 0: no training; the result is `start` itself
     tokens: Count | None
-    epochs: Positive | None
-    """Passes over the rows of the training split; a fraction of one is possible."""
+    epochs: Positive | None  # passes over the rows of the training split; a fraction of one is possible
     precision: Requested
     compile: bool
     gradient_checkpointing: bool
@@ -105,8 +97,8 @@ class PretrainParams(Section):
     checkpoint_every_steps: Count
     num_checkpoints: Count
     num_threads: Count | None
+    # Processes that build batches during training; 0: none. The batches are the same.
     num_workers: Annotated[int, Field(ge=0)]
-    """Processes that build batches during training; 0: none. The batches are the same."""
     rules = (
         (
             " ".join(BUDGETS),
@@ -150,10 +142,9 @@ class PretrainParams(Section):
 
 class EvaluateParams(Section):
     max_length: Annotated[int, Field(ge=8)]
-    num_bootstrap_samples: Annotated[int, Field(ge=100)]
-    """Bootstrap samples of the documents, for the 95 % intervals."""
+    num_bootstrap_samples: Annotated[int, Field(ge=100)]  # bootstrap samples of the documents, for the 95 % intervals
+    # Documents that are also scored by pseudo-log-likelihood: each token hidden alone, one row for each token.
     num_pseudo_documents: Annotated[int, Field(ge=0)]
-    """Documents that are also scored by pseudo-log-likelihood: each token hidden alone, one row for each token."""
 
 
 def laid_over(base: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:

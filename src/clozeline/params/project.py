@@ -137,8 +137,8 @@ class Params(Section):
         return next((name for name, folder in self.export.models.items() if folder in ("encoder", _GENERATOR)), None)
 
 
+# Files that DVC may watch for a task with records on the hub, which has no file of its own; the first is proposed.
 _WATCHED = ("corpus.lock", "requirements.lock")
-"""Files that DVC may watch for a task with records on the hub, which has no file of its own; the first is proposed."""
 
 
 def with_layers(tree: Any) -> tuple[list[ValueError], Any]:

@@ -28,12 +28,13 @@ from clozeline.system.errors import ClozelineError, ParamsError
 from clozeline.system.files import replacing_file
 
 _HERE: Final = Path(__file__).parent
+# The project's own params.yaml: a link in a checkout, a copy in a wheel.
 FILE: Final = _HERE / "defaults.yaml"
-"""The project's own params.yaml: a link in a checkout, a copy in a wheel."""
+# Sections that the package has in a file of their own.
 _FILES_BESIDE: Final = ("recipes", "presets")
-"""Sections that the package has in a file of their own."""
 _LAID_OVER: Final = ("recipes", "finetune_defaults")
 
+# Replacements for pydantic messages that mention its internals.
 _EXPECTED: Final = {
     "missing": "a value for this key",
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a section: indented lines of `key: value`"),
@@ -44,17 +45,17 @@ _EXPECTED: Final = {
     "string_type": "text",
     **dict.fromkeys(("tuple_type", "list_type"), "a list: [one, two]"),
 }
-"""Replacements for pydantic messages that mention its internals."""
 _SHOWN_CHARACTERS: Final = 160
 _AS_WRITTEN: Final = {"None": "null", "True": "true", "False": "false"}
 _NOTHING: Final = ("missing", "union_tag_not_found")
 
+# Sections that other sections are made of.
 _LAYERS: Final = {"recipes", "presets", "finetune_defaults"}
-"""Sections that other sections are made of."""
 
 Error = TypeVar("Error", bound=ClozelineError)
+# Pattern of a key in back quotes, alone or with its value.
 _QUOTED_KEY = re.compile(r"`([a-z]\w*(?:\.\w+)*)(: [^`]*)?`")
-"""Pattern of a key in back quotes, alone or with its value."""
+# Keys that rooms advise to change although they belong to another stage's section.
 _ELSEWHERE: Final = {
     key.rpartition(".")[2]: key
     for key in (
@@ -63,7 +64,6 @@ _ELSEWHERE: Final = {
         *("export.models", "export.opset"),
     )
 }
-"""Keys that rooms advise to change although they belong to another stage's section."""
 
 
 def default_tree() -> Any:
@@ -206,13 +206,10 @@ def _place_and_reason(path: Path, content: bytes, error: Exception) -> str:
 class _Fault:
     """What is wrong with the values of some keys."""
 
-    kind: str
-    """Its name in pydantic."""
-    given: Mapping[str, Any]
-    """Values by their dotted keys, at the place where these are written."""
+    kind: str  # its name in pydantic
+    given: Mapping[str, Any]  # values by their dotted keys, at the place where these are written
     expected: str
-    cause: ValueError | None
-    """The error of our own checks; None: pydantic found it."""
+    cause: ValueError | None  # the error of our own checks; None: pydantic found it
 
 
 def _faults_in(error: ValidationError, tree: Any) -> Iterator[_Fault]:

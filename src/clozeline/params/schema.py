@@ -16,9 +16,8 @@ BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+# Keys of a section (dotted, separated by spaces), the condition on their values, and the `expected` part of the error.
 Rule = tuple[str, Callable[..., bool], str]
-"""Keys of a section (dotted, separated by spaces), the condition on their values, and the `expected` part of the
-error."""
 
 
 class UnknownKeyError(PortableError, ValueError):

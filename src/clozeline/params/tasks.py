@@ -34,17 +34,17 @@ from clozeline.params.schema import (
 
 OfOneLabel = Literal["accuracy", "macro_f1", "matthews", "f1"]
 OfSeveralLabels = Literal["micro_f1", "macro_f1"]
+# Metrics by `multi_label`; null stands for the first.
 _METRICS = {False: get_args(OfOneLabel), True: get_args(OfSeveralLabels)}
-"""Metrics by `multi_label`; null stands for the first."""
 
+# The blank of a prompt, whatever the tokenizer calls its mask.
 BLANK = "[MASK]"
-"""The blank of a prompt, whatever the tokenizer calls its mask."""
 
 SHARED = "shared"
+# Key of a task for the name of a row of `presets`.
 PRESET = "preset"
-"""Key of a task for the name of a row of `presets`."""
+# Key that DVC reads from the task itself, before any layers are merged.
 DATA = "data"
-"""Key that DVC reads from the task itself, before any layers are merged."""
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -72,8 +72,7 @@ class LoraParams(Section):
     """Low-rank adapters beside every matrix of the layers (Hu et al. 2022), merged into the weights at the end."""
 
     rank: Count
-    alpha: Count
-    """The adapters' product is multiplied by `alpha` / `rank`."""
+    alpha: Count  # the adapters' product is multiplied by `alpha` / `rank`
     dropout: BelowOne
 
 
@@ -81,42 +80,36 @@ class FinetuneParams(Section):
     """Knobs of every kind; each kind adds its own in a subclass."""
 
     kind: str
+    # Path that DVC watches: a file, a folder, or for a hub dataset the lock that fixes the version of its reader.
     data: str
-    """Path that DVC watches: a file, a folder, or for a hub dataset the lock that fixes the version of its reader."""
     hub: HubParams | None
-    splits: SplitsParams | None
-    """Null: one file (or the split `train`); the hash of each record decides its split."""
+    splits: SplitsParams | None  # null: one file (or the split `train`); the hash of each record decides its split
     validation_fraction: Fraction
     test_fraction: Fraction
     max_length: Annotated[int, Field(ge=8)]
     batch_size: Count
+    # Maximum number of tokens in memory at once, including padding; gradients are summed exactly. Null: no limit.
     micro_batch_tokens: Count | None
-    """Maximum number of tokens in memory at once, including padding; gradients are summed exactly. Null: no limit."""
     epochs: Count
-    validations_per_epoch: Count
-    """Number of validation passes per epoch; the weights of the best one are kept."""
+    validations_per_epoch: Count  # number of validation passes per epoch; the weights of the best one are kept
+    # Validation passes without a better figure after which training stops; null: train to the end.
     patience: Count | None
-    """Validation passes without a better figure after which training stops; null: train to the end."""
+    # Number of training runs, with seeds from `seed` upwards. The best run on the validation split is kept; mean and
+    # deviation of the test figure over all runs are reported.
     num_seeds: Count
-    """Number of training runs, with seeds from `seed` upwards. The best run on the validation split is kept; mean and
-    deviation of the test figure over all runs are reported.
-    """
     optimizer: OptimizerParams
+    # Multiples of the learning rate: each trains up to its first validation pass. The first one goes on, unless another
+    # is clearly better.
     rate_factors: Annotated[tuple[Positive, ...], Field(min_length=1)]
-    """Multiples of the learning rate: each trains up to its first validation pass. The first one goes on, unless
-    another is clearly better.
-    """
     warmup_fraction: Share
+    # Ratio of each layer's learning rate to that of the layer above it; 1: all equal.
     layer_decay: Annotated[float, Field(gt=0, le=1)]
-    """Ratio of each layer's learning rate to that of the layer above it; 1: all equal."""
+    # Number of lowest layers that stay frozen, with the embeddings; null: everything is trained.
     frozen_layers: Annotated[int, Field(ge=0)] | None
-    """Number of lowest layers that stay frozen, with the embeddings; null: everything is trained."""
     lora: LoraParams | None
     precision: Requested
-    checkpoint_every_steps: Count | None
-    """Steps between additional checkpoints; null: only one at each validation pass."""
-    num_examples: Annotated[int, Field(ge=0)]
-    """Number of test items shown with the right answer and the model's."""
+    checkpoint_every_steps: Count | None  # steps between additional checkpoints; null: only one at each validation pass
+    num_examples: Annotated[int, Field(ge=0)]  # number of test items shown with the right answer and the model's
     num_threads: Count | None
     rules: ClassVar[tuple[Rule, ...]] = (
         ("validation_fraction test_fraction", sum_below_one, "a sum below 1: the rest is the training split"),
@@ -124,15 +117,14 @@ class FinetuneParams(Section):
         ("micro_batch_tokens max_length", at_least, "`micro_batch_tokens` is not below `max_length`: a row must fit"),
         ("rate_factors", lambda factors: len(set(factors)) == len(factors), "factors that all differ"),
     )
-    idle: ClassVar[tuple[str, ...]] = ()
-    """Shared knobs that have no effect in this kind."""
+    idle: ClassVar[tuple[str, ...]] = ()  # shared knobs that have no effect in this kind
+    # Kind of model that answers, if a text can be asked of it alone; None: it cannot.
     model_kind: ClassVar[str | None] = None
-    """Kind of model that answers, if a text can be asked of it alone; None: it cannot."""
 
+    # What to set, and why, if the encoder is causal and cannot learn this task; empty if it can.
     instead_of_causal: ClassVar[str] = ""
-    """What to set, and why, if the encoder is causal and cannot learn this task; empty if it can."""
+    # What to set, and why, if the encoder is causal and this task reads its first token; empty if it does not.
     instead_of_first_token: ClassVar[str] = ""
-    """What to set, and why, if the encoder is causal and this task reads its first token; empty if it does not."""
 
     @property
     def reads_pairs(self) -> bool:
@@ -144,35 +136,28 @@ class LabelledParams(FinetuneParams):
     """Tasks of texts, or pairs of texts, and their labels."""
 
     text_field: str
-    second_field: str | None
-    """Field of the second text of a pair; null: single texts."""
+    second_field: str | None  # field of the second text of a pair; null: single texts
     label_field: str
+    # For a folder: label → a file with a text in each line, or a folder with a text in each file. Null: the subfolders
+    # are the labels.
     label_files: Annotated[dict[str, str], Field(min_length=2)] | None
-    """For a folder: label → a file with a text in each line, or a folder with a text in each file. Null: the subfolders
-    are the labels.
-    """
-    multi_label: bool
-    """Whether a text may have several labels, or none."""
+    multi_label: bool  # whether a text may have several labels, or none
+    # Multi-label only: separator of the labels in records that hold them as one string instead of a list.
     label_separator: Annotated[str, Field(min_length=1)]
-    """Multi-label only: separator of the labels in records that hold them as one string instead of a list."""
+    # Treatment of a text or pair of more than `max_length` tokens; it is counted in any case.
     too_long: Literal["truncate", "drop", "error"]
-    """Treatment of a text or pair of more than `max_length` tokens; it is counted in any case."""
+    # Headline metric, which also selects the weights that are kept; null: accuracy, or micro-F1 of a multi-label task.
     metric: Literal[OfOneLabel, OfSeveralLabels] | None
-    """Headline metric, which also selects the weights that are kept; null: accuracy, or micro-F1 of a multi-label task.
-    """
+    # Label whose F1 is the metric `f1`, or an extra figure beside any other metric; null: none.
     positive_label: str | None
-    """Label whose F1 is the metric `f1`, or an extra figure beside any other metric; null: none."""
-    class_weights: Literal["none", "balanced"]
-    """Balanced: texts of rare classes weigh more in training."""
+    class_weights: Literal["none", "balanced"]  # balanced: texts of rare classes weigh more in training
+    # Number of most frequent labels to keep; texts of rarer ones are dropped and counted. Null: all.
     max_classes: Annotated[int, Field(ge=2)] | None
-    """Number of most frequent labels to keep; texts of rarer ones are dropped and counted. Null: all."""
     max_per_class: Count | None
-    max_train: Annotated[int, Field(ge=2)] | None
-    """Maximum number of training texts, chosen by their hashes; null: all."""
+    max_train: Annotated[int, Field(ge=2)] | None  # maximum number of training texts, chosen by their hashes; null: all
+    # Tokens of the window that each step reads of a longer training text, drawn anew each time; null: its beginning,
+    # `max_length` tokens.
     train_length: Annotated[int, Field(ge=8)] | None
-    """Tokens of the window that each step reads of a longer training text, drawn anew each time; null: its beginning,
-    `max_length` tokens.
-    """
     rules = (
         *FinetuneParams.rules,
         (
@@ -219,10 +204,9 @@ class QuestionAnsweringParams(FinetuneParams):
     model_kind = "question-answering"
     question_field: str
     context_field: str
+    # Field of the answers, `{text: [...], answer_start: [...]}`; both lists are empty if the context has no answer.
     answers_field: str
-    """Field of the answers, `{text: [...], answer_start: [...]}`; both lists are empty if the context has no answer."""
-    stride: Annotated[int, Field(ge=0)]
-    """Number of tokens that two neighbouring windows of a long context share."""
+    stride: Annotated[int, Field(ge=0)]  # number of tokens that two neighbouring windows of a long context share
     max_question_tokens: Count
     max_answer_tokens: Count
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -242,29 +226,23 @@ class SimilarityParams(FinetuneParams):
     model_kind = "feature-extraction"
     first_field: str
     second_field: str
-    score_field: str | None
-    """Field of a pair's score; null: pairs have no score, and each is a match."""
-    lowest_score: float
-    """Score of pairs that have nothing in common: cosine 0."""
-    highest_score: float
-    """Score of pairs with the same meaning: cosine 1."""
+    score_field: str | None  # field of a pair's score; null: pairs have no score, and each is a match
+    lowest_score: float  # score of pairs that have nothing in common: cosine 0
+    highest_score: float  # score of pairs with the same meaning: cosine 1
+    # Whether the model reads both texts of a pair at once and answers with a score, as GLUE has it; otherwise it has a
+    # vector for each text.
     read_together: bool
-    """Whether the model reads both texts of a pair at once and answers with a score, as GLUE has it; otherwise it has a
-    vector for each text."""
+    # Column names of tab-separated files without a header, in which quotes are ordinary characters.
     columns: Annotated[tuple[str, ...], Field(min_length=2)] | None
-    """Column names of tab-separated files without a header, in which quotes are ordinary characters."""
+    # Field of a text that is split into a pair: its first sentence, and the rest. Null: two fields.
     docstring_field: str | None
-    """Field of a text that is split into a pair: its first sentence, and the rest. Null: two fields."""
-    title_field: str | None
-    """Field of the qualified name of that text, which is removed from both; null: none."""
-    max_train: Annotated[int, Field(ge=2)] | None
-    """Maximum number of training pairs, chosen by their hashes; null: all."""
+    title_field: str | None  # field of the qualified name of that text, which is removed from both; null: none
+    max_train: Annotated[int, Field(ge=2)] | None  # maximum number of training pairs, chosen by their hashes; null: all
+    # Tokens at which texts are cut in training: more pairs in the same time. Null: `max_length`.
     train_length: Annotated[int, Field(ge=8)] | None
-    """Tokens at which texts are cut in training: more pairs in the same time. Null: `max_length`."""
-    temperature: Positive
-    """Matching pairs: divisor of their cosines before the softmax over a batch."""
+    temperature: Positive  # matching pairs: divisor of their cosines before the softmax over a batch
+    # Headline metric of matching pairs: share of first texts with a match among this many nearest texts.
     recall_at: Count
-    """Headline metric of matching pairs: share of first texts with a match among this many nearest texts."""
     rules: ClassVar[tuple[Rule, ...]] = (
         *FinetuneParams.rules,
         ("lowest_score highest_score", lt, "`lowest_score` below `highest_score`"),
@@ -283,12 +261,11 @@ class TaggingParams(FinetuneParams):
     """Tasks with a tag for each word: entities by type and extent."""
 
     model_kind = "token-classification"
-    tokens_field: str
-    """JSON Lines, Parquet and hub datasets: field of the list of words."""
+    tokens_field: str  # JSON Lines, Parquet and hub datasets: field of the list of words
+    # ... and field of the list of their tags.
     tags_field: str
-    """... and field of the list of their tags."""
+    # Files in columns (CoNLL): column of the words, counted from 0, or from the last one back if negative.
     token_column: int
-    """Files in columns (CoNLL): column of the words, counted from 0, or from the last one back if negative."""
     tag_column: int
     instead_of_causal: ClassVar[str] = (
         "objective `mlm`, because a causal model has not read the words after the one that it tags"
@@ -298,10 +275,8 @@ class TaggingParams(FinetuneParams):
 class EntailmentParams(Section):
     """A classifier of pairs of texts with a label `entailment`."""
 
-    model: str
-    """Folder, such as models/finetuned/mnli, or name on the hub."""
-    revision: str | None = None
-    """Commit on the hub."""
+    model: str  # folder, such as models/finetuned/mnli, or name on the hub
+    revision: str | None = None  # commit on the hub
 
 
 class ZeroShotParams(LabelledParams):
@@ -312,16 +287,13 @@ class ZeroShotParams(LabelledParams):
     second_field: str | None = None
     class_weights: Literal["none", "balanced"] = "none"
     train_length: Annotated[int, Field(ge=8)] | None = None
-    prompt: str
-    """Prompt after each text, with one blank."""
+    prompt: str  # prompt after each text, with one blank
+    # Null: which word would the encoder fill in? Otherwise: does the prompt, filled with a label's words, follow from
+    # the text?
     entailment: EntailmentParams | None
-    """Null: which word would the encoder fill in? Otherwise: does the prompt, filled with a label's words, follow from
-    the text?
-    """
+    # Label → words that stand for it, each one token, or with entailment any phrase; null: the labels themselves.
     label_words: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] | None
-    """Label → words that stand for it, each one token, or with entailment any phrase; null: the labels themselves."""
-    calibrated: bool
-    """Whether a word is scored by how much likelier it is after the text than in the prompt alone."""
+    calibrated: bool  # whether a word is scored by how much likelier it is after the text than in the prompt alone
     rules: ClassVar[tuple[Rule, ...]] = (
         *LabelledParams.rules,
         ("prompt", lambda prompt: prompt.count(BLANK) == 1, f"a sentence with one {BLANK}"),
@@ -351,6 +323,7 @@ class ZeroShotParams(LabelledParams):
     instead_of_causal: ClassVar[str] = "objective `mlm`, because a causal model fills no masks; or set `entailment`"
 
 
+# Section class of each `kind`.
 SECTIONS: Mapping[str, type[FinetuneParams]] = {
     "classification": ClassificationParams,
     "tagging": TaggingParams,
@@ -358,7 +331,6 @@ SECTIONS: Mapping[str, type[FinetuneParams]] = {
     "similarity": SimilarityParams,
     "zero_shot": ZeroShotParams,
 }
-"""Section class of each `kind`."""
 
 
 class _ByKind:
@@ -372,12 +344,12 @@ class _ByKind:
 AnyTask = Annotated[FinetuneParams, _ByKind()]
 
 
+# Keys that `zero_shot` takes of the defaults of `classification`.
 _INHERITED = {
     name
     for name in LabelledParams.model_fields.keys() - FinetuneParams.model_fields.keys()
     if ZeroShotParams.model_fields[name].is_required()
 }
-"""Keys that `zero_shot` takes of the defaults of `classification`."""
 
 
 def whole_task(

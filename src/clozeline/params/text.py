@@ -9,8 +9,8 @@ from pydantic import Field
 from clozeline.params.schema import Count, Fraction, Section, Share, at_most, set_for, sum_below_one
 from clozeline.system.errors import without_secrets
 
+# Kinds of source whose text is at `path`, or at `url` in its place.
 PATH_OR_URL = ("files", "wikipedia-xml")
-"""Kinds of source whose text is at `path`, or at `url` in its place."""
 _WITH_URL = (*PATH_OR_URL, "sql")
 
 
@@ -20,14 +20,14 @@ def _is_a_url_without_secrets(url: str | None) -> bool:
 
 class SourceParams(Section):
     kind: Literal["python-docs", "files", "wikipedia-xml", "hub", "sql"]
+    # Path that DVC watches: the local source, or for other sources a file that fixes them as far as a file can.
     path: str
-    """Path that DVC watches: the local source, or for other sources a file that fixes them as far as a file can."""
+    # Remote files, or the database. DVC does not watch it.
     url: str | None
-    """Remote files, or the database. DVC does not watch it."""
     query: str | None
     pattern: str
+    # Plain text only: other formats mark the end of a document themselves.
     one_document_per: Literal["paragraph", "line", "file"]
-    """Plain text only: other formats mark the end of a document themselves."""
     text_field: str
     label_field: str | None
     dataset: str | None
@@ -60,16 +60,16 @@ class SourceParams(Section):
         return self.url is None and (self.kind != "hub" or is_pinned)
 
 
+# Knobs of a source that a local file leaves null.
 UNSET_SOURCE: Mapping[str, None] = {
     name: None for name, field in SourceParams.model_fields.items() if type(None) in get_args(field.annotation)
 }
-"""Knobs of a source that a local file leaves null."""
 
 
 class PreprocessParams(Section):
     source: SourceParams
+    # JSON Lines, CSV, Parquet, plain text: what becomes of a record that cannot be read.
     on_bad_record: Literal["stop", "quarantine"]
-    """JSON Lines, CSV, Parquet, plain text: what becomes of a record that cannot be read."""
     min_characters: Count
     max_characters: Count
     min_words: Count | None
@@ -103,7 +103,6 @@ class ContractParams(Section):
 
     min_documents: Count
     max_documents: Count | None
-    max_missing_share: Share
-    """Largest share of the accepted number of documents that may be missing."""
+    max_missing_share: Share  # largest share of the accepted number of documents that may be missing
+    # Upper limit of the share of previously accepted test rows that are missing or have other labels.
     max_changed_test_rows: Share
-    """Upper limit of the share of previously accepted test rows that are missing or have other labels."""

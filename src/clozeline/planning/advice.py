@@ -21,8 +21,8 @@ from clozeline.planning.timing import Speed
 _DAY_SECONDS = 86_400
 _SHORT_BUDGET_TOKENS = 100_000_000
 _ENOUGH_TOKENS_PER_PARAMETER = 20
+# Learning rates of AdamW above which a model learns less; the second is for models of `_WIDE` and more.
 _HIGH_RATE, _HIGH_RATE_IF_WIDE = 6e-3, 2e-3
-"""Learning rates of AdamW above which a model learns less; the second is for models of `_WIDE` and more."""
 _WIDE = 512
 _EAGER = {"deberta-v2", "deberta-v3"}
 
@@ -33,8 +33,7 @@ class Situation:
 
     plan: TrainingPlan
     speed: Speed | None
-    memory_bytes: int
-    """Memory of the device that will train."""
+    memory_bytes: int  # memory of the device that will train
 
     @property
     def seconds(self) -> float:
@@ -80,16 +79,16 @@ def advise(situation: Situation) -> list[str]:
 
 
 _OF_START: Final = "that of the start"
+# Keys of the tokenizer, of the starting model that it belongs to, and its objective; all come from the same need.
 _TOKENIZER = {f"tokenize.{key}" for key in ("algorithm", "existing", "vocab_size", "lowercase")} | {
     "pretrain.start",
     "pretrain.recipe",
     "pretrain.objective",
 }
-"""Keys of the tokenizer, of the starting model that it belongs to, and its objective; all come from the same need."""
+# Keys that suit a model trained from scratch; a starting model has its own shape, and the rates of its recipe.
 _OF_FRESH_MODEL = tuple(
     f"pretrain.{name}" for name in ("model.family", "model.size", "optimizer.", "masking.", "schedule.", "steps")
 )
-"""Keys that suit a model trained from scratch; a starting model has its own shape, and the rates of its recipe."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,7 @@ class Recommendation:
 
     tokenizer: str
     why: str
-    params: Mapping[str, Any]
-    """Dotted key of params.yaml → value."""
+    params: Mapping[str, Any]  # dotted key of params.yaml → value
     family: str = _OF_START
     size: str = _OF_START
     recipe: str = "domain-adaptation"
@@ -126,8 +124,7 @@ class Combined:
     """Merged choices for several needs; the need that is named first wins."""
 
     params: Mapping[str, Any]
-    conflicts: Mapping[str, tuple[str, ...]]
-    """Need → keys that it would have set differently."""
+    conflicts: Mapping[str, tuple[str, ...]]  # need → keys that it would have set differently
 
 
 def combine(needs: Sequence[str]) -> Combined:

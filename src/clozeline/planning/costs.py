@@ -35,16 +35,16 @@ from clozeline.training.micro_batches import Name, Precision
 from clozeline.training.optimizers import OPTIMIZERS, layer_matrices
 
 _FP32_BYTES = 4
+# A backward pass costs twice the forward pass: one product for the inputs and one for the weights.
 _BACKWARD = 2
-"""A backward pass costs twice the forward pass: one product for the inputs and one for the weights."""
 _PER_ELEMENT: Mapping[Name, int] = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2})
+# Advice if a step needs more memory than the device has.
 TOO_LARGE = (
     "A step does not fit into this device's memory: set `micro_batch_tokens` (the step stays the same) or"
     " `gradient_checkpointing: true` (a third slower), or choose a smaller size."
 )
-"""Advice if a step needs more memory than the device has."""
+# Heads shown by `zoo`; `clm` is omitted because it has the same parameters as `mlm`.
 _IN_ZOO: tuple[LanguageHead, ...] = ("mlm", "rtd")
-"""Heads shown by `zoo`; `clm` is omitted because it has the same parameters as `mlm`."""
 _LOG = logging.getLogger(__name__)
 _GIB = 2**30
 
@@ -59,18 +59,14 @@ def encoder_matrices(model: LanguageModel) -> Iterator[nn.Parameter]:
 class ParameterCount:
     """Number of parameters by part of the model. A tied weight counts once, as an embedding."""
 
-    embedding: int
-    """Parameters in tables of tokens, positions and token types."""
+    embedding: int  # parameters in tables of tokens, positions and token types
     body: int
     head: int
-    matrices: int
-    """Parameters in matrices and tables, which the export quantizes."""
-    scales: int
-    """Rows of those matrices and tables; each row gets an fp32 scale in INT8."""
-    layer_matrices: int
-    """Parameters in matrices of repeated layers, which Muon updates."""
+    matrices: int  # parameters in matrices and tables, which the export quantizes
+    scales: int  # rows of those matrices and tables; each row gets an fp32 scale in INT8
+    layer_matrices: int  # parameters in matrices of repeated layers, which Muon updates
+    # Parameters of the generator of replaced-token detection only; they are not part of the resulting encoder.
     generator: int
-    """Parameters of the generator of replaced-token detection only; they are not part of the resulting encoder."""
 
     @classmethod
     def of(cls, model: LanguageModel) -> Self:
@@ -268,8 +264,7 @@ class StepMemory:
     weights: int
     gradients: int
     optimizer: int
-    activations: int
-    """Estimate of what is kept for the backward pass, for the tokens of one micro-batch."""
+    activations: int  # estimate of what is kept for the backward pass, for the tokens of one micro-batch
 
     @property
     def total(self) -> int:
@@ -307,10 +302,8 @@ class TrainingPlan:
 
     params: PretrainParams
     vocab_size: int
-    family: str
-    """Family of the model `params.start` if set, otherwise of `params.model`."""
-    shape: Shape | None
-    """Shape of the encoder; None for an encoder of your own."""
+    family: str  # family of the model `params.start` if set, otherwise of `params.model`
+    shape: Shape | None  # shape of the encoder; None for an encoder of your own
     precision: Precision
     count: ParameterCount
     compute: Compute

@@ -29,23 +29,21 @@ from clozeline.pretraining.losses import loss_of
 from clozeline.training.micro_batches import Precision
 from clozeline.training.optimizers import build_optimizer
 
+# Upper limit of a timed pass in FLOPs: a few seconds on a slow core.
 _MOST_FLOPS = 2e11
-"""Upper limit of a timed pass in FLOPs: a few seconds on a slow core."""
 _ENOUGH_SECONDS = 3.0
 _MOST_STEPS = 10
 TEXT_TOKENS = 32
+# Texts in the timed batch; each has `TEXT_TOKENS` tokens.
 BATCH_TEXTS = 8
-"""Texts in the timed batch; each has `TEXT_TOKENS` tokens."""
 _FOOTPRINT_SECONDS = 0.5
 _STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
 class Speed:
-    seconds_per_token: float
-    """Seconds of the forward and backward pass per token."""
-    seconds_per_update: float
-    """Seconds of the optimizer per step."""
+    seconds_per_token: float  # seconds of the forward and backward pass per token
+    seconds_per_update: float  # seconds of the optimizer per step
     batch_tokens: int
 
     @property
@@ -149,12 +147,11 @@ class Footprint:
     """Size of a graph on disk, and its memory and latency on one thread."""
 
     file_bytes: int
+    # Resident memory of the whole process after it has answered; None if the system does not report it.
     memory_bytes: int | None
-    """Resident memory of the whole process after it has answered; None if the system does not report it."""
+    # Time of the graph alone for one text of `TEXT_TOKENS` tokens: the fastest run, the least disturbed one.
     text_milliseconds: float
-    """Time of the graph alone for one text of `TEXT_TOKENS` tokens: the fastest run, the least disturbed one."""
-    batch_milliseconds: float
-    """Time for a batch of `BATCH_TEXTS` such texts, measured the same way."""
+    batch_milliseconds: float  # time for a batch of `BATCH_TEXTS` such texts, measured the same way
 
 
 def footprint(graph: Path, feed: GraphFeed) -> Footprint:

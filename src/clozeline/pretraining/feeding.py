@@ -195,8 +195,7 @@ class Replay:
 
     split: Split
     num_new_rows: int
-    num_old_rows: int
-    """Rows of old text that are kept."""
+    num_old_rows: int  # rows of old text that are kept
 
     @classmethod
     def of(cls, split: Split, tokens: Path, start: Path, fraction: float | None, seed: int) -> Self:

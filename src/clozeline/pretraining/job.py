@@ -45,6 +45,7 @@ from clozeline.training.micro_batches import Hardware, MicroBatches, Precision
 from clozeline.training.optimizers import Schedule, build_optimizer
 from clozeline.training.state import Callback, Callbacks, PlateauWarning, State
 
+# Folders and files of the package that decide the result: the code dependencies of the stage in dvc.yaml.
 CODE = (
     "encoder",
     "language",
@@ -54,9 +55,8 @@ CODE = (
     "training",
     "records/words/numbers.py",
 )
-"""Folders and files of the package that decide the result: the code dependencies of the stage in dvc.yaml."""
+# Knobs that do not affect the result; the stage in dvc.yaml does not list them as params.
 NOT_OF_THE_RESULT = {"checkpoint_every_steps", "num_checkpoints", "num_workers"}
-"""Knobs that do not affect the result; the stage in dvc.yaml does not list them as params."""
 _LOG = logging.getLogger(__name__)
 _PARTS = ("train", "validation")
 _COMPILERS = ("c++", "g++", "clang++")
@@ -120,16 +120,14 @@ def compiled(module: nn.Module, wanted: bool, backend: str | Callable[..., Any] 
 class Pretraining:
     """A pre-training, ready to run."""
 
-    params: PretrainParams
-    """The given params; for a `start` on the hub, `start_revision` is its commit."""
+    params: PretrainParams  # the given params; for a `start` on the hub, `start_revision` is its commit
     model: LanguageModel
     loop: Loop[TargetBatch]
     num_rows: int
     train: Split
     validation: Split
     judge: Judge
-    replay: Replay | None = None
-    """New and old text, if the training continues from an encoder whose text is known."""
+    replay: Replay | None = None  # new and old text, if the training continues from an encoder whose text is known
 
     @property
     def num_parameters(self) -> int:
@@ -172,14 +170,11 @@ class Pretrained:
     """A trained language model, and the state of its training."""
 
     model: LanguageModel
-    weights: dict[str, Tensor] | None
-    """All weights, if `model` holds only a part."""
+    weights: dict[str, Tensor] | None  # all weights, if `model` holds only a part
     state: State
     tokenizer: Path
-    writes: bool = True
-    """Whether this process writes files: the first of those that train together."""
-    checkpoints: Checkpoints | None = None
-    """Checkpoints to remove once the model is saved."""
+    writes: bool = True  # whether this process writes files: the first of those that train together
+    checkpoints: Checkpoints | None = None  # checkpoints to remove once the model is saved
 
     def save(self, out: Path, card: ModelCard | None = None) -> None:
         """Write what stock `AutoModelForMaskedLM` (`AutoModelForCausalLM`), `AutoModel` and `AutoTokenizer` load.

@@ -28,10 +28,10 @@ from clozeline.training.curves import Quality
 from clozeline.training.micro_batches import Hardware
 from clozeline.training.state import Scored
 
+# Tokens of the validation split in each validation pass: enough for a trend. Stage `evaluate` measures all of it.
 VALIDATION_TOKENS = 20_000
-"""Tokens of the validation split in each validation pass: enough for a trend. Stage `evaluate` measures all of it."""
+# One token in seven is a target, whatever the mask rate in training: close to the 15 % of Devlin et al. 2018.
 _NUM_FOLDS = 7
-"""One token in seven is a target, whatever the mask rate in training: close to the 15 % of Devlin et al. 2018."""
 
 
 def loss_of(model: LanguageModel, is_fixed_V: Flags, discriminator_weight: float) -> nn.Module:
@@ -109,8 +109,7 @@ class DetectionLoss(nn.Module):
 class Judge:
     """Evaluates every model on the same targets in the same rows."""
 
-    loss: nn.Module
-    """Maps a batch to its summed loss and its number of right answers."""
+    loss: nn.Module  # maps a batch to its summed loss and its number of right answers
     objective: Objective
     split: Split
     seed: int

@@ -30,12 +30,13 @@ from clozeline.tokenizing.tokenizer.vocabulary.opening import vocabulary_of
 
 _LOG = logging.getLogger(__name__)
 _TOKENIZER = "tokenizer.json"
+# Special tokens that a tokenizer may have gained, such as [MASK] and [PAD]; more mean another vocabulary.
 _MOST_NEW_TOKENS = 16
-"""Special tokens that a tokenizer may have gained, such as [MASK] and [PAD]; more mean another vocabulary."""
+# Published tables are padded to a multiple of 64 or 128 rows.
 _MOST_UNUSED_ROWS = 127
-"""Published tables are padded to a multiple of 64 or 128 rows."""
+# Fields of a configuration that our training sets, whatever the checkpoint was saved with.
 _OURS = ("is_decoder", "attention_type")
-"""Fields of a configuration that our training sets, whatever the checkpoint was saved with."""
+# Keyed by `model_type` in config.json and the head.
 _BY_TYPE: Mapping[tuple[str, LanguageHead], tuple[Family, FamilyForm]] = MappingProxyType(
     {
         (form.config_class.model_type, head): (family, form)
@@ -43,7 +44,6 @@ _BY_TYPE: Mapping[tuple[str, LanguageHead], tuple[Family, FamilyForm]] = Mapping
         for head, form in family.forms.items()
     }
 )
-"""Keyed by `model_type` in config.json and the head."""
 
 
 def check_tokens(name: str, revision: str | None, tokenizer: Path) -> None:

@@ -32,20 +32,20 @@ from clozeline.training.curves import CurvePoint, ValidationPass
 from clozeline.training.state import Callback, PlateauWarning, State
 
 Item = TypeVar("Item")
+# Shortest and longest sentence in tokens: short enough to read, long enough to understand.
 _LENGTHS = (12, 28)
-"""Shortest and longest sentence in tokens: short enough to read, long enough to understand."""
+# Rows that are searched for sentences, spread over the split.
 _MOST_ROWS = 2_000
-"""Rows that are searched for sentences, spread over the split."""
 _LEAST_LETTERS = 4
+# Smallest share of letters and white space in a sentence; tables have less.
 _LEAST_SHARE_OF_LETTERS = 0.9
-"""Smallest share of letters and white space in a sentence; tables have less."""
 _OF_CODE = frozenset("`_=:()[]{}<>|/\\#*@$~^")
 _STOPS = (".", "!", "?", "…", "。", "！", "？", "।", "۔")
 _NUM_GUESSES = 5
 _NUM_CONTINUED = 12
 _LOG = logging.getLogger(__name__)
+# Predictions that are logged at each validation pass.
 NUM_EXAMPLES = 3
-"""Predictions that are logged at each validation pass."""
 _PATIENCE_LOOKS = 3
 
 
@@ -54,20 +54,16 @@ class ShownQuestion:
     """A held-out passage and the token to predict."""
 
     input_ids: tuple[int, ...]
-    slot: int
-    """Position at which the model answers."""
+    slot: int  # position at which the model answers
     text: str
     truth: str
-    is_sentence: bool
-    """Whether the passage is a whole sentence."""
+    is_sentence: bool  # whether the passage is a whole sentence
 
 
 @dataclass(frozen=True)
 class ShownAnswer:
-    guesses: tuple[tuple[str, float], ...]
-    """Tokens and their probabilities, the most likely first."""
-    continuation: str
-    """Greedy continuation by a causal model; empty for other models."""
+    guesses: tuple[tuple[str, float], ...]  # tokens and their probabilities, the most likely first
+    continuation: str  # greedy continuation by a causal model; empty for other models
 
 
 @dataclass(frozen=True)
@@ -78,8 +74,8 @@ class Examiner:
     tokenizer: Tokenizer
     spelling: Spelling
     head: LanguageHead
+    # Tokens that one minute of training meets some hundred times; rarer ones are never hidden. None: no limit.
     is_frequent_V: NDArray[np.bool_] | None = None
-    """Tokens that one minute of training meets some hundred times; rarer ones are never hidden. None: no limit."""
 
     def questions(self, num_questions: int) -> list[ShownQuestion]:
         """Choose sentences spread over the split, each with a word to hide; any passages where there are too few."""
@@ -234,8 +230,8 @@ class Advancing(Callback):
         self._bar = bar
         self._seconds = 0.0
         self._num_tokens = 0
+        # Pairs of a step and the real tokens per second since the previous point.
         self.speeds: list[tuple[int, float]] = []
-        """Pairs of a step and the real tokens per second since the previous point."""
 
     def on_start(self, state: State) -> None:
         self._bar.start_at(state.step)

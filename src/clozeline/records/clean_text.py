@@ -22,8 +22,8 @@ from clozeline.system.errors import ArtifactError
 SPLITS = ("train", "validation", "holdout")
 DOC_ID, TEXT, SOURCE, TITLE = "doc_id", "text", "source", "title"
 SCHEMA = pa.schema([(name, pa.string()) for name in (DOC_ID, TEXT, SOURCE, TITLE)])
+# Large enough to spread the cost of a batch, small enough to hold one in memory; no result depends on it.
 _ROWS_AT_A_TIME = 1024
-"""Large enough to spread the cost of a batch, small enough to hold one in memory; no result depends on it."""
 
 
 def file_of(folder: Path, split: str) -> Path:
@@ -54,12 +54,9 @@ class RowGroup:
     """A row group of a file, as the file's footer describes it."""
 
     num_rows: int
-    text_bytes: int
-    """Size of the texts before compression."""
-    doc_ids: tuple[str, str] | None
-    """Least and greatest `doc_id`; None if the file does not say."""
-    digest: str
-    """Of the texts, as the file stores them."""
+    text_bytes: int  # size of the texts before compression
+    doc_ids: tuple[str, str] | None  # least and greatest `doc_id`; None if the file does not say
+    digest: str  # of the texts, as the file stores them
 
 
 def row_groups(path: Path) -> list[RowGroup]:
@@ -162,40 +159,33 @@ def _unusable(path: Path, columns: tuple[str, ...], given: object) -> ArtifactEr
 class SplitMetrics(Record):
     documents: int
     characters: int
-    bytes: int
-    """Size of the text in UTF-8."""
-    sources: int
-    """Number of distinct labels."""
+    bytes: int  # size of the text in UTF-8
+    sources: int  # number of distinct labels
 
 
 class SimilarityMetrics(Record):
     compared_pairs: int
     similar_pairs: int
-    groups: int
-    """Groups of two or more kept texts, which stay in one split."""
+    groups: int  # groups of two or more kept texts, which stay in one split
     grouped_documents: int
     largest_group: int
-    full_groups: int
-    """Groups of validation and holdout that take no more texts."""
+    full_groups: int  # groups of validation and holdout that take no more texts
 
 
 class CorpusMetrics(MetricFile):
     """Counts of texts: `documents_in` = `kept` + every reason of `dropped`; `kept` = the documents of all splits."""
 
     documents_read: int
-    documents_split: int
-    """Documents longer than `max_characters`, which were cut into parts."""
+    documents_split: int  # documents longer than `max_characters`, which were cut into parts
     added_by_splitting: int
     documents_in: int
     kept: int
-    dropped: Mapping[str, int]
-    """Every reason, including those that did not occur → number of texts."""
+    dropped: Mapping[str, int]  # every reason, including those that did not occur → number of texts
+    # Every kind of character that cleaning leaves out, such as `zero_width` → number of documents that had some.
     altered: Mapping[str, int] = Field(default_factory=dict)
-    """Every kind of character that cleaning leaves out, such as `zero_width` → number of documents that had some."""
     splits: Mapping[str, SplitMetrics]
     similarity: SimilarityMetrics
-    versions: Mapping[str, str]
-    """Versions of the packages that decide the text besides the source and the params."""
+    versions: Mapping[str, str]  # versions of the packages that decide the text besides the source and the params
 
     @model_validator(mode="after")
     def _counts_add_up(self) -> Self:

@@ -16,8 +16,8 @@ from clozeline.records.record import MetricFile
 
 FILE = "examples.json"
 
+# Charge for an unknown token in `nats_per_byte`, as if its bytes were spelled in equally likely bytes.
 NATS_PER_UNKNOWN_BYTE: Final = math.log(256)
-"""Charge for an unknown token in `nats_per_byte`, as if its bytes were spelled in equally likely bytes."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,7 @@ class Guess:
 
     original: str
     original_probability: float
-    candidates: tuple[ClozeCandidate, ...]
-    """Most likely tokens, best first."""
+    candidates: tuple[ClozeCandidate, ...]  # most likely tokens, best first
 
     @property
     def predicted(self) -> str:
@@ -64,10 +63,8 @@ class ClozeExample:
 
     original: str
     masked: str
-    mask_token: str
-    """String that replaces a hidden token in `masked`; unused with a causal model, which hides none."""
-    guesses: tuple[Guess, ...]
-    """Hidden tokens in the order of the text."""
+    mask_token: str  # string that replaces a hidden token in `masked`; unused with a causal model, which hides none
+    guesses: tuple[Guess, ...]  # hidden tokens in the order of the text
 
 
 def write_examples(folder: Path, examples: Sequence[ClozeExample]) -> None:
@@ -83,14 +80,12 @@ class TextFigures(MetricFile):
     loss_nats_per_token: float
     loss_nats_per_token_low: float
     loss_nats_per_token_high: float
-    perplexity: float
-    """exp of the summed loss over the number of targets; not the mean of batch means."""
+    perplexity: float  # exp of the summed loss over the number of targets; not the mean of batch means
     perplexity_low: float
     perplexity_high: float
+    # Loss of all targets and the charge for unknown tokens (evaluation/measuring.py), per UTF-8 byte of the raw text:
+    # the figure to compare across tokenizers.
     nats_per_byte: float
-    """Loss of all targets and the charge for unknown tokens (evaluation/measuring.py), per UTF-8 byte of the raw text:
-    the figure to compare across tokenizers.
-    """
     nats_per_byte_low: float
     nats_per_byte_high: float
     text_bytes: int
@@ -107,10 +102,9 @@ class EncoderMetrics(TextFigures):
     unigram_perplexity: float
     unigram_top1: float
     unigram_top5: float
-    contaminated_fraction: float
-    """Share of the validation texts that have a near-duplicate in the training text, 0-1."""
+    contaminated_fraction: float  # share of the validation texts that have a near-duplicate in the training text, 0-1
+    # Documents whose tokens were also hidden one at a time; None if that was not asked for.
     pseudo_documents: int | None = None
-    """Documents whose tokens were also hidden one at a time; None if that was not asked for."""
     pseudo_target_tokens: int | None = None
 
 

@@ -17,8 +17,8 @@ _COMPARISONS: Mapping[MustBe, Callable[[float, float], bool]] = MappingProxyType
     {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
 )
 
+# Figure of encoders. Lower is better; of every other figure, higher is better.
 NATS_PER_BYTE = "nats_per_byte"
-"""Figure of encoders. Lower is better; of every other figure, higher is better."""
 
 
 @dataclass(frozen=True, config=ConfigDict(ser_json_inf_nan="strings"))
@@ -29,8 +29,8 @@ class Limit:
     given: float
     must_be: MustBe
     limit: float
+    # What a reader needs beside the limit, such as the figure before; it is shown, but not written.
     note: Annotated[str, Field(exclude=True)] = field(default="", kw_only=True)
-    """What a reader needs beside the limit, such as the figure before; it is shown, but not written."""
 
     @classmethod
     def at_least(cls, name: str, given: float, limit: float, **more: Any) -> Self:
@@ -60,17 +60,14 @@ class PairedFigures(Record, extra="ignore"):
     candidate: float
     champion: float
     low: float
+    # `low` and `high` are the ends of the 95 % interval of candidate minus champion: bootstrap over the items, with the
+    # answers of both to an item drawn together.
     high: float
-    """`low` and `high` are the ends of the 95 % interval of candidate minus champion: bootstrap over the items, with
-    the answers of both to an item drawn together.
-    """
-    num_items: int
-    """Number of documents, texts, pairs or questions."""
-    items: str
-    """File of the items, relative to the project."""
+    num_items: int  # number of documents, texts, pairs or questions
+    items: str  # file of the items, relative to the project
     items_sha256: str
+    # Bytes of text per token of the champion; None unless the figure is `nats_per_byte`.
     champion_bytes_per_token: float | None = None
-    """Bytes of text per token of the champion; None unless the figure is `nats_per_byte`."""
 
     @property
     def difference(self) -> float:

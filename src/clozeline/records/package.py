@@ -18,47 +18,45 @@ from clozeline.system.errors import ArtifactError
 
 Precision = Literal["int8", "fp32"]
 LastLayer = Literal["every position", "first position", "masked positions"]
+# Kind of model by its name on the model hub: the name of a row in inference/package.py.
 Task = str
-"""Kind of model by its name on the model hub: the name of a row in inference/package.py."""
+# From logits to scores: `softmax` for exclusive labels, `sigmoid` for independent ones, `none` for raw logits.
 ScoreFunction = Literal["softmax", "sigmoid", "none"]
-"""From logits to scores: `softmax` for exclusive labels, `sigmoid` for independent ones, `none` for raw logits."""
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+# Upper bound of `max_length`. No encoder reads more; a larger value is a mistake, such as a library's "no limit".
 MAX_LENGTH_TOKENS = 2**20
-"""Upper bound of `max_length`. No encoder reads more; a larger value is a mistake, such as a library's "no limit"."""
 
+# Configuration as transformers saves it, for clients that load the package as a transformers model.
 CONFIG = "config.json"
-"""Configuration as transformers saves it, for clients that load the package as a transformers model."""
 
+# The model card: data, figures and limits, for people and for the model hub.
 CARD = "README.md"
-"""The model card: data, figures and limits, for people and for the model hub."""
 
+# Bill of materials in CycloneDX: files, base model, Python packages that serve. Older packages have none.
 SBOM = "sbom.cdx.json"
-"""Bill of materials in CycloneDX: files, base model, Python packages that serve. Older packages have none."""
 
 
 class QuantizationScheme(Record):
     """How `model.int8.onnx` differs from `model.onnx`."""
 
-    activations: Literal["uint8 per token, dynamic"]
-    """How the activations outside `static_activations` are quantized."""
+    activations: Literal["uint8 per token, dynamic"]  # how the activations outside `static_activations` are quantized
     weights: Literal["int8 per column, symmetric", "uint8 per column, around 128"]
+    # `int7` in params.yaml, stored as int8: sums of signed 8-bit products saturate on processors without VNNI.
     reduce_range: bool
-    """`int7` in params.yaml, stored as int8: sums of signed 8-bit products saturate on processors without VNNI."""
+    # A table shared with the vocabulary head keeps all 8 bits in both uses.
     embeddings: Literal["int8 per row, symmetric", "float32"]
-    """A table shared with the vocabulary head keeps all 8 bits in both uses."""
     quantized_matmuls: int
     quantized_embeddings: int
+    # Names of the products with a constant that stay in float32. Products of two activations always do.
     exact_matmuls: tuple[str, ...]
-    """Names of the products with a constant that stay in float32. Products of two activations always do."""
-    quantized_activations: int
-    """Number of tensors that the quantized products read."""
+    quantized_activations: int  # number of tensors that the quantized products read
+    # Names of the activations with a fixed scale, calibrated on some texts and stored as uint8.
     static_activations: tuple[str, ...] = ()
-    """Names of the activations with a fixed scale, calibrated on some texts and stored as uint8."""
+    # Names of the static activations whose outlier channels are divided by a factor that multiplies the matching rows
+    # of the weights (SmoothQuant, Xiao et al. 2023).
     smoothed_activations: tuple[str, ...] = ()
-    """Names of the static activations whose outlier channels are divided by a factor that multiplies the matching rows
-    of the weights (SmoothQuant, Xiao et al. 2023)."""
+    # Largest ratio, over the static activations, of the fixed step to the step of a typical token's own scale.
     static_ratio: float = 0.0
-    """Largest ratio, over the static activations, of the fixed step to the step of a typical token's own scale."""
 
     @property
     def kind(self) -> str:
@@ -85,49 +83,42 @@ class Measured(Record):
 
     value: float
     low: float
-    high: float
-    """`low` and `high` are the ends of the interval over other texts of the same kind."""
+    high: float  # `low` and `high` are the ends of the interval over other texts of the same kind
     num_items: int
+    # Texts that the items come from. The bootstrap resamples texts.
     num_texts: int
-    """Texts that the items come from. The bootstrap resamples texts."""
 
 
 class Rung(Record):
     """Evidence for the INT8 graph of one scheme of the ladder: measured beside fp32, on the texts of the export."""
 
-    size_bytes: int
-    """Size of the graph file."""
+    size_bytes: int  # size of the graph file
+    # Share of items that the graph answers as fp32 does. What an item is depends on the kind of model:
+    #
+    # - encoder: a masked token; - classifier: a text; with several labels for each text, a label that either graph
+    # gives; - tagger: a word that either graph puts into an entity; - embedder: the first half of a text (does it find
+    # the same second half?), the first text of a pair (does it find the same second text?), or a scored pair (is it
+    # more similar than the pair before?).
     agreement: Measured
-    """Share of items that the graph answers as fp32 does. What an item is depends on the kind of model:
-
-    - encoder: a masked token;
-    - classifier: a text; with several labels for each text, a label that either graph gives;
-    - tagger: a word that either graph puts into an entity;
-    - embedder: the first half of a text (does it find the same second half?), the first text of a pair (does it find
-      the same second text?), or a scored pair (is it more similar than the pair before?).
-    """
+    # Name of the quality metric. Without labels it is the agreement with fp32.
     metric: str
-    """Name of the quality metric. Without labels it is the agreement with fp32."""
     fp32_metric: float
-    metric_ratio: Measured
-    """The metric of the graph / `fp32_metric`."""
+    metric_ratio: Measured  # the metric of the graph / `fp32_metric`
+    # Encoders: mean cosine between the embeddings of a text by fp32 and by the graph.
     embedding_cosine_mean: float | None = None
-    """Encoders: mean cosine between the embeddings of a text by fp32 and by the graph."""
     embedding_cosine_min: float | None = None
+    # Mean cosine between the vectors of a token by fp32 and by the graph, for a model that gives them.
     token_cosine_mean: float | None = None
-    """Mean cosine between the vectors of a token by fp32 and by the graph, for a model that gives them."""
     token_cosine_min: float | None = None
     checks: tuple[Limit, ...]
     scheme: QuantizationScheme
-    different_answers: int
-    """Number of distinct answers of fp32 over all items."""
+    different_answers: int  # number of distinct answers of fp32 over all items
     int8_metric: float
-    batch_flips: Measured
-    """Share of answers that change when a text is padded in a batch instead of running alone."""
+    batch_flips: Measured  # share of answers that change when a text is padded in a batch instead of running alone
+    # Smallest cosine between the embeddings of a text run alone and run in a batch.
     batch_cosine_min: float | None = None
-    """Smallest cosine between the embeddings of a text run alone and run in a batch."""
+    # Largest difference of a logit from the same graph with 32-bit sums, on the processor of the export.
     saturation: float
-    """Largest difference of a logit from the same graph with 32-bit sums, on the processor of the export."""
 
     @property
     def is_passed(self) -> bool:
@@ -173,8 +164,7 @@ class TensorSpec(Record):
 class SpecialTokens(Record):
     """Token ids that inference needs. A classifier may have no mask token."""
 
-    ids: tuple[int, ...]
-    """Every special token."""
+    ids: tuple[int, ...]  # every special token
     pad_id: int
     mask_id: int | None
     mask_token: str | None
@@ -191,45 +181,34 @@ class Manifest(Record):
     family: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    labels: tuple[str, ...]
-    """Labels of a classifier or tagger in the order of the logits; empty for other kinds."""
-    label_scores: ScoreFunction = "softmax"
-    """How a classifier turns logits into scores."""
-    decision_threshold: float | None = None
-    """Independent labels: a label applies if its score is above this."""
-    reads_pairs: bool = False
-    """Whether a classifier was trained on pairs of texts."""
+    labels: tuple[str, ...]  # labels of a classifier or tagger in the order of the logits; empty for other kinds
+    label_scores: ScoreFunction = "softmax"  # how a classifier turns logits into scores
+    decision_threshold: float | None = None  # independent labels: a label applies if its score is above this
+    reads_pairs: bool = False  # whether a classifier was trained on pairs of texts
+    # Whether the model was trained with `token_type_ids` of 1 for the second text of a pair.
     types_tell_pairs: bool = False
-    """Whether the model was trained with `token_type_ids` of 1 for the second text of a pair."""
+    # Question answering: "no answer" wins if it outscores the best answer by more than this; None means 0.
     no_answer_margin: float | None = None
-    """Question answering: "no answer" wins if it outscores the best answer by more than this; None means 0."""
-    pooling: str = "mean"
-    """How the vectors of tokens become the vector of a text, by the name of sentence-transformers."""
+    pooling: str = "mean"  # how the vectors of tokens become the vector of a text, by the name of sentence-transformers
+    # Embedders: name of a prompt → text that is put before each text embedded with it.
     prompts: dict[str, str] = Field(default_factory=dict)
-    """Embedders: name of a prompt → text that is put before each text embedded with it."""
-    default_prompt: str | None = None
-    """Name of the prompt of texts that are embedded without one; None: no prompt."""
+    default_prompt: str | None = None  # name of the prompt of texts that are embedded without one; None: no prompt
+    # Positions at which both graphs compute the last layer (masks only if `masks_only` is true). Keys and values are
+    # computed at every position.
     last_layer: LastLayer = "every position"
-    """Positions at which both graphs compute the last layer (masks only if `masks_only` is true). Keys and values are
-    computed at every position."""
-    max_length: Annotated[int, Field(ge=1, le=MAX_LENGTH_TOKENS)]
-    """Longest input in tokens, including special tokens."""
+    max_length: Annotated[int, Field(ge=1, le=MAX_LENGTH_TOKENS)]  # longest input in tokens, including special tokens
+    # Longest input that the positions of the graph allow; `max_length` is not above it. None: older packages.
     num_positions: Annotated[int, Field(ge=1)] | None = None
-    """Longest input that the positions of the graph allow; `max_length` is not above it. None: older packages."""
     vocab_size: int
     hidden_size: int
     special_tokens: SpecialTokens
-    served: Precision
-    """Precision that serves by default: INT8 only if it passed every check."""
+    served: Precision  # precision that serves by default: INT8 only if it passed every check
+    # Scheme of `model.int8.onnx`; None if no scheme passed and there is no such file.
     quantization: QuantizationScheme | None
-    """Scheme of `model.int8.onnx`; None if no scheme passed and there is no such file."""
-    ladder: tuple[Rung, ...]
-    """Schemes in the order they were tried; the one that is served is `quantization`."""
+    ladder: tuple[Rung, ...]  # schemes in the order they were tried; the one that is served is `quantization`
     opset: int
-    versions: dict[str, str]
-    """Versions of the Python packages that made the files."""
-    lock_sha256: Sha256
-    """Hash of the requirements lock that the export ran with."""
+    versions: dict[str, str]  # versions of the Python packages that made the files
+    lock_sha256: Sha256  # hash of the requirements lock that the export ran with
     files: dict[FileName, FileRecord]
 
     @model_validator(mode="before")
@@ -315,17 +294,13 @@ class ExportMetrics(MetricFile):
     The other figures are those of the scheme that is served; `ladder` has every `Rung` that was tried.
     """
 
-    served: Precision
-    """`int8` if a scheme passed every check, else `fp32`."""
+    served: Precision  # `int8` if a scheme passed every check, else `fp32`
     fp32_size_bytes: int
     int8_size_bytes: int | None = None
     parity_max_abs_difference: float
-    last_layer: LastLayer
-    """Positions at which both graphs compute the last layer."""
-    num_agreement_texts: int
-    """Number of texts, pairs or questions that both graphs answered."""
-    int8_agreement: float | None = None
-    """Share of items that INT8 answers as fp32 does: `Rung.agreement`."""
+    last_layer: LastLayer  # positions at which both graphs compute the last layer
+    num_agreement_texts: int  # number of texts, pairs or questions that both graphs answered
+    int8_agreement: float | None = None  # share of items that INT8 answers as fp32 does: `Rung.agreement`
 
     @model_validator(mode="after")
     def _int8_has_its_figures(self) -> Self:

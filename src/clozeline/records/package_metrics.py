@@ -12,17 +12,16 @@ from clozeline.records.finetune.task_metrics import TaskMetrics
 from clozeline.records.package import ExportMetrics
 
 _OF_ENCODERS = Path("evaluate.json")
+# Folders in models/ that stage `evaluate` measures: of replaced-token detection, the generator.
 _ENCODERS = ("encoder", "encoder/generator")
-"""Folders in models/ that stage `evaluate` measures: of replaced-token detection, the generator."""
 
 
 @dataclass(frozen=True)
 class MetricPaths:
     """Paths relative to the folder of metric files."""
 
+    # Quality of the trained model: `evaluate.json` (encoder) or `finetune/<task>.json` (task); None: a published model.
     quality: Path | None
-    """Quality of the trained model: `evaluate.json` (encoder) or `finetune/<task>.json` (task); None: a published
-    model."""
     export: Path
 
     @classmethod
@@ -39,8 +38,7 @@ class MetricPaths:
 class PackageMetrics:
     """Metric files of one package."""
 
-    quality: EncoderMetrics | TaskMetrics | None
-    """None: nothing here was measured on a published model but its package."""
+    quality: EncoderMetrics | TaskMetrics | None  # None: nothing here was measured on a published model but its package
     export: ExportMetrics
 
     @classmethod

@@ -25,13 +25,14 @@ from clozeline.system.errors import ArtifactError, ClozelineError, TransientErro
 _LOG = logging.getLogger(__name__)
 _CLIENT = logging.getLogger("huggingface_hub")
 _COMMIT = re.compile("[0-9a-f]{40}")
+# Files of which every model or tokenizer has one.
 _COMMON = ("config.json", "tokenizer_config.json", "tokenizer.json")
-"""Files of which every model or tokenizer has one."""
 
 _SETTINGS: Final = ("config.json", "tokenizer_config.json")
 _ADAPTER: Final = "adapter_config.json"
 _PICKLES: Final = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 _ATTENTION: Final = ("_attn_implementation", "attn_implementation")
+# Refused keys, at any depth: what each requires, and what to do.
 _REFUSED_KEYS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "auto_map": (
@@ -48,18 +49,18 @@ _REFUSED_KEYS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
     }
 )
-"""Refused keys, at any depth: what each requires, and what to do."""
+# Class with which a model is converted if its config.json names none.
 _USUAL_CLASS: Final = "AutoModelForMaskedLM"
-"""Class with which a model is converted if its config.json names none."""
+# Implementations in transformers itself; any other name is that of a kernel to fetch from the hub.
 _OWN_ATTENTION: Final = (None, "eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
-"""Implementations in transformers itself; any other name is that of a kernel to fetch from the hub."""
 
 WEIGHTS: Final = "model.safetensors"
+# List of the shards of weights that are not in one file.
 INDEX: Final = "model.safetensors.index.json"
-"""List of the shards of weights that are not in one file."""
 _WEIGHTS: Final = (WEIGHTS, INDEX)
 TOKENIZER: Final = "tokenizer.json"
 POOLING: Final = "1_Pooling/config.json"
+# Files that an import reads, where a model has them, beside the weights.
 READ: Final = (
     "config.json",
     TOKENIZER,
@@ -71,7 +72,7 @@ READ: Final = (
     POOLING,
     "README.md",
 )
-"""Files that an import reads, where a model has them, beside the weights."""
+# Files that the tokenizer is made from if there is no `TOKENIZER`.
 VOCABULARIES: Final = (
     "vocab.txt",
     "vocab.json",
@@ -81,7 +82,6 @@ VOCABULARIES: Final = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
-"""Files that the tokenizer is made from if there is no `TOKENIZER`."""
 
 _GET_IT_AGAIN: Final = "download or save the model again"
 
@@ -281,10 +281,8 @@ def _refuse_pickle(where: str, given: str, class_name: str = _USUAL_CLASS) -> No
 class Published:
     """A published model of which the name is resolved."""
 
-    name: str
-    """Folder, or name on the hub."""
-    revision: str | None
-    """Commit on the hub; None for a folder."""
+    name: str  # folder, or name on the hub
+    revision: str | None  # commit on the hub; None for a folder
 
     def file(self, name: str) -> Path | None:
         """Return a local path, downloaded if necessary; None: the model has no such file.

@@ -105,8 +105,7 @@ class LockedStage(_Record):
 
     cmd: str | list[str]
     deps: tuple[LockedPath, ...] = ()
-    params: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
-    """Params by file, then by key."""
+    params: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)  # params by file, then by key
     outs: tuple[LockedPath, ...] = ()
 
     @property

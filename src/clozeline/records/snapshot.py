@@ -29,38 +29,35 @@ _TAKE_AGAIN = "restore it (`dvc checkout` or `dvc pull`), or take it again: `dvc
 
 FORGOTTEN_LOCK: Final = "forgotten.lock"
 KEY_FILE: Final = "forgotten.key"
+# Fewest words of a text that can be forgotten: fewer would be cut out of texts that have nothing to do with it.
 MIN_WORDS: Final = 8
-"""Fewest words of a text that can be forgotten: fewer would be cut out of texts that have nothing to do with it."""
 _KEY_BYTES: Final = 32
 _FIRST_BYTES: Final = 1
+# Few, so that the hashes of the first word and of the first words, which are easier to guess, say little.
 _START_BYTES: Final = 2
-"""Few, so that the hashes of the first word and of the first words, which are easier to guess, say little."""
 _MOST_KNOWN: Final = 2**17
 _UNSEEN: Final = "\u00ad\u200b-\u200d\u2060\ufeff"
+# Characters of Chinese, Japanese and Korean: each counts as a word.
 _WITHOUT_SPACES: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-"""Characters of Chinese, Japanese and Korean: each counts as a word."""
 _WORD: Final = re.compile(
     rf"[{_WITHOUT_SPACES}]|[^\W{_WITHOUT_SPACES}](?:[^\W{_WITHOUT_SPACES}]|[\u0300-\u036f{_UNSEEN}])*"
 )
 _ASCII_WORD: Final = re.compile(r"\w+")
 _NOT_SEEN: Final = re.compile(f"[{_UNSEEN}]")
+# Punctuation that belongs to the word before it.
 _END: Final = re.compile("[.,;:!?\u2026\"'\u201d\u2019\u00bb)\\]]*")
-"""Punctuation that belongs to the word before it."""
 
 
 class SnapshotFile(Record):
     """One file of the source, a part of a file of JSON Lines that grew, or one shard of the source's records."""
 
+    # Name within the source, also of each part of a file that grew; a shard is named after its snapshot and number.
     name: str
-    """Name within the source, also of each part of a file that grew; a shard is named after its snapshot and number."""
     sha256: str
     size_bytes: int
-    snapshot: Annotated[int, Field(ge=1)]
-    """Number of the first snapshot that holds this content."""
-    revision: str | None = None
-    """ETag of a remote file."""
-    records: int | None = None
-    """Number of records in a shard; None for a file of the source."""
+    snapshot: Annotated[int, Field(ge=1)]  # number of the first snapshot that holds this content
+    revision: str | None = None  # ETag of a remote file
+    records: int | None = None  # number of records in a shard; None for a file of the source
 
     @property
     def object_name(self) -> str:
@@ -71,18 +68,12 @@ class SnapshotFile(Record):
 class Snapshot(Record):
     """A source as it was read. It holds no time, so the same source gives the same bytes."""
 
-    kind: str
-    """Kind of the source, as in the params."""
-    place: str
-    """Where the source is: a path, a URL without a password, or the name of a dataset."""
-    revision: str | None = None
-    """Commit of a hub dataset."""
-    raw_bytes: int
-    """Size of the text as the source stores it; 0 if the source does not tell."""
-    forgotten: str | None = None
-    """Digest of the tombstones of the texts that were left out; None: there were none."""
-    files: tuple[SnapshotFile, ...]
-    """Ordered by `snapshot`, then by name."""
+    kind: str  # kind of the source, as in the params
+    place: str  # where the source is: a path, a URL without a password, or the name of a dataset
+    revision: str | None = None  # commit of a hub dataset
+    raw_bytes: int  # size of the text as the source stores it; 0 if the source does not tell
+    forgotten: str | None = None  # digest of the tombstones of the texts that were left out; None: there were none
+    files: tuple[SnapshotFile, ...]  # ordered by `snapshot`, then by name
 
     @property
     def number(self) -> int:
@@ -111,8 +102,7 @@ class Snapshot(Record):
 class Earlier:
     """The snapshot before the one to take: its manifest, and the place of each of its files."""
 
-    manifest: Snapshot | None = None
-    """None: there is no snapshot yet."""
+    manifest: Snapshot | None = None  # None: there is no snapshot yet
     paths: Mapping[str, Path] = field(default_factory=dict)
 
     @classmethod
@@ -140,12 +130,11 @@ class Tombstone(Record):
     """A forgotten text."""
 
     num_words: Annotated[int, Field(ge=MIN_WORDS)]
+    # Keyed hash of its first word. It rules out most places of a text at little cost.
     first: Annotated[str, Field(pattern=f"^[0-9a-f]{{{2 * _FIRST_BYTES}}}$")]
-    """Keyed hash of its first word. It rules out most places of a text at little cost."""
+    # Keyed hash of its first `MIN_WORDS` words.
     start: Annotated[str, Field(pattern=f"^[0-9a-f]{{{2 * _START_BYTES}}}$")]
-    """Keyed hash of its first `MIN_WORDS` words."""
-    whole: Annotated[str, Field(pattern=f"^[0-9a-f]{{{2 * _KEY_BYTES}}}$")]
-    """Keyed hash of all its words."""
+    whole: Annotated[str, Field(pattern=f"^[0-9a-f]{{{2 * _KEY_BYTES}}}$")]  # keyed hash of all its words
 
 
 class _Lock(Record):

@@ -11,16 +11,13 @@ class SplitTokens(Record):
     text_bytes: int
     tokens_in: int
     tokens_packed: int
-    tokens_dropped: int
-    """Special tokens that the tokenizer found in raw text."""
+    tokens_dropped: int  # special tokens that the tokenizer found in raw text
     bytes_per_token: float
     unknown_tokens: int
-    unknown_rate: float
-    """Share of unknown tokens, 0-1."""
-    vocabulary_use: float
-    """Share of the ordinary tokens of the vocabulary that occur, 0-1."""
+    unknown_rate: float  # share of unknown tokens, 0-1
+    vocabulary_use: float  # share of the ordinary tokens of the vocabulary that occur, 0-1
+    # Occurrences of `[MASK]` or another special token written out in a text; they are packed as ordinary text.
     special_strings_in_text: int
-    """Occurrences of `[MASK]` or another special token written out in a text; they are packed as ordinary text."""
 
 
 class TokenMetrics(MetricFile):

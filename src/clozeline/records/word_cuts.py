@@ -15,17 +15,17 @@ from tokenizers import Tokenizer
 
 Cut = Literal["at punctuation", "at blanks", "at blanks unless marked", "before blanks"]
 
+# Pattern that the Unigram tokenizer replaces by one space.
 BLANKS = r"\s+"
-"""Pattern that the Unigram tokenizer replaces by one space."""
+# Separators of words for tokenizers that drop white space; other blanks stay inside a word.
 WORD_BLANKS = " \n"
-"""Separators of words for tokenizers that drop white space; other blanks stay inside a word."""
 PUNCTUATION_BLANKS = " \t\n\r"
+# Characters that are words of their own, as for BERT's pre-tokenizer; other punctuation stays inside its word.
 PUNCTUATION = string.punctuation
-"""Characters that are words of their own, as for BERT's pre-tokenizer; other punctuation stays inside its word."""
+# Mark that Metaspace puts before a word unless one is there already, even one of the text itself.
 MARK = "▁"
-"""Mark that Metaspace puts before a word unless one is there already, even one of the text itself."""
+# Words for GPT-2's pattern, in which spaces belong to the word after them and no match spans a letter and a space.
 BEFORE_BLANKS = re.compile(r"\s*\S+|\s+")
-"""Words for GPT-2's pattern, in which spaces belong to the word after them and no match spans a letter and a space."""
 ONLY_PYTHON_SAYS_SPACE = re.compile(r"[\x1c-\x1f]")
 
 _CHARACTERWISE: frozenset[object] = frozenset({"NFC", "NFD", "Lowercase"})
@@ -35,10 +35,8 @@ _CHARACTERWISE: frozenset[object] = frozenset({"NFC", "NFD", "Lowercase"})
 class _Independence:
     """A kind of tokenizer for which `cut` gives words that have the same ids alone and in a text."""
 
-    pre_tokenizers: Sequence[Mapping[str, object]]
-    """Required settings of each pre-tokenizer, in order."""
-    normalizers: frozenset[object]
-    """Allowed normalizers; others may depend on text beyond the word."""
+    pre_tokenizers: Sequence[Mapping[str, object]]  # required settings of each pre-tokenizer, in order
+    normalizers: frozenset[object]  # allowed normalizers; others may depend on text beyond the word
     needed_normalizers: frozenset[object]
     cut: Cut
 

@@ -27,13 +27,13 @@ from clozeline.system.errors import TransientError
 from clozeline.tracking import mlflow
 
 _TRIES: Final = 10
+# Suffix of the name of a registered model that lists the changes of another model's champion as its versions.
 SUFFIX: Final = ".changes"
-"""Suffix of the name of a registered model that lists the changes of another model's champion as its versions."""
 _CHANGE: Final = "clozeline.change"
 _DONE: Final = "clozeline.done"
 _PAGE: Final = 1000
+# `by hand`: someone moved the alias in MLflow, without Clozeline.
 Kind = Literal["promotion", "rollback", "undo", "by hand"]
-"""`by hand`: someone moved the alias in MLflow, without Clozeline."""
 
 
 def tried_again(call: Callable[[], object]) -> None:
@@ -72,21 +72,16 @@ class Change(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")  # later versions may record more
 
     kind: Kind
-    before: str
-    """Version that it replaces as champion; empty for a model without a champion."""
-    after: str
-    """Version that becomes the champion; empty if a champion was withdrawn by hand."""
+    before: str  # version that it replaces as champion; empty for a model without a champion
+    after: str  # version that becomes the champion; empty if a champion was withdrawn by hand
     why: str = ""
-    evidence: str = ""
-    """Address of the record that the decision was taken on."""
+    evidence: str = ""  # address of the record that the decision was taken on
     who: str = Field(default_factory=who)
     when: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    # Identity by which its author finds it, also if MLflow's client sent it twice.
     key: str = Field(default_factory=lambda: uuid4().hex)
-    """Identity by which its author finds it, also if MLflow's client sent it twice."""
-    number: int = Field(default=0, exclude=True)
-    """Its place in the list; it and the next are not part of the record."""
-    is_done: bool = Field(default=False, exclude=True)
-    """Whether the aliases were written."""
+    number: int = Field(default=0, exclude=True)  # its place in the list; it and the next are not part of the record
+    is_done: bool = Field(default=False, exclude=True)  # whether the aliases were written
 
     def __str__(self) -> str:
         versions = f"version {self.before or 'none'} to {self.after or 'none'}"

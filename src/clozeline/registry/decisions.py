@@ -28,23 +28,23 @@ from clozeline.tracking.addresses import present
 from clozeline.tracking.mlflow import answering, every, prepare
 
 _NO_DUPLICATES = ", without near-duplicates of training items"
+# Name of the gate that an encoder fails if its training was too short.
 UNIGRAM_RATIO = "unigram_ratio"
-"""Name of the gate that an encoder fails if its training was too short."""
+# `held`: a person has to decide. `kept`: the champion stays; no action is needed.
 Outcome = Literal["promoted", "unchanged", "refused", "held", "kept"]
-"""`held`: a person has to decide. `kept`: the champion stays; no action is needed."""
 _LATENCY = "latency/"
+# Tag of a version: paths of its lineage that were removed, because a forgotten text was in them.
 _PATHS: Final = "clozeline.forgotten"
-"""Tag of a version: paths of its lineage that were removed, because a forgotten text was in them."""
+# Tag of a version: `true` if a forgotten text was in its clean text.
 _TRAINED: Final = "clozeline.trained_on_forgotten"
-"""Tag of a version: `true` if a forgotten text was in its clean text."""
 
 
 @pydantic_dataclass(frozen=True)
 class Gate(Limit):
     """A limit that a version has to pass before its release."""
 
+    # Outcome for a version that fails: refused; held until a person approves; or only not promoted.
     otherwise: Literal["refused", "held", "kept"] = "refused"
-    """Outcome for a version that fails: refused; held until a person approves; or only not promoted."""
 
 
 def gates(params: ReleaseParams, candidate: PackageMetrics, trial: PairedFigures | None) -> list[Gate]:
@@ -131,17 +131,15 @@ class Decision(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     outcome: Outcome
-    reason: str = ""
-    """Why it is held, and what to do about it; or why the champion is kept."""
+    reason: str = ""  # why it is held, and what to do about it; or why the champion is kept
     model: str = ""
     version: str = ""
-    served: Precision | None = None
-    """Precision that is served by default."""
+    served: Precision | None = None  # precision that is served by default
     champion_before: str | None = None
+    # Figures of candidate and champion on the same items; None without a champion, or if it cannot answer them.
     trial: PairedFigures | None = None
-    """Figures of candidate and champion on the same items; None without a champion, or if it cannot answer them."""
+    # Their figures on validation text that the champion had too; None unless the candidate continues from it.
     old_text: PairedFigures | None = None
-    """Their figures on validation text that the champion had too; None unless the candidate continues from it."""
     gates: tuple[Gate, ...] = ()
     prefect_flow_run_id: str = ""
 
@@ -169,12 +167,9 @@ class Released:
     """A registered package."""
 
     version: Registered
-    aliases: tuple[str, ...]
-    """Aliases that the version holds now."""
-    decision: Decision | None
-    """The newest decision; None: the release was cut off after registering the version."""
-    latency: Mapping[str, float]
-    """Figures of `inference.latency` on the machine that released it last."""
+    aliases: tuple[str, ...]  # aliases that the version holds now
+    decision: Decision | None  # the newest decision; None: the release was cut off after registering the version
+    latency: Mapping[str, float]  # figures of `inference.latency` on the machine that released it last
 
 
 def released(tracking_uri: str, package: Path) -> Released | None:

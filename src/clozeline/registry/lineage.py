@@ -29,13 +29,10 @@ class Ancestor:
     """A file or folder and its inputs."""
 
     path: str
-    md5: str
-    """DVC's hash; that of a folder ends in `.dir`."""
-    stage: str | None
-    """Stage that made it; None for a source."""
+    md5: str  # DVC's hash; that of a folder ends in `.dir`
+    stage: str | None  # stage that made it; None for a source
     parents: tuple["Ancestor", ...]
-    has_copy: bool = False
-    """Whether a snapshot holds its bytes as they were read, so that the original may change."""
+    has_copy: bool = False  # whether a snapshot holds its bytes as they were read, so that the original may change
 
     def all(self) -> Iterator["Ancestor"]:
         """Yield this ancestor and everything before it, each path once."""
@@ -56,12 +53,9 @@ class Trace:
     uri: str
     version: Registered
     package: FetchedPackage
-    commit: str | None
-    """Git commit that it was released from; None outside a checkout."""
-    origin: Ancestor
-    """The package `dist/<model>`."""
-    forgotten: frozenset[str] = frozenset()
-    """Paths that were removed because a text in them was forgotten."""
+    commit: str | None  # git commit that it was released from; None outside a checkout
+    origin: Ancestor  # the package `dist/<model>`
+    forgotten: frozenset[str] = frozenset()  # paths that were removed because a text in them was forgotten
 
     def stored(self) -> list[Ancestor]:
         """Return the ancestors whose bytes are kept: without sources that a snapshot holds, and what was forgotten."""

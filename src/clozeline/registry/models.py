@@ -24,26 +24,26 @@ MODEL_PREFIX: Final = "clozeline-"
 CANDIDATE: Final = "candidate"
 CHAMPION: Final = "champion"
 PREVIOUS: Final = "previous"
+# Tag of a version: sha256 of the package's manifest, which holds the hash of each file.
 PACKAGE_SHA256: Final = "clozeline.package_sha256"
-"""Tag of a version: sha256 of the package's manifest, which holds the hash of each file."""
+# Tag of a version: sha256 over all files of its MLflow model, with the code that MLflow runs to load it.
 MODEL_SHA256: Final = "clozeline.model_sha256"
-"""Tag of a version: sha256 over all files of its MLflow model, with the code that MLflow runs to load it."""
+# Tag of a version: signature of the package's manifest by OpenSSH.
 SIGNATURE: Final = "clozeline.signature"
-"""Tag of a version: signature of the package's manifest by OpenSSH."""
 SERVED: Final = "clozeline.served"
 SERVED_ON: Final = "clozeline.served_on"
 INT8_SPEEDUP: Final = "clozeline.int8_speedup"
 ROLLED_BACK: Final = "clozeline.rolled_back"
+# Tag of a version: the `Announcement` of its last promotion or rollback.
 SERVE_FROM: Final = "clozeline.serve_from"
-"""Tag of a version: the `Announcement` of its last promotion or rollback."""
 TRAINED_SHA256: Final = "clozeline.trained_sha256"
 PACKAGE: Final = "package"  # the package folder among the artifacts of an MLflow model
 _SERVED_AS: Final[Mapping[str | None, Precision]] = MappingProxyType({"int8": "int8", "fp32": "fp32"})
 
 
 NOTICE_VARIABLE: Final = "CLOZELINE_SERVE_AFTER_SECONDS"
+# Several polls of a server (10 s each) and the time to fetch and load a model.
 _NOTICE_SECONDS: Final = 60.0
-"""Several polls of a server (10 s each) and the time to fetch and load a model."""
 _BETWEEN: Final = ", announced "
 MODEL_URI: Final = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
 
@@ -101,27 +101,19 @@ class Registered:
 
     name: str
     version: str
-    run_id: str
-    """MLflow run that holds its evidence."""
+    run_id: str  # MLflow run that holds its evidence
     package_sha256: str
-    was_rolled_back: bool
-    """Whether it was rolled back by hand; a release then holds it instead of promoting it."""
+    was_rolled_back: bool  # whether it was rolled back by hand; a release then holds it instead of promoting it
+    # Precision to serve by default, chosen by the timings of the release; None: the one that the manifest names.
     served: Precision | None = None
-    """Precision to serve by default, chosen by the timings of the release; None: the one that the manifest names."""
-    served_on: str | None = None
-    """Processor of those timings, as named by `clozeline.system.machine`."""
-    int8_speedup: float | None = None
-    """Time of fp32 / time of INT8, measured by the release on that processor."""
-    address: str = ""
-    """Address of its files, as MLflow recorded it at registration."""
-    signature: str = ""
-    """Signature of its package by OpenSSH."""
-    model_sha256: str = ""
-    """sha256 over all files of its MLflow model; empty for versions of earlier releases."""
-    trained_sha256: str = ""
-    """sha256 of the list of its trained files; empty if none were stored with it."""
+    served_on: str | None = None  # processor of those timings, as named by `clozeline.system.machine`
+    int8_speedup: float | None = None  # time of fp32 / time of INT8, measured by the release on that processor
+    address: str = ""  # address of its files, as MLflow recorded it at registration
+    signature: str = ""  # signature of its package by OpenSSH
+    model_sha256: str = ""  # sha256 over all files of its MLflow model; empty for versions of earlier releases
+    trained_sha256: str = ""  # sha256 of the list of its trained files; empty if none were stored with it
+    # When the servers of a fleet answer by it; None: it was never made the champion.
     announcement: Announcement | None = field(default=None, compare=False)  # each promotion gives it a new one
-    """When the servers of a fleet answer by it; None: it was never made the champion."""
 
     @classmethod
     def of(cls, name: str, version: str, run_id: str, address: str, tags: Mapping[str, str]) -> "Registered":
@@ -150,10 +142,8 @@ class Registered:
 class FetchedPackage:
     """A package on this machine."""
 
-    folder: Path
-    """Folder like `dist/<model>/`: the ONNX graphs, the tokenizer, the manifest."""
-    version: Registered | None
-    """None for a folder that does not come from the registry."""
+    folder: Path  # folder like `dist/<model>/`: the ONNX graphs, the tokenizer, the manifest
+    version: Registered | None  # None for a folder that does not come from the registry
 
 
 def model_name(package: str) -> str:

@@ -44,10 +44,9 @@ class Evidence:
 
     files: Mapping[str, Path]
     tags: Mapping[str, str]
-    trained: TrainedEncoder | None = None
-    """The trained model, for a later training; no server fetches it."""
+    trained: TrainedEncoder | None = None  # the trained model, for a later training; no server fetches it
+    # Section of the model card in Markdown, with the facts of the release; also in the version's description.
     card: str = ""
-    """Section of the model card in Markdown, with the facts of the release; also in the version's description."""
 
 
 class Publisher:

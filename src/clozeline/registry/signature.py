@@ -12,10 +12,10 @@ from typing import Final
 from clozeline.records.package import FILES
 from clozeline.system.errors import ArtifactError, ParamsError
 
+# Environment variable: the key that releases sign with.
 SIGNING_KEY: Final = "CLOZELINE_SIGNING_KEY"
-"""Environment variable: the key that releases sign with."""
+# Part of what is signed, so that no signature made for git or e-mail counts here.
 _NAMESPACE: Final = "clozeline"
-"""Part of what is signed, so that no signature made for git or e-mail counts here."""
 
 
 def signature_file(folder: Path) -> Path:

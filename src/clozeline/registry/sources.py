@@ -34,6 +34,7 @@ REGISTRY_SCHEME = "models:/"
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<place>.+)")
 Kind = TypeVar("Kind", bound=OpenModel)
 Texts = str | Sequence[str]
+# Method of `Model` → the class of models that it asks.
 _ASKED_BY: Final[Mapping[str, type[OpenModel]]] = MappingProxyType(
     {
         "fill": OpenEncoder,
@@ -45,7 +46,6 @@ _ASKED_BY: Final[Mapping[str, type[OpenModel]]] = MappingProxyType(
         "answer": Answerer,
     }
 )
-"""Method of `Model` → the class of models that it asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class ModelSource:
 
     name: str
     place: str
+    # File of allowed signers, one of whom must have signed the model; None: no signature is required.
     allowed_signers: Path | None = None
-    """File of allowed signers, one of whom must have signed the model; None: no signature is required."""
+    # Whether other servers answer by it too: all of them change to a new champion at the same moment, and serve the
+    # precision that the release chose.
     is_in_fleet: bool = False
-    """Whether other servers answer by it too: all of them change to a new champion at the same moment, and serve the
-    precision that the release chose."""
 
     @classmethod
     def parse(cls, text: str) -> "ModelSource":

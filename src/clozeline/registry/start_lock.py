@@ -29,15 +29,13 @@ def _inside(path: str) -> str:
 class StartLock(Record):
     """A version, and the text that it was chosen for."""
 
-    model: Annotated[str, Field(pattern=r"^[\w.-]+$")]
-    """Registered name."""
+    model: Annotated[str, Field(pattern=r"^[\w.-]+$")]  # registered name
     version: Annotated[str, Field(pattern=r"^\d+$")]
-    text: str
-    """Hash of the raw text: other text means another choice."""
+    text: str  # hash of the raw text: other text means another choice
+    # sha256 of each file of the trained encoder, by its path.
     files: Mapping[Annotated[str, AfterValidator(_inside)], str]
-    """sha256 of each file of the trained encoder, by its path."""
+    # Settings of pre-training that its weights fit: `PretrainParams.architecture` when it was trained.
     architecture: Mapping[str, Setting]
-    """Settings of pre-training that its weights fit: `PretrainParams.architecture` when it was trained."""
 
     @classmethod
     def of_yaml(cls, path: Path) -> Self | None:

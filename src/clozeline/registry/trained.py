@@ -29,25 +29,22 @@ from clozeline.tracking.addresses import present
 from clozeline.tracking.mlflow import answering
 
 _FOLDER: Final = "trained"
+# File beside the folder with the sha256 of each file; its own sha256 is a tag of the version.
 _LIST: Final = "trained.json"
-"""File beside the folder with the sha256 of each file; its own sha256 is a tag of the version."""
 
 
 @dataclass(frozen=True)
 class TrainedEncoder:
     """A trained encoder that a release stores with a version."""
 
-    files: Mapping[str, Path]
-    """By their paths in the folder of the version."""
-    architecture: Mapping[str, Setting]
-    """Settings that it was trained with, as in `StartLock`."""
+    files: Mapping[str, Path]  # by their paths in the folder of the version
+    architecture: Mapping[str, Setting]  # settings that it was trained with, as in `StartLock`
 
 
 class StoredEncoder(Record):
     """A trained encoder that was stored with a version: content of the list."""
 
-    files: Mapping[str, str]
-    """sha256 of each file, by its path."""
+    files: Mapping[str, str]  # sha256 of each file, by its path
     architecture: Mapping[str, Setting]
 
 

@@ -25,8 +25,8 @@ from clozeline.tracking.addresses import local_path, present
 from clozeline.tracking.mlflow import answering, is_absent, loaded_as, prepare
 
 ANY: Final = "any"
+# Time after a change during which a differing alias counts as still being written.
 _NOT_BY_HAND: Final = timedelta(minutes=10)
-"""Time after a change during which a differing alias counts as still being written."""
 _BY_HAND: Final = "the alias was moved in MLflow, without Clozeline"
 
 

@@ -12,8 +12,8 @@ from typing import Final
 import clozeline
 
 _DESCRIBED_IN: Final = ("METADATA", "WHEEL", "entry_points.txt", "licenses/LICENSE")
+# Zip archives know no earlier time. A fixed one gives the same bytes for the same files.
 _EARLIEST: Final = (1980, 1, 1, 0, 0, 0)
-"""Zip archives know no earlier time. A fixed one gives the same bytes for the same files."""
 
 
 def write_wheel(folder: Path) -> Path:

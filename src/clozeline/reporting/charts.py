@@ -62,8 +62,7 @@ class Series:
 
     name: str
     points: Points
-    has_dots: bool = False
-    """Whether to mark each point; for series of a few points that were measured one by one."""
+    has_dots: bool = False  # whether to mark each point; for series of a few points that were measured one by one
 
 
 def lines(
@@ -101,11 +100,9 @@ class Bar:
 
     label: str
     value: float
-    text: str
-    """The value in words, shown after the bar."""
+    text: str  # the value in words, shown after the bar
     low: float | None = None
-    high: float | None = None
-    """`low` and `high` are the ends of an interval for the value."""
+    high: float | None = None  # `low` and `high` are the ends of an interval for the value
 
 
 def bars(title: str, rows: Sequence[Bar], *, note: str = "", most: float | None = None) -> Markup | None:

@@ -21,8 +21,8 @@ from clozeline.training.curves import CurvePoint, SpeedPoint, ValidationPass
 
 _METRICS = "metrics/evaluate.json"
 _EVALUATE = "evaluate"
+# Figures that the unigram baseline does not have.
 _ALONE = ("nats_per_byte", "expected_calibration_error")
-"""Figures that the unigram baseline does not have."""
 _COUNTED = (
     "validation_documents",
     "text_bytes",
@@ -145,6 +145,7 @@ class _CurveChart:
 _TRAINING = _Curve("training", "plots/pretrain.csv", CurvePoint)
 _VALIDATION = _Curve("validation", "plots/pretrain_validation.csv", ValidationPass, has_dots=True)
 _TIMING = _Curve("tokens/s", "plots/timing/pretrain.csv", SpeedPoint)
+# Charts of the chapter; a new column of the stage needs only a new row.
 _CURVE_CHARTS = (
     _CurveChart(
         "Loss",
@@ -170,7 +171,6 @@ _CURVE_CHARTS = (
         "On the machine of the last training; padding is not counted.",
     ),
 )
-"""Charts of the chapter; a new column of the stage needs only a new row."""
 
 
 def curve_parts(run: ReportedRun) -> Iterable[Part | Fold]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 Format = Callable[[float], str]
 _NARROW: Final = "\N{NARROW NO-BREAK SPACE}"
 ENDS: Final = ("_low", "_high")
+# Names of figures in words, where they are not just the key with spaces.
 NAMES: Final[Mapping[str, str]] = {
     "top1": "top-1",
     "top5": "top-5",
@@ -32,7 +33,6 @@ NAMES: Final[Mapping[str, str]] = {
     "unigram_ratio": "perplexity of the unigram baseline / of the encoder",
     "perplexity_ratio": "perplexity / that of the champion",
 }
-"""Names of figures in words, where they are not just the key with spaces."""
 _CORRELATIONS: Final = frozenset({"matthews", "spearman", "Spearman correlation"})
 
 

@@ -17,11 +17,11 @@ from clozeline.reporting.charts import Bar, bars
 from clozeline.reporting.run import Part, ReportedRun, code, facts, folded, html, joined, message, table, verdict
 from clozeline.system.errors import ArtifactError
 
+# (ending of a key of `inference.latency.Latency`, what was timed).
 _LATENCIES = (
     ("text_milliseconds", "one text"),
     ("batch_milliseconds", "a batch"),
 )
-"""(ending of a key of `inference.latency.Latency`, what was timed)."""
 _SERVED, _EXACT = "int8_", "fp32_"
 
 

@@ -62,8 +62,7 @@ SECTIONS = (
 @dataclass(frozen=True)
 class Page:
     html: str
-    faults: tuple[ClozelineError, ...]
-    """Missing or damaged inputs; the page names each in its place too."""
+    faults: tuple[ClozelineError, ...]  # missing or damaged inputs; the page names each in its place too
 
 
 def build(run: ReportedRun, only: Collection[str] = ()) -> Page:
@@ -105,10 +104,8 @@ class Written:
     """A written report."""
 
     path: Path
-    faults: tuple[ClozelineError, ...]
-    """Inputs that it could not show."""
-    run_id: str | None
-    """Id of the MLflow run that it is stored with; None if it was not stored."""
+    faults: tuple[ClozelineError, ...]  # inputs that it could not show
+    run_id: str | None  # id of the MLflow run that it is stored with; None if it was not stored
 
 
 def write(workspace: Workspace, built_at: datetime) -> Written:

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 Result = TypeVar("Result")
+# Row of a CSV file: column → text.
 Row = Mapping[str, str]
-"""Row of a CSV file: column → text."""
+# Function that returns a piece of a section, or None if it is empty; raises `ClozelineError` if files are missing.
 Part = Callable[[], Markup | None]
-"""Function that returns a piece of a section, or None if it is empty; raises `ClozelineError` if files are missing."""
 _LOW: Final = "_low"
 _ENDINGS: Final[Mapping[str, str]] = MappingProxyType({"value": "", "low": _LOW, "high": "_high"})
 _TASK: Final = "finetune/"
@@ -123,19 +123,14 @@ class ReportedRun:
     """One state of a project. `released` and `past` query a server on demand and may raise `ClozelineError`."""
 
     files: RunFiles
-    tasks: Sequence[str]
-    """Names of the tasks in params.yaml."""
-    packages: Mapping[str, str | None]
-    """Name under `dist/` → folder under `models/`; None: a published model."""
+    tasks: Sequence[str]  # names of the tasks in params.yaml
+    packages: Mapping[str, str | None]  # name under `dist/` → folder under `models/`; None: a published model
+    # Function that returns the release of a package; None if it was never registered.
     released: Callable[[str], "Released | None"]
-    """Function that returns the release of a package; None if it was never registered."""
-    past: Callable[[], "PastRuns"]
-    """Function that returns the runs behind dvc.lock."""
-    machine: Mapping[str, str]
-    """Facts about the machine that the report is made on."""
+    past: Callable[[], "PastRuns"]  # function that returns the runs behind dvc.lock
+    machine: Mapping[str, str]  # facts about the machine that the report is made on
     built_at: datetime
-    is_causal: bool = False
-    """Whether the encoder predicts the next token of a text instead of hidden ones."""
+    is_causal: bool = False  # whether the encoder predicts the next token of a text instead of hidden ones
 
 
 @dataclass(frozen=True)
@@ -153,8 +148,7 @@ class ReportSection:
     id: str
     title: str
     parts: Callable[[ReportedRun], Iterable[Part | Fold]]
-    is_open: bool = False
-    """Whether the chapter starts unfolded."""
+    is_open: bool = False  # whether the chapter starts unfolded
 
 
 @cache
@@ -273,8 +267,7 @@ class Cell:
     """A figure of one run in words."""
 
     value: str
-    interval: str = ""
-    """Its 95 % interval; "" if none was measured."""
+    interval: str = ""  # its 95 % interval; "" if none was measured
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from clozeline.training.curves import CurvePoint
 MOST_CLASSES = 24
 _OTHER = "(others)"
 _MOST_ERRORS = 12
+# Prefix of a key in a task's metric file → name of the method; a new method needs only a new row.
 _OTHERS = {
     "hybrid_": "together with BM25",
     "baseline_probe_": "logistic regression on the frozen encoder",
@@ -33,7 +34,6 @@ _OTHERS = {
     "majority_": "largest class",
     "no_answer_": "no answer to anything",
 }
-"""Prefix of a key in a task's metric file → name of the method; a new method needs only a new row."""
 
 
 def matrix(task: str, pairs: Sequence[tuple[str, str]]) -> Markup:

@@ -25,8 +25,8 @@ _HOST = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::[0-9]
 _ANY = "*"
 _LOCALHOST = "localhost"
 _MIN_CHARACTERS = 16
+# Paths that need no API key: they reveal nothing about models or requests.
 OPEN_PATHS = HEALTH_PATHS | {"/", "/docs", "/openapi.json"}
-"""Paths that need no API key: they reveal nothing about models or requests."""
 _WHILE_STOPPING = HEALTH_PATHS | {"/metrics", "/models"}
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",

@@ -20,12 +20,12 @@ from clozeline.system.errors import PortableError
 
 MAX_WAITING_TOKENS = 65_536
 MAX_WAIT_SECONDS = 10.0
+# Factor on older measurements with each new micro-batch: about the last 20 count.
 _KEPT = 0.95
-"""Factor on older measurements with each new micro-batch: about the last 20 count."""
 _BULK = 0.5
+# Upper bound of running time / seconds of due work: up to a tenth is padding, and some later texts run in the same
+# batches.
 _MAX_DELAY = 1.25
-"""Upper bound of running time / seconds of due work: up to a tenth is padding, and some later texts run in the same
-batches."""
 _MAX_SPREAD_SECONDS = 600.0
 Reason = Literal["crowded", "queue_full", "queue_slow", "tokenizer_full", "never_in_time"]
 
@@ -90,22 +90,17 @@ class Asks:
     """Work of one request."""
 
     tokens: int
-    patience_seconds: float = math.inf
-    """Seconds until its deadline."""
+    patience_seconds: float = math.inf  # seconds until its deadline
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """Work that waits when a request arrives."""
 
-    seconds: float = 0.0
-    """Seconds of all waiting work, at the pace of each model."""
-    due_seconds: float = 0.0
-    """Seconds of the work that is due: it excludes bulk texts whose turn has not come."""
-    due_tokens: int = 0
-    """Tokens of the work that is due."""
-    promised: float = 0.0
-    """Share of each second that is promised to bulk requests."""
+    seconds: float = 0.0  # seconds of all waiting work, at the pace of each model
+    due_seconds: float = 0.0  # seconds of the work that is due: it excludes bulk texts whose turn has not come
+    due_tokens: int = 0  # tokens of the work that is due
+    promised: float = 0.0  # share of each second that is promised to bulk requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +111,9 @@ class Admission:
     per token, and may be tried.
     """
 
+    # Maximum number of tokens that may be due, and so ahead of any request.
     max_waiting_tokens: int = MAX_WAITING_TOKENS
-    """Maximum number of tokens that may be due, and so ahead of any request."""
-    max_wait_seconds: float = MAX_WAIT_SECONDS
-    """Maximum seconds of work that may be due, at the measured pace."""
+    max_wait_seconds: float = MAX_WAIT_SECONDS  # maximum seconds of work that may be due, at the measured pace
 
     def spread_seconds(self, asks: Asks, full_pace: Pace, batch_tokens: int) -> float:
         """Return the seconds over which the turns of a bulk request are spread; 0 for any other request.

@@ -23,23 +23,23 @@ from clozeline.serving.scheduler import DeadlineError, Scheduler
 from clozeline.serving.tracing import Moments, Tracing
 
 Made = TypeVar("Made")
+# Requests up to this length are tokenized in the event loop: a thread would cost more. Longer ones would block it.
 _INLINE_CHARACTERS = 4_096
-"""Requests up to this length are tokenized in the event loop: a thread would cost more. Longer ones would block it."""
 _MAX_WAITING_CHARACTERS = 8 * 2**20
+# Time after which the server begins to watch whether the client leaves.
 _WATCH_AFTER_SECONDS = 0.02
-"""Time after which the server begins to watch whether the client leaves."""
 Answer = TypeVar("Answer")
+# Key of a scope: `time.monotonic` when the whole request was read. The handler may start later.
 ARRIVED = "clozeline.arrived"
-"""Key of a scope: `time.monotonic` when the whole request was read. The handler may start later."""
+# Limit for the texts in one answer: 100 KB of masks with 100 candidates each would make gigabytes.
 _MAX_ANSWER_CHARACTERS = 16 * 2**20
-"""Limit for the texts in one answer: 100 KB of masks with 100 candidates each would make gigabytes."""
+# Headers with the time of each phase of a request, and their meanings.
 TIMES = {
     "x-tokenization-time": "Milliseconds until the texts were tokenized",
     "x-queue-time": "Milliseconds from then until the first text ran",
     "x-inference-time": "Milliseconds from then until the last answer",
     "x-total-time": "Milliseconds of the three together",
 }
-"""Headers with the time of each phase of a request, and their meanings."""
 
 
 def overloaded(refusal: OverloadedError) -> ApiError:
@@ -88,8 +88,7 @@ class Reply(Generic[Answer]):
 
     answers: Answer
     headers: dict[str, str]
-    tokens: int
-    """Number of tokens of all texts, including special tokens."""
+    tokens: int  # number of tokens of all texts, including special tokens
 
 
 @dataclass(eq=False, slots=True)
@@ -121,12 +120,11 @@ class Asking:
         self._metrics = metrics
         self._tracing = tracing
         self._timeout_seconds = timeout_seconds
+        # A single thread, because the cores belong to the workers.
         self._tokenizer = ThreadPoolExecutor(1, thread_name_prefix="clozeline-tokenizer")
-        """A single thread, because the cores belong to the workers."""
         self._waiting_characters = 0
         self._stopped: asyncio.Future[None] | None = None
-        self.last_deadline_seconds = 0.0
-        """Latest deadline of the requests so far, on the scheduler's clock."""
+        self.last_deadline_seconds = 0.0  # latest deadline of the requests so far, on the scheduler's clock
 
     async def converse(
         self,

@@ -19,14 +19,14 @@ from ruamel.yaml import YAML
 from clozeline.inference.tokenization import is_panic
 
 _SHOWN_CHARACTERS = 160
+# Environment variable with the accepted API keys, separated by commas.
 KEYS_VARIABLE: Final = "CLOZELINE_API_KEYS"
-"""Environment variable with the accepted API keys, separated by commas."""
+# Timeout of a request that sets none itself.
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
-"""Timeout of a request that sets none itself."""
+# Paths that probes poll, also while the server stops.
 HEALTH_PATHS: Final = frozenset(
     {"/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready"}
 )
-"""Paths that probes poll, also while the server stops."""
 
 
 class ErrorDetail(BaseModel):

@@ -19,22 +19,21 @@ from clozeline.serving.http.bodies import without_prefix
 from clozeline.serving.http.dialects import refusal
 from clozeline.serving.models import Service
 
+# Maximum number of open requests, as in text-embeddings-inference: the event loop handles this many small ones in about
+# 1 s.
 MAX_REQUESTS = 512
-"""Maximum number of open requests, as in text-embeddings-inference: the event loop handles this many small ones in
-about 1 s.
-"""
+# Maximum number of open requests on one connection (HTTP pipelining), which are answered one after the other.
 MAX_OF_ONE = 32
-"""Maximum number of open requests on one connection (HTTP pipelining), which are answered one after the other."""
+# Key of a scope: the `Visit` of the request. Uncounted paths have none.
 _VISIT = "clozeline.visit"
-"""Key of a scope: the `Visit` of the request. Uncounted paths have none."""
 _UNCOUNTED = HEALTH_PATHS | {"/metrics"}
 CROWDED: Final = "crowded"
 MAX_BODY_BYTES = 2 * 2**20
+# Longest time from the head of a request to the end of its body.
 MAX_BODY_SECONDS = 60.0
-"""Longest time from the head of a request to the end of its body."""
+# A body that is too large is read and discarded up to this multiple of the limit: a client that is still sending would
+# not see an early answer.
 _DRAINED_TIMES = 16
-"""A body that is too large is read and discarded up to this multiple of the limit: a client that is still sending would
-not see an early answer."""
 _REASONS = {408: "body_too_slow", 413: "body_too_large", 429: "bodies_full"}
 
 
@@ -127,21 +126,17 @@ class OpenRequestsBound:
 @dataclass(frozen=True, slots=True)
 class BodyBounds:
     one_bytes: int = MAX_BODY_BYTES
+    # Limit for the bodies of all unanswered requests together, over all connections.
     all_bytes: int = 32 * MAX_BODY_BYTES
-    """Limit for the bodies of all unanswered requests together, over all connections."""
-    seconds: float = MAX_BODY_SECONDS
-    """Longest time from the head to the end of the body."""
+    seconds: float = MAX_BODY_SECONDS  # longest time from the head to the end of the body
 
 
 @dataclass(slots=True)
 class _Body:
     parts: list[bytes] = field(default_factory=list)
-    size_bytes: int = 0
-    """Size as the client sent it."""
-    held_bytes: int = 0
-    """Size of the parts that are kept in memory."""
-    left: bool = False
-    """Whether the client closed the connection before the end of the body."""
+    size_bytes: int = 0  # size as the client sent it
+    held_bytes: int = 0  # size of the parts that are kept in memory
+    left: bool = False  # whether the client closed the connection before the end of the body
 
 
 class BodyLimit:

@@ -19,18 +19,17 @@ from clozeline.registry.sources import ModelSource, fetched
 from clozeline.system.errors import ArtifactError, TransientError
 from clozeline.system.machine import free_memory_bytes, give_back_freed, processor
 
+# Header with the version that answered; in a request, the version that has to answer.
 VERSION: Final = "x-model-version"
-"""Header with the version that answered; in a request, the version that has to answer."""
 Opened = TypeVar("Opened", bound=OpenModel, covariant=True)
 _TEXTS = 4
 _REPEATS = 15
+# Time to measure one text, and again a few texts. Even a slow model runs once after a warm-up.
 _SECONDS = 0.15
-"""Time to measure one text, and again a few texts. Even a slow model runs once after a warm-up."""
+# INT8 counts as slower only if all of these measurements agree. On a busy machine, such as a server that loads a new
+# version, a single one is sometimes wrong: in 4 of 40 and 8 of 40 trials (6 layers of 384, three busy threads on two
+# cores).
 _MEASUREMENTS = 3
-"""INT8 counts as slower only if all of these measurements agree. On a busy machine, such as a server that loads a new
-version, a single one is sometimes wrong: in 4 of 40 and 8 of 40 trials (6 layers of 384, three busy threads on two
-cores).
-"""
 _PASSED = "it passed its checks"
 _LOG = logging.getLogger(__name__)
 _COPIES = 1.75
@@ -41,16 +40,12 @@ _BESIDE_BYTES = 24 * 2**20
 class Identity:
     """Identity of one loaded graph."""
 
-    name: str
-    """Name that clients use."""
-    source: str
-    """Registry URI or folder from which the model was loaded."""
+    name: str  # name that clients use
+    source: str  # registry URI or folder from which the model was loaded
     version: str
-    sha256: str
-    """Hash of the graph file."""
+    sha256: str  # hash of the graph file
     precision: Precision
-    precision_reason: str = ""
-    """Why this precision was chosen."""
+    precision_reason: str = ""  # why this precision was chosen
 
     @property
     def headers(self) -> dict[str, str]:
@@ -74,8 +69,7 @@ class PrecisionChoice:
 
     precision: Precision
     reason: str
-    is_settled: bool = True
-    """False: INT8 passed its checks, but only a measurement can tell whether it is faster here."""
+    is_settled: bool = True  # False: INT8 passed its checks, but only a measurement can tell whether it is faster here
 
 
 def choice(

@@ -27,12 +27,12 @@ from clozeline.serving.turns import VersionSchedule
 
 Model = TypeVar("Model", bound=OpenModel)
 
+# Path of the list of names, for clients whose protocol has no list.
 LIST = "/models"
-"""Path of the list of names, for clients whose protocol has no list."""
+# Path, body, and number of model swaps so far, so that answers of a replaced model are not found.
 Key = tuple[str, bytes, int]
-"""Path, body, and number of model swaps so far, so that answers of a replaced model are not found."""
+# Header with the id of a request whose answer /feedback can score.
 REQUEST_ID = "x-request-id"
-"""Header with the id of a request whose answer /feedback can score."""
 _MOST_REQUESTS = 10_000
 Phase = Literal["loading", "ready", "stopping"]
 _LOG = logging.getLogger(__name__)
@@ -45,12 +45,9 @@ class Ability(Generic[Model]):
     models."""
 
     model: type[Model]
-    has: Callable[[Model], bool] = lambda model: True
-    """Whether a model of the class has the ability."""
-    rank: Callable[[Model], int] = lambda model: 0
-    """The model of the lowest rank is the default; of equals, the first."""
-    missing: str = "answers {route}"
-    """End of the error "no served model …"."""
+    has: Callable[[Model], bool] = lambda model: True  # whether a model of the class has the ability
+    rank: Callable[[Model], int] = lambda model: 0  # the model of the lowest rank is the default; of equals, the first
+    missing: str = "answers {route}"  # end of the error "no served model …"
     expected: str = "a model that answers {route}"
     do: str = "start the server with such a model: `clozeline serve --help`"
 
@@ -71,8 +68,8 @@ class Catalogue:
     def __init__(self, models: Sequence[LoadedModel]) -> None:
         self._models = {served.identity.name: served for served in models}
         assert len(self._models) == len(models), "parse_sources refuses duplicate names"
+        # Other versions by name and version; they answer requests that name them.
         self._beside: dict[str, dict[str, LoadedModel]] = {}
-        """Other versions by name and version; they answer requests that name them."""
         self._coming: dict[str, Collection[str]] = {}
         self.num_swaps = 0
 
@@ -163,8 +160,7 @@ def no_such_model(
 class CachedAnswer:
     body: bytes
     headers: dict[str, str]
-    size_bytes: int
-    """Approximate memory of the answer and its key."""
+    size_bytes: int  # approximate memory of the answer and its key
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +170,7 @@ class GivenAnswer:
     model: str
     version: str
     hashes: "array[int]"
-    are_entities: bool
-    """Whether each answer is a set of entities, rather than a label, a word or a span."""
+    are_entities: bool  # whether each answer is a set of entities, rather than a label, a word or a span
 
     def num_right(self, right: Sequence[Hashable]) -> int:
         """Return how many answers equal the one in the same place of `right`, which is as long."""
@@ -189,10 +184,8 @@ class Capacity:
     num_workers: int
     admission: Admission = field(default_factory=Admission)
     batch_tokens: int = BATCH_TOKENS
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    """Timeout of a request that sets none itself."""
-    cache_bytes: int = 0
-    """Size of the cache of answers; 0: no cache."""
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS  # timeout of a request that sets none itself
+    cache_bytes: int = 0  # size of the cache of answers; 0: no cache
 
 
 class Service:
@@ -208,8 +201,8 @@ class Service:
         self.asking = Asking(self.scheduler, self.metrics, self.tracing, capacity.timeout_seconds)
         self.batch_tokens = capacity.batch_tokens
         self.cache: LRUCache[Key, CachedAnswer] = LRUCache(capacity.cache_bytes, getsizeof=lambda kept: kept.size_bytes)
+        # Answers to the last requests, by their ids. Only the event loop uses it.
         self.given: FIFOCache[str, GivenAnswer] = FIFOCache(_MOST_REQUESTS)
-        """Answers to the last requests, by their ids. Only the event loop uses it."""
         self.schedule = VersionSchedule(self._offer)
         self._catalogue: Catalogue | None = None
         self._stopping = False

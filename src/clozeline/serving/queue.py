@@ -26,14 +26,14 @@ from typing import Any, Protocol
 from clozeline.inference.open_model import AnyQuestion, Rows
 from clozeline.inference.tokenization import TokenizedText
 
+# Maximum number of tokens in a micro-batch, including padding.
 BATCH_TOKENS = 384
-"""Maximum number of tokens in a micro-batch, including padding."""
+# Largest share of padding in a micro-batch, 0-1.
 MAX_PADDING = 0.1
-"""Largest share of padding in a micro-batch, 0-1."""
+# Fewer tokens are not split among workers.
 MIN_SHARE_TOKENS = 32
-"""Fewer tokens are not split among workers."""
+# Delay of a request's turn for each of its tokens: about five times the cost of a token.
 YIELD_SECONDS_PER_TOKEN = 0.001
-"""Delay of a request's turn for each of its tokens: about five times the cost of a token."""
 MAX_YIELD_SECONDS = 2.0
 
 
@@ -86,21 +86,17 @@ class Ticket:
     lane: Lane
     question: AnyQuestion
     arrived_seconds: float
-    deadline_seconds: float = math.inf
-    """Time after which the texts are no longer run."""
+    deadline_seconds: float = math.inf  # time after which the texts are no longer run
+    # Seconds over which the turns of its texts are spread; 0: they come together.
     spread_seconds: float = field(init=False, default=0.0)
-    """Seconds over which the turns of its texts are spread; 0: they come together."""
     entries: tuple["QueuedText", ...] = field(init=False)
-    answers: list[Any] = field(init=False)
-    """Answer to each text; None until the text has run."""
-    num_left: int = field(init=False)
-    """Number of texts that have not run."""
+    answers: list[Any] = field(init=False)  # answer to each text; None until the text has run
+    num_left: int = field(init=False)  # number of texts that have not run
     tokens: int = field(init=False)
+    # Answered, failed or given up. Results of texts that still run are discarded.
     is_settled: bool = field(init=False, default=False)
-    """Answered, failed or given up. Results of texts that still run are discarded."""
     error: BaseException | None = field(init=False, default=None)
-    started_seconds: float | None = field(init=False, default=None)
-    """Time at which its first text began to run."""
+    started_seconds: float | None = field(init=False, default=None)  # time at which its first text began to run
 
     def __post_init__(self) -> None:
         self.entries = tuple(QueuedText(self, position, len(text)) for position, text in enumerate(self.question.texts))
@@ -115,10 +111,8 @@ class QueuedText:
 
     ticket: Ticket
     position: int
-    length: int
-    """Length in tokens."""
-    shelf: "_Shelf | None" = None
-    """Where it waits; None: it does not."""
+    length: int  # length in tokens
+    shelf: "_Shelf | None" = None  # where it waits; None: it does not
 
     @property
     def text(self) -> TokenizedText:
@@ -161,9 +155,9 @@ class _Shelf:
 
     def __init__(self, lane: Lane, second: int | None) -> None:
         self.lane = lane
+        # Second of their arrival, or of their turn in a bulk request: a whole number on the scheduler's clock. None:
+        # texts of bulk requests whose turn has not come.
         self.second = second
-        """Second of their arrival, or of their turn in a bulk request: a whole number on the scheduler's clock. None:
-        texts of bulk requests whose turn has not come."""
         self.lengths: list[int] = []
         self.entries: list[QueuedText] = []
         self.tokens = 0
@@ -196,12 +190,10 @@ class Line:
     def __init__(self, batch_tokens: int = BATCH_TOKENS) -> None:
         self._batch_tokens = batch_tokens
         self._turns: _Turns = []
-        self._later: _Turns = []
-        """Texts of bulk requests whose turn has not come."""
+        self._later: _Turns = []  # texts of bulk requests whose turn has not come
         self._shelves: dict[tuple[Lane, int | None], _Shelf] = {}
         self._numbers = count()
-        self.bulk: dict[Ticket, None] = {}
-        """Bulk requests of which a text still waits."""
+        self.bulk: dict[Ticket, None] = {}  # bulk requests of which a text still waits
         self.num_texts = 0
         self.tokens = 0
 

@@ -15,8 +15,8 @@ from clozeline.serving.errors import Caught
 from clozeline.serving.queue import BATCH_TOKENS, MIN_SHARE_TOKENS, Line, MicroBatch, QueuedText, Runnable, Ticket
 
 _JOIN_SECONDS = 5.0
+# Called in any thread with settled tickets, once for each. Must not call the scheduler.
 Deliver = Callable[[Sequence[Ticket]], None]
-"""Called in any thread with settled tickets, once for each. Must not call the scheduler."""
 
 
 class DeadlineError(Exception):
@@ -39,8 +39,8 @@ class Scheduler:
         self._deliver = deliver
         self._admission = admission or Admission()
         self._paces = Paces(num_workers)
+        # Paces over micro-batches that were at least half full, where a token costs least.
         self._full_paces = Paces(num_workers)
-        """Paces over micro-batches that were at least half full, where a token costs least."""
         self._batch_tokens = batch_tokens
         self._line = Line(batch_tokens)
         self._num_idle = 0
@@ -189,8 +189,8 @@ class Scheduler:
         ticket.is_settled = True
 
 
+# Called with each micro-batch that ran and its duration in seconds.
 Observe = Callable[[MicroBatch, float], None]
-"""Called with each micro-batch that ran and its duration in seconds."""
 
 
 class WorkerDiedError(Exception):

@@ -49,6 +49,7 @@ from clozeline.serving.watching import Watcher
 from clozeline.system.errors import ClozelineError, DataError, ParamsError
 
 _LOG = logging.getLogger(__name__)
+# Codes of the errors that inference raises. The first class that matches wins.
 _CODES: dict[type[ClozelineError], str] = {
     tokenization.TextTooLongError: "text_too_long",
     tokenization.NoMaskError: "no_mask",
@@ -58,21 +59,20 @@ _CODES: dict[type[ClozelineError], str] = {
     tokenization.TargetError: "unknown_target",
     DataError: "unusable_data",
 }
-"""Codes of the errors that inference raises. The first class that matches wins."""
+# Number of the error → reason and remedy.
 _CANNOT_LISTEN = {
     errno.EADDRINUSE: ("another process uses the port", "choose another port; `--port 0` takes a free one"),
     errno.EACCES: ("ports below 1024 need privileges", "choose a --port of 1024 or more"),
     errno.EADDRNOTAVAIL: ("this machine does not have the address", "correct --host"),
 }
-"""Number of the error → reason and remedy."""
 _QUIET = HEALTH_PATHS | {"/metrics"}
 _DOCS_HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "x-content-type-options": "nosniff",
 }
+# Called with the server's URL once the models are loaded.
 Announce = Callable[[str, Catalogue], None]
-"""Called with the server's URL once the models are loaded."""
 
 
 def page() -> str:
@@ -330,17 +330,13 @@ class ServerSettings:
     """Where and how to serve."""
 
     host: str
-    port: int
-    """0: any free port."""
+    port: int  # 0: any free port
     capacity: Capacity
-    precision: Precision | None
-    """None: chosen for each model, see loading.py."""
+    precision: Precision | None  # None: chosen for each model, see loading.py
     keys: ApiKeys
     hosts: AllowedHosts
-    watch_seconds: float
-    """Interval between polls of the registry's aliases, in seconds; 0: never."""
-    traces: bool = False
-    """Whether OpenTelemetry gets spans of each request."""
+    watch_seconds: float  # interval between polls of the registry's aliases, in seconds; 0: never
+    traces: bool = False  # whether OpenTelemetry gets spans of each request
 
 
 def run(sources: Sequence[ModelSource], settings: ServerSettings, announce: Announce) -> None:

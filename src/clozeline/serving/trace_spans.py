@@ -24,10 +24,10 @@ from clozeline.serving.loading import Identity
 from clozeline.serving.tracing import Moments, Tracing, shown_method, shown_route, shown_status
 from clozeline.system.errors import ParamsError
 
+# Variables with the address of the collector; the first one that is set counts.
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-"""Variables with the address of the collector; the first one that is set counts."""
+# Time for a collector to take the last spans. A slow collector must not delay the end of the server.
 _CLOSING_SECONDS = 5.0
-"""Time for a collector to take the last spans. A slow collector must not delay the end of the server."""
 
 
 class Spans(Tracing):

@@ -8,8 +8,8 @@ from starlette.types import ASGIApp, Message, Scope
 from clozeline.serving.loading import Identity
 
 _CLIENT_LEFT = 499
+# Key of a scope: the transport of the answer, set by uvicorn_adapter.py.
 LISTENER = "clozeline.listener"
-"""Key of a scope: the transport of the answer, set by uvicorn_adapter.py."""
 
 
 def shown_route(scope: Scope) -> str:
@@ -36,10 +36,8 @@ class Moments:
     """Times of one request, in seconds of a monotonic clock."""
 
     arrived: float
-    submitted: float
-    """Time at which it was tokenized, ready for admission."""
-    started: float
-    """Time at which its first text began to run."""
+    submitted: float  # time at which it was tokenized, ready for admission
+    started: float  # time at which its first text began to run
     answered: float
 
 

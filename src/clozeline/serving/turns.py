@@ -16,12 +16,12 @@ from typing import Final
 from clozeline.registry.models import Announcement
 from clozeline.serving.loading import LoadedModel
 
+# Largest difference of two replicas' clocks at which no old answer follows a new one.
 SKEW_SECONDS: Final = 0.5
-"""Largest difference of two replicas' clocks at which no old answer follows a new one."""
 _NEVER: Final = float("-inf")
 
+# Answers for a model name by this model; by these others if a request names their version; the last are not loaded.
 Offer = Callable[[str, LoadedModel, Sequence[LoadedModel], Collection[str]], None]
-"""Answers for a model name by this model; by these others if a request names their version; the last are not loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,7 @@ class VersionTurn:
 class VersionTurns:
     """The version whose turn it is, and those that follow."""
 
-    current: str = ""
-    """Empty: the first turn has not come yet."""
+    current: str = ""  # empty: the first turn has not come yet
     started_seconds: float = _NEVER
     coming: tuple[VersionTurn, ...] = ()
 

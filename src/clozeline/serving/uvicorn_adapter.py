@@ -29,21 +29,21 @@ from clozeline.serving.models import Service
 from clozeline.serving.tracing import LISTENER
 from clozeline.system.errors import TransientError
 
+# Limit for request line and headers after their first chunk of bytes. The parser itself has no limit.
 MAX_HEAD_BYTES = 64 * 2**10
-"""Limit for request line and headers after their first chunk of bytes. The parser itself has no limit."""
+# Longest time from the connection, or from the first byte of a later head, to the end of the head.
 HEAD_SECONDS = 20.0
-"""Longest time from the connection, or from the first byte of a later head, to the end of the head."""
+# Time for a client to read what the server has written to it.
 READING_SECONDS = 60.0
-"""Time for a client to read what the server has written to it."""
+# Answers of all connections that clients have not read; the connection that exceeds it is cut.
 MAX_UNREAD_BYTES = 512 * 2**20
-"""Answers of all connections that clients have not read; the connection that exceeds it is cut."""
+# Time after the last deadline for clients to read their answers.
 WRITING_SECONDS = 10.0
-"""Time after the last deadline for clients to read their answers."""
+# Pipelined requests of one connection that are read ahead, so that excess ones get their 429 in time.
 _MOST_IN_WAIT = 1024
-"""Pipelined requests of one connection that are read ahead, so that excess ones get their 429 in time."""
 _LAST_LOOK_SECONDS = 0.05
+# Time for the last 503s to reach their clients if a second signal hurries the stop.
 _TELLING_SECONDS = 0.5
-"""Time for the last 503s to reach their clients if a second signal hurries the stop."""
 
 
 class JsonHttpProtocol(HttpToolsProtocol):
@@ -58,10 +58,8 @@ class JsonHttpProtocol(HttpToolsProtocol):
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
-    _open_requests: OpenRequests
-    """Open requests of this connection."""
-    _unanswered: deque[RequestResponseCycle]
-    """Requests in order of arrival; the first ones may already be answered."""
+    _open_requests: OpenRequests  # open requests of this connection
+    _unanswered: deque[RequestResponseCycle]  # requests in order of arrival; the first ones may already be answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._unanswered = deque()
@@ -180,8 +178,7 @@ class ModelServer(uvicorn.Server):
         self._load = load
         self._loading: asyncio.Task[None] | None = None
         self._worker_fault: str | None = None
-        self.is_hurried = False
-        """A further Ctrl+C came during the stop: accepted requests are not awaited."""
+        self.is_hurried = False  # a further Ctrl+C came during the stop: accepted requests are not awaited
 
     def serve_until_told_to_stop(self, listener: socket.socket) -> None:
         """Serve until told to stop, then raise SystemExit. Raises errors of loading or of a worker."""

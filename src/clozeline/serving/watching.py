@@ -29,19 +29,13 @@ _BACK = (logging.INFO, "this replica answers again")
 class _Followed:
     """What this server knows about one alias."""
 
-    version: str = ""
-    """Version behind it at the last look that got an answer."""
-    looked_seconds: float = float("-inf")
-    """Time of that look, in seconds since 1970."""
-    other_seconds: float = float("-inf")
-    """Time of the last look that found another version."""
-    refused: str = ""
-    """Version that could not be loaded."""
-    looks_left: int = 0
-    """Looks without a try to load `refused`."""
+    version: str = ""  # version behind it at the last look that got an answer
+    looked_seconds: float = float("-inf")  # time of that look, in seconds since 1970
+    other_seconds: float = float("-inf")  # time of the last look that found another version
+    refused: str = ""  # version that could not be loaded
+    looks_left: int = 0  # looks without a try to load `refused`
     looks_left_out: int = 0
-    is_unknown: bool = False
-    """Whether the registry did not answer the last look."""
+    is_unknown: bool = False  # whether the registry did not answer the last look
 
     def found(self, version: str, seconds: float) -> None:
         if version != self.version:
@@ -80,8 +74,8 @@ class Watcher:
         self._interval_seconds = interval_seconds
         self._live_version = live_version
         self._followed = {source.name: _Followed() for source in self._sources}
+        # Number of replaced models at the last poll. Requests in progress may hold their memory a moment longer.
         self._num_swaps = 0
-        """Number of replaced models at the last poll. Requests in progress may hold their memory a moment longer."""
         self._answered = True
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="clozeline-watcher", daemon=True)

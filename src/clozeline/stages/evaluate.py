@@ -28,8 +28,8 @@ from clozeline.system.progress import ProgressBar
 
 _LOG = logging.getLogger(__name__)
 _TABLES: Final = {"frequency": FrequencyRow, "place": PlaceRow, "word_class": WordClassRow}
+# Maximum size of the validation text compared with all training text: some 200 MB of shingles.
 _MOST_BYTES_COMPARED = 1 << 24
-"""Maximum size of the validation text compared with all training text: some 200 MB of shingles."""
 
 
 def run(

@@ -25,8 +25,8 @@ from clozeline.training.curves import CurvePoint
 from clozeline.training.state import Callback
 
 _LOG = logging.getLogger(__name__)
+# Columns of an empty table, which dvc.yaml plots.
 _NO_COLUMNS = ("f1",)
-"""Columns of an empty table, which dvc.yaml plots."""
 
 
 def run(

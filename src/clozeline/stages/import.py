@@ -12,8 +12,8 @@ from clozeline.params.delivery import ExportParams, ImportParams
 from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.system.errors import DataError
 
+# One item of so many calibrates, if there are few.
 _OF_CALIBRATION = 8
-"""One item of so many calibrates, if there are few."""
 
 
 def run(params: ImportParams, export: ExportParams, *, items: Path, lock: Path, out: Path, metrics: Path) -> None:

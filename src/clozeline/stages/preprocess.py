@@ -16,14 +16,15 @@ from clozeline.system.errors import DataError
 from clozeline.system.files import replacing_folder
 
 _LOG = logging.getLogger(__name__)
+# Share of texts that may be too short without a warning.
 _MOST_SHORT = 0.1
-"""Share of texts that may be too short without a warning."""
+# Share of texts that may be dropped without a warning.
 _MOST_DROPPED = 0.5
-"""Share of texts that may be dropped without a warning."""
+# The MIN_AGREEMENT_TEXTS of `exporting/ladder.py`.
 _ENOUGH_FOR_INT8 = 100
-"""The MIN_AGREEMENT_TEXTS of `exporting/ladder.py`."""
+# Largest share of the texts that is advised for validation.
 _LARGEST_SHARE = 0.2
-"""Largest share of the texts that is advised for validation."""
+# Reason → what to do about most of a source dropped for it.
 _REMEDIES: Mapping[str, str] = {
     DropReason.EMPTY: "check that `preprocess.source.text_field` names the field of the text",
     DropReason.TOO_SHORT: "lower `preprocess.min_characters` or `preprocess.min_words` to keep them",
@@ -31,7 +32,6 @@ _REMEDIES: Mapping[str, str] = {
     DropReason.NEAR_DUPLICATE: "raise `preprocess.near_duplicate_similarity` to keep similar texts",
     DropReason.BAD_RECORD: f"{BAD_RECORDS} beside the clean text has their places",
 }
-"""Reason → what to do about most of a source dropped for it."""
 
 
 def run(

@@ -21,10 +21,10 @@ from clozeline.tokenizing.shards import Partition, partitions_of
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer, save, save_existing
 
 _LOG = logging.getLogger(__name__)
+# Knobs that an existing tokenizer does not fix.
 _ALWAYS_USED = {"algorithm", "existing", "shard_tokens"}
-"""Knobs that an existing tokenizer does not fix."""
+# Bytes of text from which several processes are faster than this one: each takes a second to start.
 _WORTH_PROCESSES = 64_000_000
-"""Bytes of text from which several processes are faster than this one: each takes a second to start."""
 
 
 def run(

@@ -14,19 +14,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
+# Function that allocates an array of a length and a dtype, like `np.empty`.
 Empty = Callable[[int, DTypeLike], NDArray[Any]]
-"""Function that allocates an array of a length and a dtype, like `np.empty`."""
 
+# Elements processed at a time.
 CHUNK = 1 << 16
-"""Elements processed at a time."""
 
 
 @dataclass(frozen=True)
 class DiskArrays:
     """Allocates arrays in unnamed temporary files, which the system deletes after their last use."""
 
-    folder: Path | None = None
-    """Folder of the files; None: the system's temporary folder."""
+    folder: Path | None = None  # folder of the files; None: the system's temporary folder
 
     def empty(self, length: int, dtype: DTypeLike) -> NDArray[Any]:
         """Return a new array (filled with zeros)."""

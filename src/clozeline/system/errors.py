@@ -20,11 +20,11 @@ import re
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, Self
 
+# Passwords and signatures within URLs: of user:password@host, and of signed addresses of stores.
 _SECRETS: Final = re.compile(
     r"(://[^/\s:@]*:)[^/\s@]+(?=@)|([?&](?:[\w-]*(?:password|passwd|secret|token|signature|credential)|sig|key)=)[^&\s#]+",
     re.IGNORECASE,
 )
-"""Passwords and signatures within URLs: of user:password@host, and of signed addresses of stores."""
 
 
 def without_secrets(text: str) -> str:
@@ -58,13 +58,10 @@ class ClozelineError(PortableError):
         given = without_secrets(given) if isinstance(given, str) else given
         super().__init__(problem, given, expected, do)
         self.problem = problem
-        self.given = given
-        """None: the problem names it."""
-        self.expected = expected
-        """Empty: the problem names it."""
+        self.given = given  # None: the problem names it
+        self.expected = expected  # empty: the problem names it
         self.do = do
-        self.is_reported = False
-        """Whether the error was already printed or logged: each error is shown once."""
+        self.is_reported = False  # whether the error was already printed or logged: each error is shown once
 
     @property
     def cause(self) -> str:

@@ -242,8 +242,7 @@ class SweptStore:
 
     name: str
     num_kept: int
-    removals: tuple[Removal, ...] = ()
-    """In the order in which they have to be done."""
+    removals: tuple[Removal, ...] = ()  # in the order in which they have to be done
 
     @classmethod
     def of_paths(cls, name: str, paths: Iterable[Path], is_gone: Callable[[Path], bool]) -> "SweptStore":

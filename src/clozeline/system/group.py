@@ -23,8 +23,8 @@ from clozeline.system.errors import ArtifactError
 from clozeline.system.machine import available_cores
 
 Value = TypeVar("Value")
+# Time that the others wait for the first process, which compares texts and writes files at the end of a stage.
 _LONGEST_WRITE = timedelta(hours=6)
-"""Time that the others wait for the first process, which compares texts and writes files at the end of a stage."""
 
 _PACKAGES = ("clozeline", "torch", "transformers")
 
@@ -36,8 +36,7 @@ class Group:
     rank: int
     world_size: int
     device: torch.device
-    on_this_machine: int = 1
-    """Number of processes that share the cores of this machine."""
+    on_this_machine: int = 1  # number of processes that share the cores of this machine
 
     @classmethod
     def join(cls, environment: Mapping[str, str] = os.environ) -> Self:
@@ -124,8 +123,8 @@ def leave() -> None:
         distributed.destroy_process_group()
 
 
+# One process on the CPU.
 ALONE = Group.alone()
-"""One process on the CPU."""
 
 
 def check_versions(group: Group) -> None:

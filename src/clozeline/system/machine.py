@@ -13,26 +13,26 @@ from pathlib import Path
 
 from clozeline.system.errors import ParamsError
 
+# Environment variable with the most cores that a process uses; machines with different numbers then do the same.
 MOST = "CLOZELINE_CORES"
-"""Environment variable with the most cores that a process uses; machines with different numbers then do the same."""
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 
+# Files of control groups, versions 2 and 1: limit, usage, and the droppable page cache counted in the usage.
 _VERSIONS = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Files of control groups, versions 2 and 1: limit, usage, and the droppable page cache counted in the usage."""
 _MEMINFO = Path("/proc/meminfo")
 _VMSTAT = Path("/proc/vmstat")
 
 _VECTORS = ("avx512_bf16", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "asimddp", "asimd")
 
+# M_ARENA_MAX of glibc's malloc.h.
 _M_ARENA_MAX = -8
-"""M_ARENA_MAX of glibc's malloc.h."""
 
+# Python's own limit is 700. A limit of 100,000 saves no more.
 _MOST_NEW_OBJECTS = 10_000
-"""Python's own limit is 700. A limit of 100,000 saves no more."""
 
 
 def available_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:

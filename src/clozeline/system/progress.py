@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 Item = TypeVar("Item")
 _LOG = logging.getLogger(__name__)
+# Least time between two states of a bar that a notebook is sent.
 _NOTEBOOK_SECONDS: Final = 0.2
-"""Least time between two states of a bar that a notebook is sent."""
 
 
 class ProgressBar:

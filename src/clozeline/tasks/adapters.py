@@ -27,8 +27,8 @@ from clozeline.system.errors import ParamsError
 from clozeline.tasks.heads import TaskModel
 
 _EMBEDDINGS = 0
+# Share of trained tokens in the vocabulary above which narrowing gains too little.
 _LARGEST_SHARE = 0.5
-"""Share of trained tokens in the vocabulary above which narrowing gains too little."""
 _NOT_TRAINED = -1
 
 

@@ -18,8 +18,8 @@ from clozeline.records.reading.streams import is_empty
 from clozeline.system.errors import DataError
 
 _MOST_NAMED = 5
+# Key of the reader of folders, in place of a suffix.
 FOLDER = "a folder"
-"""Key of the reader of folders, in place of a suffix."""
 Part = Literal["train", "validation", "test"]
 _LOG = logging.getLogger(__name__)
 
@@ -123,10 +123,10 @@ def _read_table(path: Path, fields: Fields, *, rows: FormatReader) -> Iterator[L
     return (LabelledRecord(values, place) for place, values in rows(path, fields))
 
 
+# Readers of table formats, keyed by file suffix.
 TABLES: Mapping[str, Reader] = MappingProxyType(
     {suffix: partial(_read_table, rows=rows) for suffix, rows in FORMATS.items()}
 )
-"""Readers of table formats, keyed by file suffix."""
 
 
 def records_of(

@@ -287,11 +287,9 @@ def _record(path: Path, line: int, fields: Fields, words: list[str], tags: list[
 class LabelledItem:
     """A labelled text, sentence or question."""
 
-    identity: str
-    """The same for copies, which have to have the same labels."""
+    identity: str  # the same for copies, which have to have the same labels
     labels: tuple[str, ...]
-    classes: tuple[str, ...]
-    """Distinct classes that it is counted in."""
+    classes: tuple[str, ...]  # distinct classes that it is counted in
     part: Part
 
 
@@ -327,13 +325,11 @@ def _with_answers(record: LabelledRecord, given: Part, params: tasks.QuestionAns
 class RecordFormat(NamedTuple):
     """What a kind of task reads."""
 
-    fields: Fields
-    """Fields that every record must have, by the knob of the task that names them."""
-    readers: Mapping[str, Reader]
-    """Readers of other formats than tables, by file suffix."""
+    fields: Fields  # fields that every record must have, by the knob of the task that names them
+    readers: Mapping[str, Reader]  # readers of other formats than tables, by file suffix
+    # Returns the item of a record in the given split, for the contract of the data; None without text or label. The
+    # function is None for pairs of texts: copies of a scored pair may differ, and a matching pair has no label.
     labelled: Callable[[LabelledRecord, Part], LabelledItem | None] | None
-    """Returns the item of a record in the given split, for the contract of the data; None without text or label. The
-    function is None for pairs of texts: copies of a scored pair may differ, and a matching pair has no label."""
 
 
 def task_records(params: tasks.FinetuneParams, data: Path) -> Iterator[tuple[Part, LabelledRecord]]:

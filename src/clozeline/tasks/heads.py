@@ -28,22 +28,22 @@ from clozeline.tasks.rows import EncodedBatch
 from clozeline.tokenizing.tokenizer.folder import write
 from clozeline.tokenizing.tokenizer.vocabulary.opening import open_published
 
+# Weight of the mean beside the token itself, which the residual connection adds.
 _MEAN_OVER_TOKEN = 10.0
-"""Weight of the mean beside the token itself, which the residual connection adds."""
 _DENSE_SCALE = 0.1
+# Activations of heads that are nearly linear for values of the order of `_DENSE_SCALE`.
 _NEARLY_LINEAR = frozenset({"tanh", "gelu"})
-"""Activations of heads that are nearly linear for values of the order of `_DENSE_SCALE`."""
 _LOG = logging.getLogger(__name__)
+# The model that a kind of task trains, for rooms that do not import transformers.
 TaskModel: TypeAlias = AnyModel
-"""The model that a kind of task trains, for rooms that do not import transformers."""
+# Smallest plausible ratio of tokens to rows of the embedding, which is rounded up.
 _LEAST_OF_VOCABULARY = 0.95
-"""Smallest plausible ratio of tokens to rows of the embedding, which is rounded up."""
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 _MASKED_LM = "ForMaskedLM"
 _CLASSIFIER = "ForSequenceClassification"
 Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
+# Prefix of the label of entailment, ignoring case: `entailment`, `ENTAILMENT`.
 _FOLLOWS = "entail"
-"""Prefix of the label of entailment, ignoring case: `entailment`, `ENTAILMENT`."""
 
 
 def _add_mean_layer(config: Any) -> bool:

@@ -30,22 +30,19 @@ from clozeline.tasks.zero_shot import Cloze, Entailment
 
 CARD = "README.md"
 _PARTS = ("train", "validation", "test")
+# Function that trains with one seed and shows the progress.
 Watched = Callable[[BestRate, int], TrainingOutcome]
-"""Function that trains with one seed and shows the progress."""
 
 
 @dataclass(frozen=True)
 class TaskKind:
     """Constructor of a kind of task, and its description, from which the table in docs/tasks.md is made."""
 
+    # Read the data and build the model.
+    #
+    # Raises: DataError: the data cannot be read, or is too little. ArtifactError: the encoder is missing, or its
+    # tokenizer was made for another model. ParamsError: `max_length` is longer than the encoder can read.
     prepare: Callable[[InputsOf[Any]], Task[Any]]
-    """Read the data and build the model.
-
-    Raises:
-        DataError: the data cannot be read, or is too little.
-        ArtifactError: the encoder is missing, or its tokenizer was made for another model.
-        ParamsError: `max_length` is longer than the encoder can read.
-    """
     answers: str
     data: str  # content and file formats of a record
     metric: str  # names of the metrics, the headline metric first
@@ -59,6 +56,7 @@ def _similarity(inputs: InputsOf[SimilarityParams]) -> Task[Any]:
     return ScoredPairs(inputs) if inputs.params.score_field else BelongingPairs(inputs)
 
 
+# Kinds of task by `kind` in params.yaml; the knobs of each are a row of clozeline.params.tasks.SECTIONS.
 KINDS: Mapping[str, TaskKind] = {
     "classification": TaskKind(
         prepare=lambda inputs: (MultiLabel if inputs.params.multi_label else SingleLabel)(inputs),
@@ -101,7 +99,6 @@ KINDS: Mapping[str, TaskKind] = {
         baseline="TF-IDF + logistic regression (trained); largest class",
     ),
 }
-"""Kinds of task by `kind` in params.yaml; the knobs of each are a row of clozeline.params.tasks.SECTIONS."""
 
 
 def card_of(task: str, inputs: TaskInputs, metrics: TaskMetrics) -> ModelCard:

@@ -17,8 +17,8 @@ from torch import Tensor
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
 Ids = npt.NDArray[np.int64]
+# Batches in a pool of texts sorted by length: enough to need little padding, few enough to keep the order random.
 _POOL_BATCHES = 32
-"""Batches in a pool of texts sorted by length: enough to need little padding, few enough to keep the order random."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,9 @@ class EncodedBatch:
     input_ids_BL: Tensor
     attention_mask_BL: Tensor | None
     token_type_ids_BL: Tensor | None = None
-    targets_B: Any = None
-    """A tensor with a class, a class for each token, a pair of positions, … for each row."""
+    targets_B: Any = None  # a tensor with a class, a class for each token, a pair of positions, … for each row
+    # Whether the targets count: a process without rows of its own takes part with one that does not.
     counts: bool = True
-    """Whether the targets count: a process without rows of its own takes part with one that does not."""
 
     @property
     def num_rows(self) -> int:

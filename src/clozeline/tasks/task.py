@@ -36,14 +36,13 @@ from clozeline.training.state import Batch
 
 Knobs = TypeVar("Knobs", bound=FinetuneParams, covariant=True)
 _LOG = logging.getLogger(__name__)
+# Share of unknown tokens above which the tokenizer probably does not fit the text.
 _MOST_UNKNOWN = 0.2
-"""Share of unknown tokens above which the tokenizer probably does not fit the text."""
+# Rows of an evaluation batch per row of a training batch; evaluation needs no gradients.
 _MEASURED_TOGETHER = 4
-"""Rows of an evaluation batch per row of a training batch; evaluation needs no gradients."""
+# Tokens of a batch whose activations fit into the caches of a CPU. The default encoder reads 1.7 times as many tokens
+# per second in batches of 64 rows of 66 tokens as in batches of 512.
 _CACHED_SLOTS = 1 << 12
-"""Tokens of a batch whose activations fit into the caches of a CPU. The default encoder reads 1.7 times as many tokens
-per second in batches of 64 rows of 66 tokens as in batches of 512.
-"""
 Answer = TypeVar("Answer")
 
 
@@ -56,12 +55,11 @@ class InputsOf(Generic[Knobs]):
     encoder: Path
     data: Path
     pretraining_text: Path
-    family: str | None = None
-    """`pretrain.model.family` of the params, which opens your own encoder."""
+    family: str | None = None  # `pretrain.model.family` of the params, which opens your own encoder
 
 
+# Inputs of a task of any kind.
 TaskInputs = InputsOf[FinetuneParams]
-"""Inputs of a task of any kind."""
 
 
 class Task(ABC, Generic[Item]):
@@ -70,8 +68,8 @@ class Task(ABC, Generic[Item]):
     A kind calls `feed` with its training rows, whose batches `batch` makes.
     """
 
+    # Name of the method that the head is once `fit_head` fitted it; None for kinds that do not fit theirs.
     fitted: str | None = None
-    """Name of the method that the head is once `fit_head` fitted it; None for kinds that do not fit theirs."""
 
     def __init__(
         self,

@@ -35,10 +35,10 @@ from clozeline.training.optimizers import Schedule, build_optimizer
 from clozeline.training.state import Batch, Callback, State
 
 _LOG = logging.getLogger(__name__)
+# Lead in the validation score that is hardly chance: the standard error of a share is 0.035 with 200 items.
 CLEARLY = 0.05
-"""Lead in the validation score that is hardly chance: the standard error of a share is 0.035 with 200 items."""
+# Folders and files of the package that decide the result; dvc.yaml names the same as dependencies of the stage.
 CODE = ("encoder", "records/finetune", "records/reading", "records/words", "tasks", "tokenizing/tokenizer", "training")
-"""Folders and files of the package that decide the result; dvc.yaml names the same as dependencies of the stage."""
 _LOG_EVERY_STEPS = 10
 Weights = dict[str, Tensor]
 

@@ -34,10 +34,8 @@ class EncodedPartition(record.Record):
     """A partition as a run encoded it."""
 
     split: str
-    doc_ids: tuple[str, str]
-    """Least and greatest."""
-    place: str
-    """Its folder in that of the ledger."""
+    doc_ids: tuple[str, str]  # least and greatest
+    place: str  # its folder in that of the ledger
 
 
 class LastRun(record.Record):
@@ -53,8 +51,7 @@ class EarlierIds:
     """The last run beside this one."""
 
     ledger: Ledger
-    last: LastRun
-    """With the code and the tokenizer of this run."""
+    last: LastRun  # with the code and the tokenizer of this run
 
     @classmethod
     def open(cls, ledger: Ledger, tokenizer_sha256: str) -> Self:
@@ -95,12 +92,9 @@ class EarlierIds:
 class KnownIds:
     """Ids of texts that are known."""
 
-    places: dict[bytes, int]
-    """Digest of a text → its place in the arrays."""
-    ids_K: Any
-    """Arrow array of lists of ids."""
-    dropped_K: npt.NDArray[np.uint32]
-    """Tokens of each text that were dropped."""
+    places: dict[bytes, int]  # digest of a text → its place in the arrays
+    ids_K: Any  # arrow array of lists of ids
+    dropped_K: npt.NDArray[np.uint32]  # tokens of each text that were dropped
 
     @classmethod
     def read(cls, folders: Sequence[Path], dtype: str) -> Self:

@@ -39,25 +39,25 @@ from clozeline.tokenizing.earlier_ids import Ids, KnownIds, completed, digests_o
 from clozeline.tokenizing.shards import EncodedFiles, Partition, writing
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
+# Words encoded at a time: the encoding of a word takes a hundred times the memory of its ids.
 _WORDS_AT_A_TIME = 1024
-"""Words encoded at a time: the encoding of a word takes a hundred times the memory of its ids."""
 _JOINED_WORDS = 64
 
+# Function that cuts an Arrow array of texts.
 Cut = Callable[[Any], CutTexts]
-"""Function that cuts an Arrow array of texts."""
 
 _MOST_WORDS = 2**17
+# Largest number and size of the words kept between batches; above either, the cache is emptied.
 _MOST_WORD_BYTES = 2**22
-"""Largest number and size of the words kept between batches; above either, the cache is emptied."""
 
 _AT_BLANKS = ByteClasses.of(blanks=WORD_BLANKS)
 _AT_PUNCTUATION = ByteClasses.of(blanks=PUNCTUATION_BLANKS, alone=PUNCTUATION)
 
 Given = TypeVar("Given")
+# File of a count's `uses_V`.
 _USES: Final = "uses.npy"
-"""File of a count's `uses_V`."""
+# Files of an encoded partition that decide counts and shards.
 FILES_OF_COUNTS: Final = (_USES, "documents.npy")
-"""Files of an encoded partition that decide counts and shards."""
 
 
 @dataclass(frozen=True)
@@ -220,12 +220,10 @@ class PackingCount:
     text_bytes: int = 0
     tokens_in: int = 0
     tokens_packed: int = 0
-    tokens_dropped: int = 0
-    """Special tokens that the tokenizer found in raw text."""
+    tokens_dropped: int = 0  # special tokens that the tokenizer found in raw text
+    # Occurrences of `[MASK]` or another special token written out in a text; they are packed as ordinary text.
     special_strings_in_text: int = 0
-    """Occurrences of `[MASK]` or another special token written out in a text; they are packed as ordinary text."""
-    uses_V: npt.NDArray[np.int64] = field(init=False)
-    """Number of times each id was packed."""
+    uses_V: npt.NDArray[np.int64] = field(init=False)  # number of times each id was packed
 
     def __post_init__(self) -> None:
         self.uses_V = np.zeros(self.vocab_size, dtype=np.int64)
@@ -254,11 +252,9 @@ class PackingCount:
 
 @dataclass(frozen=True)
 class _Batch:
-    texts_D: Any
-    """Arrow array of strings."""
+    texts_D: Any  # arrow array of strings
     digests: list[bytes]
-    place_D: npt.NDArray[np.int64]
-    """Place of each text among the known ones, or -1."""
+    place_D: npt.NDArray[np.int64]  # place of each text among the known ones, or -1
 
 
 def encode_item(name: str, partition: Partition, opened: OpenTokenizer, earlier: Sequence[Path]) -> Item:

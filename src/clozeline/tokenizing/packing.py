@@ -27,6 +27,7 @@ from clozeline.tokenizing.shards import EncodedFiles, Partition, write_shards
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
 _DECISIVE_PACKAGES: Final = ("numpy", "pyarrow", "tokenizers")
+# Folders and files of the package that decide what a task writes.
 _CODE: Final = (
     "records/clean_text.py",
     "records/word_cuts.py",
@@ -34,7 +35,6 @@ _CODE: Final = (
     "records/reading/tokens.py",
     "records/words/bytes.py",
 )
-"""Folders and files of the package that decide what a task writes."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,7 @@ class Packed:
 
     info: SplitInfo
     count: PackingCount
-    encoded: Sequence[tuple[str, Partition, FinishedTask]]
-    """Split, partition, and the record with its ids."""
+    encoded: Sequence[tuple[str, Partition, FinishedTask]]  # split, partition, and the record with its ids
 
     @property
     def num_known(self) -> int:

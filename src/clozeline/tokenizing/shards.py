@@ -26,21 +26,19 @@ from clozeline.system.content import sha256_of
 from clozeline.system.files import link_or_copy
 
 _CHUNK_BYTES = 1 << 20
+# In the name of a shard's files as its task writes them.
 _SPLIT: Final = "any"
-"""In the name of a shard's files as its task writes them."""
 
+# Least size of a partition in bytes of text: large beside the two row groups that a process reads anyway.
 _PARTITION_BYTES = 8_000_000
-"""Least size of a partition in bytes of text: large beside the two row groups that a process reads anyway."""
 
 
 @dataclass(frozen=True)
 class EncodedFiles:
     """Files of an encoded partition: its tokens, three numbers of each document, and digests of the texts."""
 
-    folder: Path
-    """Named by a digest of all that decides the files."""
-    dtype: str
-    """Type of a token: uint16 or uint32."""
+    folder: Path  # named by a digest of all that decides the files
+    dtype: str  # type of a token: uint16 or uint32
 
     @property
     def tokens(self) -> Path:
@@ -68,8 +66,8 @@ class EncodedFiles:
         return np.fromfile(self.tokens, np.dtype(self.dtype).newbyteorder("<"))
 
 
+# Adds documents: their tokens back to back; tokens, UTF-8 bytes of text and dropped tokens of each; and digests.
 Append = Callable[[npt.NDArray[Any], Sequence[npt.NDArray[Any]], Sequence[bytes]], None]
-"""Adds documents: their tokens back to back; tokens, UTF-8 bytes of text and dropped tokens of each; and digests."""
 
 
 @contextmanager
@@ -191,10 +189,8 @@ class Partition:
     groups: range
     num_rows: int
     text_bytes: int
-    doc_ids: tuple[str, str] | None
-    """Least and greatest `doc_id`; None if the file does not say."""
-    digest: str
-    """Of the texts, as the file stores them."""
+    doc_ids: tuple[str, str] | None  # least and greatest `doc_id`; None if the file does not say
+    digest: str  # of the texts, as the file stores them
 
     @property
     def reads(self) -> tuple[Path, ...]:

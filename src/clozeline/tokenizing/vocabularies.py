@@ -38,34 +38,33 @@ _LOG = logging.getLogger(__name__)
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+# Longest piece, as in SentencePiece.
 MOST_CHARACTERS = 16
-"""Longest piece, as in SentencePiece."""
+# Longest word used: longer ones are seldom words, and the probability of a path could underflow (see _LEAST).
 _LONGEST_WORD = 32
-"""Longest word used: longer ones are seldom words, and the probability of a path could underflow (see _LEAST)."""
 _NUM_ROUNDS = 2
+# Share of the pieces that each pruning keeps, as in SentencePiece.
 _KEPT_SHARE = 0.75
-"""Share of the pieces that each pruning keeps, as in SentencePiece."""
+# Lower limit of a piece's probability: characters are kept even if no word needs them any more.
 _LEAST = 1e-9
-"""Lower limit of a piece's probability: characters are kept even if no word needs them any more."""
+# Natural logarithm that stands for impossible, so that products with it stay finite.
 _WORST = -1e6
-"""Natural logarithm that stands for impossible, so that products with it stay finite."""
+# Digits kept of the natural logarithms: an exponential may differ in its last bit between processors.
 _SCORE_DIGITS = 6
-"""Digits kept of the natural logarithms: an exponential may differ in its last bit between processors."""
 
 _SPECIAL = list(SPECIAL_TOKENS.values())
 _UNKNOWN = SPECIAL_TOKENS["unk_token"]
 _PREFIX = "##"
 _METASPACE = "▁"
+# Candidate pieces of Unigram for each piece that it keeps.
 _CANDIDATES_PER_PIECE = 4
-"""Candidate pieces of Unigram for each piece that it keeps."""
 
+# Share of the text's characters that the alphabet must cover; rarer characters become [UNK].
+#
+# SentencePiece keeps 0.9995 (Kudo & Richardson 2018), but WordPiece loses a whole word for one unknown character.
 _CHARACTER_COVERAGE = 0.9999
-"""Share of the text's characters that the alphabet must cover; rarer characters become [UNK].
-
-SentencePiece keeps 0.9995 (Kudo & Richardson 2018), but WordPiece loses a whole word for one unknown character.
-"""
+# Largest share of the alphabet in the vocabulary. WordPiece holds a character twice, as `a` and `##a`.
 _MOST_ALPHABET_SHARE = 0.25
-"""Largest share of the alphabet in the vocabulary. WordPiece holds a character twice, as `a` and `##a`."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +72,9 @@ class Lattice:
     """All ways to cut all words. Edges are sorted by their end, so that a prefix is finished before it is used."""
 
     word_E: Ints
-    start_E: Ints
-    """Character of the word at which the piece begins."""
+    start_E: Ints  # character of the word at which the piece begins
     piece_E: Ints
-    bounds: Ints
-    """Edges `bounds[j]` to `bounds[j + 1]` end before character j."""
+    bounds: Ints  # edges `bounds[j]` to `bounds[j + 1]` end before character j
     length_W: Ints
 
     @classmethod

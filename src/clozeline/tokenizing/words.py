@@ -25,15 +25,15 @@ from clozeline.records.words.bytes import word_hashes
 from clozeline.system.progress import track
 from clozeline.tokenizing.encoding import Cut, WordCache
 
+# Arrow file of words and counts; that of a partition has a record batch for each bucket.
 WORDS: Final = "words.arrow"
-"""Arrow file of words and counts; that of a partition has a record batch for each bucket."""
 CHARACTERS: Final = "characters.npy"
 MOST_WORDS = 2**15
+# Words with a count that are held before equal ones are summed.
 _MOST_ROWS = 2**18
-"""Words with a count that are held before equal ones are summed."""
 _MOST_BUCKETS = 2**8
+# A bucket has about as many words as so many partitions.
 _PARTITIONS_A_BUCKET = 2
-"""A bucket has about as many words as so many partitions."""
 NUM_CODE_POINTS = 0x110000
 _CHARACTERS_A_TEXT = 2000
 _TEXTS_A_BATCH = 100
@@ -173,8 +173,7 @@ def _most_frequent(counted: pa.Table, number: int) -> pa.Table:
 
 @dataclass(frozen=True)
 class CountedText:
-    code_point_counts: npt.NDArray[np.int64]
-    """Number of times that each code point occurs."""
+    code_point_counts: npt.NDArray[np.int64]  # number of times that each code point occurs
     words: FrequentWords
 
 

@@ -15,8 +15,8 @@ from urllib.request import url2pathname
 SQLITE: Final = "sqlite:///"
 _FILES: Final = "artifacts"
 
+# MLflow's name (Alembic revision) of the schema that is read here.
 SCHEMA: Final = "dc11669786a5"
-"""MLflow's name (Alembic revision) of the schema that is read here."""
 _SECONDS_LOCKED = 10
 
 _NAMES_QUERY = "SELECT name FROM registered_model_aliases WHERE workspace = 'default' AND alias = :alias"

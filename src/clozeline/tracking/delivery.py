@@ -26,17 +26,17 @@ from clozeline.tracking.run_logger import PREFIX
 
 _LOG = logging.getLogger(__name__)
 
+# Tag with the identity of the workspace that a run belongs to: others may use the same database.
 WORKSPACE: Final = "clozeline.workspace"
-"""Tag with the identity of the workspace that a run belongs to: others may use the same database."""
+# Tag with the name of a run in the outbox: by it a run is found again whose creation was not noted.
 OUTBOX_RUN: Final = "clozeline.outbox_run"
-"""Tag with the name of a run in the outbox: by it a run is found again whose creation was not noted."""
 _PARAMS_PER_CALL: Final = 100  # MLflow refuses a batch of more
 _POINTS_PER_CALL: Final = 1000  # likewise
 _DIGEST_CHARACTERS: Final = 36  # likewise; `<md5>.dir` has just as many
 
 _NEVER_TAKEN: Final = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE"}
+# Number of attempts at a step that fails while the server answers.
 _MOST_ATTEMPTS: Final = 5
-"""Number of attempts at a step that fails while the server answers."""
 _LOOK_SECONDS: Final = 0.5
 _SYNCED: Final = "synced.json"
 Progress = Literal["done", "later", "no answer"]
@@ -158,8 +158,7 @@ class Synced(Record):
     tracking_uri: str
     run_id: str = ""
     told: TrackedRun | None = None
-    num_bytes: int = 0
-    """Of points.jsonl."""
+    num_bytes: int = 0  # of points.jsonl
     status: str = "RUNNING"
 
 
@@ -171,10 +170,9 @@ class Delivery:
         self._mlflow = MlflowRuns(tracking_uri)
         self._failures: Counter[str] = Counter()  # of each run, at its present step
         self._reason = ""
+        # Steps and files that MLflow refused, and lines that were cut; of curves, the points of the stage itself.
         self.num_lost = 0
-        """Steps and files that MLflow refused, and lines that were cut; of curves, the points of the stage itself."""
-        self.refusal = ""
-        """Why the last of them was lost."""
+        self.refusal = ""  # why the last of them was lost
 
     @property
     def is_waiting(self) -> bool:

@@ -27,22 +27,22 @@ from clozeline.system.files import alone
 from clozeline.tracking.addresses import database_of, files_beside
 
 T = TypeVar("T")
+# Tag that makes a run the child of another one.
 PARENT_RUN: Final = "mlflow.parentRunId"
-"""Tag that makes a run the child of another one."""
+# File that MLflow writes into the folder of a model that it loads as `models:/…`.
 _LOADED_AS: Final = "registered_model_meta"
-"""File that MLflow writes into the folder of a model that it loads as `models:/…`."""
 _OUTDATED: Final = "out-of-date database schema"
 _MISSING: Final = "RESOURCE_DOES_NOT_EXIST"
+# Error code for a missing alias, and for a version that is not a number.
 _NO_ALIAS: Final = "INVALID_PARAMETER_VALUE"
-"""Error code for a missing alias, and for a version that is not a number."""
+# MLflow's code of a refused caller → status of HTTP.
 _REFUSALS: Final = MappingProxyType({"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403})
-"""MLflow's code of a refused caller → status of HTTP."""
 _ENDPOINT: Final = re.compile(r"endpoint (/\S+) ")
+# What PostgreSQL, SQLite and MySQL say of a row that another request has just inserted; MLflow answers 400 with it.
 _WRITTEN_TWICE: Final = ("duplicate key value", "UNIQUE constraint failed", "Duplicate entry")
-"""What PostgreSQL, SQLite and MySQL say of a row that another request has just inserted; MLflow answers 400 with it."""
 _CLIENTS_OF_STORES: Final = frozenset({"azure", "boto3", "botocore", "google"})
+# Package to install for a module that MLflow imports to reach a store, where the two names differ.
 _PACKAGES_OF_STORES: Final = MappingProxyType({"google": "google-cloud-storage", "azure": "azure-storage-blob"})
-"""Package to install for a module that MLflow imports to reach a store, where the two names differ."""
 
 EXPERIMENT: Final = "clozeline"
 _PAGE: Final = 1000  # MLflow's largest

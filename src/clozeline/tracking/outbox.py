@@ -23,10 +23,10 @@ from clozeline.system.errors import ArtifactError
 from clozeline.system.files import remove_folder, replacing_file, replacing_folder
 
 _LOG = logging.getLogger(__name__)
+# Environment variable with the folder of the outbox, for stage processes.
 OUTBOX: Final = "CLOZELINE_OUTBOX"
-"""Environment variable with the folder of the outbox, for stage processes."""
+# Environment variable with the name, within the outbox, of the run that a stage process logs to.
 RUN: Final = "CLOZELINE_RUN"
-"""Environment variable with the name, within the outbox, of the run that a stage process logs to."""
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 _RECORD: Final = "record.json"
 _FILES: Final = "files"
@@ -39,16 +39,15 @@ class TrackedRun(Record):
     name: str
     tags: Mapping[str, str]
     started_ms: int
+    # Name of the parent run within the outbox; None: the run of a flow, of which only one is open in a workspace.
     parent: str | None = None
-    """Name of the parent run within the outbox; None: the run of a flow, of which only one is open in a workspace."""
+    # Of what a stage computes: it continues the interrupted run of its workspace that has the same one.
     fingerprint: str = ""
-    """Of what a stage computes: it continues the interrupted run of its workspace that has the same one."""
     params: Mapping[str, str] = {}
     figures: Mapping[str, float] = {}
-    datasets: tuple[LockedPath, ...] = ()
-    """Inputs of a stage, with DVC's hashes."""
+    datasets: tuple[LockedPath, ...] = ()  # inputs of a stage, with DVC's hashes
+    # DROPPED: a stage that had nothing to do; MLflow does not keep its run.
     status: Status | Literal["RUNNING", "DROPPED"] = "RUNNING"
-    """DROPPED: a stage that had nothing to do; MLflow does not keep its run."""
     ended_ms: int | None = None
 
 
@@ -65,10 +64,8 @@ class Outbox:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.num_lost = 0
-        """Records that could not be written, as on a full disk."""
-        self.reason = ""
-        """Why the last one was lost, or why a run cannot be read."""
+        self.num_lost = 0  # records that could not be written, as on a full disk
+        self.reason = ""  # why the last one was lost, or why a run cannot be read
 
     def open(self, run: str, record: TrackedRun) -> None:
         """Add a run. If it is there, an attempt to make it was killed, and this one continues it."""

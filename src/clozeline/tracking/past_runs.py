@@ -36,19 +36,19 @@ from clozeline.tracking.mlflow import answering, prepare, remove_stored_files, r
 _LOCK: Final = "dvc.lock"
 
 _LOCK_MD5: Final = "dvc.lock_md5"
+# Tag of a run whose stored files are being removed, and then of one whose files were removed.
 _FILES: Final = "clozeline.files"
-"""Tag of a run whose stored files are being removed, and then of one whose files were removed."""
 _REMOVING: Final = "removing"
 _REMOVED: Final = "removed"
+# Suffixes of files that may quote a text.
 _QUOTING: Final = {".csv", ".html", ".json", ".jsonl", ".log", ".md", ".parquet", ".txt"}
-"""Suffixes of files that may quote a text."""
 
 _LOG = logging.getLogger(__name__)
 _MOST_EXECUTED: Final = 1000
+# Number of runs whose columns a terminal has room for.
 MOST: Final = 4
-"""Number of runs whose columns a terminal has room for."""
+# Address at which `clozeline ui` shows the project's own database.
 _OWN_PAGES: Final = "http://127.0.0.1:5000"
-"""Address at which `clozeline ui` shows the project's own database."""
 _PAGE: Final = 100
 _SHOWN: Final = 10
 _IS_ID: Final = re.compile(r"[0-9a-f]{4,32}")
@@ -94,12 +94,9 @@ def lock_of(run: Run, tracking_uri: str) -> Lock | None:
 class Nights:
     """What MLflow knows of all workspaces, as far as it decides what is kept."""
 
-    locks: tuple[Lock, ...]
-    """The dvc.lock of each kept flow run, of every workspace."""
-    oldest_kept: datetime | None
-    """Start of the oldest kept run of this workspace; None if all its runs are kept."""
-    running_elsewhere: tuple[str, ...]
-    """Names of unfinished runs of other workspaces."""
+    locks: tuple[Lock, ...]  # the dvc.lock of each kept flow run, of every workspace
+    oldest_kept: datetime | None  # start of the oldest kept run of this workspace; None if all its runs are kept
+    running_elsewhere: tuple[str, ...]  # names of unfinished runs of other workspaces
     runs: tuple[Run, ...]
     tracking_uri: str
     workspace: str
@@ -254,27 +251,23 @@ class PastRun:
     experiment_id: str
     started: datetime
     commit: str | None
-    figures: Mapping[str, float]
-    """Numbers of all metric files: `evaluate.top1` is `top1` of metrics/evaluate.json."""
-    lock: Lock | None
-    """Its dvc.lock; None if MLflow no longer has a copy."""
+    figures: Mapping[str, float]  # numbers of all metric files: `evaluate.top1` is `top1` of metrics/evaluate.json
+    lock: Lock | None  # its dvc.lock; None if MLflow no longer has a copy
+    # Id of the run of its pre-training, which has the curves; None if that was executed elsewhere.
     training_id: str | None = None
-    """Id of the run of its pre-training, which has the curves; None if that was executed elsewhere."""
 
 
 @dataclass(frozen=True)
 class PastRuns:
     """The runs that MLflow knows for a dvc.lock."""
 
-    run_id: str | None = None
-    """Id of the newest flow run that ended with this dvc.lock."""
+    run_id: str | None = None  # id of the newest flow run that ended with this dvc.lock
     commit: str | None = None
-    is_dirty: bool = False
-    """Whether tracked files differed from the commit."""
+    is_dirty: bool = False  # whether tracked files differed from the commit
+    # Runs by name of the stage; stages that executed elsewhere are missing.
     stages: Mapping[str, StageRun] = field(default_factory=dict)
-    """Runs by name of the stage; stages that executed elsewhere are missing."""
+    # Newest finished flow run before this one with another dvc.lock; None if MLflow has none, as in a fresh clone.
     earlier: PastRun | None = None
-    """Newest finished flow run before this one with another dvc.lock; None if MLflow has none, as in a fresh clone."""
 
 
 def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:

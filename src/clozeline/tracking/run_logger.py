@@ -23,8 +23,8 @@ from clozeline.system.errors import ClozelineError
 from clozeline.tracking.outbox import OUTBOX, RUN, Outbox
 
 _LOG = logging.getLogger(__name__)
+# Environment variable with the folder of the events.
 TENSORBOARD: Final = "CLOZELINE_TENSORBOARD"
-"""Environment variable with the folder of the events."""
 PREFIX: Final = "system/"
 _MACHINE_SECONDS: Final = 10.0
 _ON_HELD_OUT_TEXT: Final = "validation_"

@@ -34,8 +34,7 @@ class FlowRun:
         except TransientError as error:
             _LOG.warning("%s: the run goes on, and reports when it answers", error.problem)
         self.tracking_uri = tracking_uri
-        self.run = uuid4().hex
-        """Name of the parent run within the outbox."""
+        self.run = uuid4().hex  # name of the parent run within the outbox
         self._outbox = Outbox(folder)
         self._outbox.end_killed()
         self._delivery = Delivery(self._outbox, tracking_uri)

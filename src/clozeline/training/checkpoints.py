@@ -23,8 +23,8 @@ from clozeline.system.errors import ArtifactError
 from clozeline.system.files import replacing_folder
 
 _LOG = logging.getLogger(__name__)
+# Key of a state whose tensors are in files of their own.
 SHARDS = "shards"
-"""Key of a state whose tensors are in files of their own."""
 _STATE = "state.pt"
 _SEAL = "seal.json"
 
@@ -36,8 +36,7 @@ class Checkpoints:
     folder: Path
     fingerprint: str
     keep: int
-    own: Path
-    """Folder of all parts of this training."""
+    own: Path  # folder of all parts of this training
 
     @classmethod
     def of(cls, work: Path, fingerprint: str, keep: int, part: str = "") -> "Checkpoints":

@@ -13,17 +13,15 @@ class CurvePoint:
     learning_rate: float
     gradient_norm: float
     num_tokens: int
+    # Share of targets whose likeliest answer is right, 0-1; None: the training does not count right answers.
     accuracy: float | None = None
-    """Share of targets whose likeliest answer is right, 0-1; None: the training does not count right answers."""
 
 
 class Quality(NamedTuple):
     """Means over targets."""
 
-    loss: float
-    """Nats."""
-    accuracy: float
-    """Share of targets whose likeliest answer is right, 0-1."""
+    loss: float  # nats
+    accuracy: float  # share of targets whose likeliest answer is right, 0-1
 
 
 @dataclass(frozen=True)

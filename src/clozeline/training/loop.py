@@ -21,12 +21,11 @@ from clozeline.training.optimizers import scale_learning_rates
 from clozeline.training.state import Batch, Callback, Inputs, Scored, State
 from clozeline.training.steps import Steps
 
+# Size of the trained weights above which several processes write a checkpoint together, each its share: a billion
+# parameters, whose state with Adam is a file of 12 GB.
 SHARDED_ABOVE_BYTES = 4 * 10**9
-"""Size of the trained weights above which several processes write a checkpoint together, each its share: a billion
-parameters, whose state with Adam is a file of 12 GB.
-"""
+# Number of consecutive batches without a target after which the training stops with an error.
 _MOST_EMPTY_BATCHES = 1000
-"""Number of consecutive batches without a target after which the training stops with an error."""
 
 
 @dataclass
@@ -34,10 +33,8 @@ class Validation:
     """When to validate, how to measure, and when to stop."""
 
     every_steps: int
-    patience: int | None
-    """Number of validation passes without a lower loss after which training stops; None: never."""
-    measure: Callable[[], Quality]
-    """Measures the current model on held-out text."""
+    patience: int | None  # number of validation passes without a lower loss after which training stops; None: never
+    measure: Callable[[], Quality]  # measures the current model on held-out text
     best_weights: dict[str, Tensor] | None = None
 
     def take(self, model: nn.Module, state: State, processes: Processes) -> ValidationPass:
@@ -71,20 +68,19 @@ class Loop(Generic[Inputs]):
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    # Maps `(epoch, index)` to the endless sequence of batches from there on.
     batches_from: Callable[[int, int], Iterator[Batch[Inputs]]]
-    """Maps `(epoch, index)` to the endless sequence of batches from there on."""
+    # Maps a batch to its loss in nats, summed over targets, perhaps with the number of right answers.
     loss_sum: Callable[[Inputs], Tensor | Scored]
-    """Maps a batch to its loss in nats, summed over targets, perhaps with the number of right answers."""
+    # Maps a step, counted from 0, to the learning rate as a fraction of each group's peak.
     fraction_at: Callable[[int], float]
-    """Maps a step, counted from 0, to the learning rate as a fraction of each group's peak."""
     total_steps: int
     params: OptimizerParams
     log_every_steps: int
     checkpoint_every_steps: int
     checkpoints: Checkpoints
     hardware: Hardware[Inputs]
-    seed: int
-    """Seed of the randomness in a step (dropout)."""
+    seed: int  # seed of the randomness in a step (dropout)
     validation: Validation | None = None
 
     def run(self, state: State, callback: Callback) -> State:

@@ -28,18 +28,17 @@ from clozeline.training.state import Inputs
 _LOG = logging.getLogger(__name__)
 
 _OF_ONEDNN = r"could not create a primitive$"
+# Messages of a RuntimeError: from torch's CPU allocator, from C++ around it, from CUDA below torch's GPU allocator, and
+# from oneDNN, whose kernels need memory of their own (its message is longer where a kernel does not exist).
 _WORDS = re.compile(
     rf"can't allocate memory|std::bad_alloc|{_OF_ONEDNN}|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
     re.MULTILINE,
 )
-"""Messages of a RuntimeError: from torch's CPU allocator, from C++ around it, from CUDA below torch's GPU allocator,
-and from oneDNN, whose kernels need memory of their own (its message is longer where a kernel does not exist).
-"""
 _AMOUNT = re.compile(r"allocate ([\d.]+) (bytes|[KMGTPE]iB)")
 
 Name = Literal["fp32", "bf16", "fp16"]
+# Capabilities of x86 (Intel, AMD) and of ARM, under the names of torch.cpu.get_capabilities.
 _BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
-"""Capabilities of x86 (Intel, AMD) and of ARM, under the names of torch.cpu.get_capabilities."""
 _DTYPES = MappingProxyType({"bf16": torch.bfloat16, "fp16": torch.float16})
 
 
@@ -47,8 +46,7 @@ _DTYPES = MappingProxyType({"bf16": torch.bfloat16, "fp16": torch.float16})
 class Shortage:
     """Whether memory ran out."""
 
-    requested: str | None = None
-    """Amount that was requested, in words; None: memory did not run out."""
+    requested: str | None = None  # amount that was requested, in words; None: memory did not run out
 
 
 @contextlib.contextmanager
@@ -154,13 +152,10 @@ def share_of(batch: Rows, rank: int, world_size: int) -> tuple[Rows, int]:
 class MicroBatches(Generic[Rows]):
     """Cuts batches into parts of a limited number of slots, and moves them to the device."""
 
-    most_slots: int | None
-    """Limit of a part; None: no limit."""
+    most_slots: int | None  # limit of a part; None: no limit
     device: torch.device
-    longest_row: int = 1
-    """Tokens of the longest row, which any limit in params.yaml has to hold."""
-    remedies: str = "use a smaller model, or shorter rows"
-    """What helps if one row does not fit."""
+    longest_row: int = 1  # tokens of the longest row, which any limit in params.yaml has to hold
+    remedies: str = "use a smaller model, or shorter rows"  # what helps if one row does not fit
 
     @classmethod
     def of(cls, params: PretrainParams | FinetuneParams, device: torch.device) -> Self:
@@ -227,8 +222,7 @@ class Precision:
 
     name: Name
     device: torch.device
-    scaler: torch.amp.GradScaler
-    """Keeps small fp16 gradients from underflowing; does nothing in fp32 and bf16."""
+    scaler: torch.amp.GradScaler  # keeps small fp16 gradients from underflowing; does nothing in fp32 and bf16
 
     @classmethod
     def choose(cls, requested: Requested, device: torch.device) -> "Precision":

@@ -34,8 +34,8 @@ Group = dict[str, Any]
 _MOMENTUM = 0.95
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _NUM_ITERATIONS = 5
+# Root mean square of AdamW's updates, as Liu et al. measured it.
 _UPDATE_SCALE = 0.2
-"""Root mean square of AdamW's updates, as Liu et al. measured it."""
 _SMALLEST_NORM = 1e-7
 
 
@@ -295,12 +295,10 @@ class OptimizerKind:
     """Grouping of the parameters, and the optimizer that steps over the groups."""
 
     group: Callable[[nn.Module, OptimizerParams], list[Group]]
+    # Maps groups and defaults (`lr`, `betas`, `eps`) to an optimizer.
     create: Callable[[list[Group], dict[str, Any]], torch.optim.Optimizer]
-    """Maps groups and defaults (`lr`, `betas`, `eps`) to an optimizer."""
-    num_states: int
-    """State tensors per parameter, of the parameter's shape."""
-    num_states_of_hidden: int
-    """State tensors per hidden matrix."""
+    num_states: int  # state tensors per parameter, of the parameter's shape
+    num_states_of_hidden: int  # state tensors per hidden matrix
 
 
 def build_optimizer(
@@ -330,6 +328,7 @@ def _muon(groups: list[Group], defaults: dict[str, Any]) -> torch.optim.Optimize
     return MuonWithAdamW(groups, {**defaults, "fused": True})
 
 
+# Keyed by `kind` in params.yaml.
 OPTIMIZERS: Mapping[str, OptimizerKind] = MappingProxyType(
     {
         "adamw": OptimizerKind(decay_groups, _adamw, 2, 2),
@@ -339,7 +338,6 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = MappingProxyType(
         "stableadamw": OptimizerKind(decay_groups, StableAdamW, 2, 2),
     }
 )
-"""Keyed by `kind` in params.yaml."""
 
 
 def scale_learning_rates(optimizer: torch.optim.Optimizer, fraction: float) -> None:
@@ -400,6 +398,8 @@ class Schedule:
         return self.params.final_fraction + (1 - self.params.final_fraction) * left
 
 
+# Shapes of the decay, keyed by `decay` in params.yaml: map the share of it that is done (0-1) and `power` to the share
+# of the height that is left (1-0).
 DECAYS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
     {
         # Loshchilov & Hutter 2017, equation 5, no restart
@@ -411,6 +411,3 @@ DECAYS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
         "wsd": lambda done, power: 1 - math.sqrt(done),
     }
 )
-"""Shapes of the decay, keyed by `decay` in params.yaml: map the share of it that is done (0-1) and `power` to the
-share of the height that is left (1-0).
-"""

@@ -20,10 +20,8 @@ _PLATEAU_NATS = 0.15
 class Scored(NamedTuple):
     """Result of a batch, summed over its targets."""
 
-    loss_sum: Tensor
-    """Nats; the gradient flows through it."""
-    num_right: Tensor
-    """Number of targets whose likeliest answer is right; NaN: not counted."""
+    loss_sum: Tensor  # nats; the gradient flows through it
+    num_right: Tensor  # number of targets whose likeliest answer is right; NaN: not counted
 
     @classmethod
     def of(cls, found: "Tensor | Scored") -> "Scored":
@@ -37,18 +35,14 @@ class Batch(Generic[Inputs]):
 
     epoch: int
     index: int
-    inputs: Inputs
-    """This process's part of the batch: all of it, unless several processes train together."""
-    num_tokens: int
-    """Real tokens of the whole batch, without padding."""
+    inputs: Inputs  # this process's part of the batch: all of it, unless several processes train together
+    num_tokens: int  # real tokens of the whole batch, without padding
+    # Targets of the whole batch. The loss of every part is divided by it, so parts add up to the mean over targets.
     num_targets: int
-    """Targets of the whole batch. The loss of every part is divided by it, so parts add up to the mean over targets."""
-    num_rows_without_target: int = 0
-    """Rows of the whole batch that have no target and teach nothing."""
+    num_rows_without_target: int = 0  # rows of the whole batch that have no target and teach nothing
+    # Number of rows by which this process's share is smaller than the largest. All processes have to make equally many
+    # parts.
     rows_short: int = 0
-    """Number of rows by which this process's share is smaller than the largest. All processes have to make equally many
-    parts.
-    """
 
 
 @dataclass
@@ -57,19 +51,16 @@ class State:
 
     step: int = 0
     epoch: int = 0
-    index: int = 0
-    """Index of the next batch of `epoch`."""
+    index: int = 0  # index of the next batch of `epoch`
     num_tokens: int = 0
     num_targets: int = 0
-    num_empty_batches: int = 0
-    """Batches without a target, for which no step was taken."""
+    num_empty_batches: int = 0  # batches without a target, for which no step was taken
     num_rows_without_target: int = 0
     window_loss_sum: float = 0.0
-    window_right: float = 0.0
-    """NaN: the training does not count right answers."""
+    window_right: float = 0.0  # NaN: the training does not count right answers
     window_targets: int = 0
+    # Number of processes at the start, and after each restart that changed it.
     world_sizes: list[int] = field(default_factory=list)
-    """Number of processes at the start, and after each restart that changed it."""
     curve: list[CurvePoint] = field(default_factory=list)
     validations: list[ValidationPass] = field(default_factory=list)
 
@@ -158,10 +149,8 @@ class PlateauWarning(Callback):
     A masked language model passes this plateau or is stuck on it for good: "my loss is stuck at 7".
     """
 
-    unigram_loss: float
-    """Cross-entropy of the training tokens under their own frequencies, nats."""
-    first_step: int
-    """Earlier steps (warm-up) do not count."""
+    unigram_loss: float  # cross-entropy of the training tokens under their own frequencies, nats
+    first_step: int  # earlier steps (warm-up) do not count
     patience_points: int = 10
     _num_points: int = 0
 

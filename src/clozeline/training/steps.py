@@ -18,12 +18,11 @@ from clozeline.system.errors import TrainingError
 from clozeline.training.micro_batches import Hardware, noting_shortage
 from clozeline.training.state import Batch, Inputs, Scored
 
+# Consecutive fp16 steps without a finite gradient: by then the scale has fallen from 2^16 to 2^-34.
 _MOST_SKIPPED = 50
-"""Consecutive fp16 steps without a finite gradient: by then the scale has fallen from 2^16 to 2^-34."""
+# Number of first steps in which several processes continue if memory runs out in one of them. The optimizer makes its
+# state in the first, and batches are of about one size.
 _NUM_WARY = 3
-"""Number of first steps in which several processes continue if memory runs out in one of them. The optimizer makes its
-state in the first, and batches are of about one size.
-"""
 
 
 def begin_step(seed: int, step: int, rank: int, device: torch.device) -> None:

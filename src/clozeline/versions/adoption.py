@@ -21,20 +21,18 @@ from clozeline.records.record import CODE_FOLDER, Lock
 from clozeline.system.content import md5_of
 from clozeline.versions.project import git, open_project
 
+# Code of every stage in a project that has no checkout: it names the wheel by its hash.
 PIN: Final = "requirements.lock"
-"""Code of every stage in a project that has no checkout: it names the wheel by its hash."""
 
 
 @dataclass(frozen=True)
 class StageCode:
     """The code of all stages in one version of Clozeline."""
 
-    files: Mapping[str, bytes]
-    """Content by path, as in a checkout: `src/clozeline/…`."""
-    graph: Mapping[str, Any]
-    """Content of dvc.yaml, which says which of the files a stage reads."""
+    files: Mapping[str, bytes]  # content by path, as in a checkout: `src/clozeline/…`
+    graph: Mapping[str, Any]  # content of dvc.yaml, which says which of the files a stage reads
+    # Content of the project's requirements.lock; None: a checkout, whose dvc.lock has the hashes of the files.
     pin: bytes | None = None
-    """Content of the project's requirements.lock; None: a checkout, whose dvc.lock has the hashes of the files."""
 
     @classmethod
     def of_project(cls, root: Path) -> Self | None:

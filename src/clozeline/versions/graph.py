@@ -17,8 +17,8 @@ from clozeline.params.reading import read_params, write_complete
 from clozeline.system.errors import ParamsError
 from clozeline.versions.project import open_project
 
+# Stage that writes the params as the stages take them, with defaults, recipe and presets.
 _PARAMS: Final = "params"
-"""Stage that writes the params as the stages take them, with defaults, recipe and presets."""
 
 
 @dataclass(frozen=True)
@@ -26,21 +26,15 @@ class StageNode:
     """One stage of dvc.yaml, with `foreach` and templates expanded."""
 
     name: str
-    parents: tuple[str, ...]
-    """Names of the stages whose outputs it reads."""
+    parents: tuple[str, ...]  # names of the stages whose outputs it reads
     description: str
-    deps: tuple[str, ...]
-    """Local files and folders that it reads; relative to the project's root if they are below it."""
-    outs: tuple[str, ...]
-    """Paths that it writes, including metrics and plots, relative to the project's root."""
-    metrics: tuple[str, ...]
-    """Paths of its metric files, relative to the project's root."""
-    shown: tuple[str, ...]
-    """Paths of its plots and reports."""
-    is_changed: bool
-    """Whether DVC finds it or any of its ancestors out of date, or it runs `again`."""
+    deps: tuple[str, ...]  # local files and folders that it reads; relative to the project's root if they are below it
+    outs: tuple[str, ...]  # paths that it writes, including metrics and plots, relative to the project's root
+    metrics: tuple[str, ...]  # paths of its metric files, relative to the project's root
+    shown: tuple[str, ...]  # paths of its plots and reports
+    is_changed: bool  # whether DVC finds it or any of its ancestors out of date, or it runs `again`
+    # Whether it runs even if DVC finds it up to date, because its source changes where DVC does not look.
     runs_again: bool = False
-    """Whether it runs even if DVC finds it up to date, because its source changes where DVC does not look."""
 
 
 def read_stage_graph(root: Path, again: Collection[str] = (), only: str | None = None) -> tuple[StageNode, ...]:

@@ -29,13 +29,13 @@ from clozeline.versions import remote
 from clozeline.versions.project import Repo, git, open_project
 from clozeline.versions.remote import FOLDER, is_folder, listed_files, remote_errors
 
+# Files that are removed from a remote at once.
 _PER_CALL: Final = 500
-"""Files that are removed from a remote at once."""
 
 _COMMIT: Final = re.compile("[0-9a-f]{7,64}")
 
+# Outputs that are learnt from a text and do not quote it.
 _MODELS: Final = ("models/", "dist/")
-"""Outputs that are learnt from a text and do not quote it."""
 
 
 class Objects:
@@ -135,13 +135,10 @@ class Place:
 
     name: str
     database: Any
-    legacy: Any
-    """Object database of DVC 2, in whose folder DVC 3 keeps the run cache."""
-    local_runs: Path
-    """Run cache of the project, which has copies of most records of a remote."""
+    legacy: Any  # object database of DVC 2, in whose folder DVC 3 keeps the run cache
+    local_runs: Path  # run cache of the project, which has copies of most records of a remote
     remote_of: Repo | None = None
-    _files: dict[str, remote.StoredFile] = field(default_factory=dict)
-    """Each file that was listed, by its path."""
+    _files: dict[str, remote.StoredFile] = field(default_factory=dict)  # each file that was listed, by its path
 
     @cached_property
     def objects(self) -> Mapping[str, str]:

@@ -19,11 +19,11 @@ from clozeline.system.errors import ParamsError, StorageError
 from clozeline.system.files import replacing_file
 from clozeline.system.workspace import Workspace
 
+# dvc.repo.Repo, whose import takes a second.
 Repo = Any
-"""dvc.repo.Repo, whose import takes a second."""
 _LOG: Final = logging.getLogger(__name__)
+# By how much the clocks of processes and files may differ.
 _CLOCK_SECONDS: Final = 60.0
-"""By how much the clocks of processes and files may differ."""
 
 
 def git(root: Path, *arguments: str) -> bytes | None:

@@ -25,13 +25,13 @@ from clozeline.versions.project import Repo, open_project
 _LOG = logging.getLogger(__name__)
 
 
+# End of the name of an object that is the list of a folder's files; before it is the md5 of the list.
 FOLDER: Final = ".dir"
-"""End of the name of an object that is the list of a folder's files; before it is the md5 of the list."""
+# Keys under which the file systems of fsspec give the time at which a file was written.
 _TIMES: Final = ("mtime", "LastModified", "last_modified", "updated")
-"""Keys under which the file systems of fsspec give the time at which a file was written."""
 
+# Other files are temporary ones of DVC, left by a kill.
 _IS_NAME: Final = re.compile(r"[0-9a-f]{2}(/[0-9a-f]{64}){2}").fullmatch
-"""Other files are temporary ones of DVC, left by a kill."""
 _UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
 
 NAME: Final = "store"
@@ -43,8 +43,8 @@ class _Listed(BaseModel):
     md5: str
 
 
+# Content of the object that DVC keeps for a folder.
 _FOLDER_LIST: Final = TypeAdapter(list[_Listed])
-"""Content of the object that DVC keeps for a folder."""
 _TIME: Final = TypeAdapter(datetime)
 
 
@@ -68,8 +68,7 @@ class StoredFile:
 
     path: str
     num_bytes: int
-    written: datetime | None
-    """None if the file system does not say."""
+    written: datetime | None  # None if the file system does not say
 
     def is_older_than(self, before: datetime) -> bool:
         """Whether the file was written before `before`; False if that is not known."""

@@ -26,8 +26,8 @@ from clozeline.versions.remote import fetch_no_records
 Outcome = Literal["executed", "restored", "unchanged"]
 EXIT_CODES: Final[Mapping[Outcome, int]] = MappingProxyType({"executed": 0, "restored": 100, "unchanged": 101})
 AGAIN: Final = "--again"
+# Variable that is set if outputs may be fetched from the project's remote.
 RESTORE_FROM_REMOTE: Final = "CLOZELINE_RESTORE_FROM_REMOTE"
-"""Variable that is set if outputs may be fetched from the project's remote."""
 _FAILED: Final = 1
 _KILLED: Final = 137
 

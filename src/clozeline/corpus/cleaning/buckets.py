@@ -27,18 +27,18 @@ from clozeline.cluster.ledger import Done, FinishedTask, Item
 from clozeline.corpus.cleaning import preparation
 from clozeline.records.words.shingles import ShingleSets
 
+# Approximate size of a bucket in bytes of raw text.
 _BUCKET_BYTES = 1_500_000
-"""Approximate size of a bucket in bytes of raw text."""
 _FEWEST, _MOST, _UNKNOWN = 8, 2**16, 128
+# Most raw text whose clean text is in one file of each split.
 _FILE_BYTES = 500_000_000
-"""Most raw text whose clean text is in one file of each split."""
 _PREFIX_VALUES = 2**16
 
+# One record batch for each bucket that has texts.
 SPREAD: Final = "texts.arrow"
-"""One record batch for each bucket that has texts."""
 
+# Approximate size in memory of the texts of one task.
 _SPREAD_BYTES = 16_000_000
-"""Approximate size in memory of the texts of one task."""
 
 COLUMNS: Mapping[str, DTypeLike] = MappingProxyType(
     {"ordinals": np.int64, "parents": np.int64, "draws": np.float64, "num_shingles": np.int64}
@@ -121,12 +121,10 @@ def _numbered(path: Path, first_ordinal: int) -> pa.Table:
 class SketchedBucket:
     """A bucket whose sketches are in a folder, in the order of its texts' keys."""
 
-    key: str
-    """Key of the task that wrote the folder: equal for equal content."""
+    key: str  # key of the task that wrote the folder: equal for equal content
     folder: Path
     num_texts: int
-    number: int
-    """The range of its keys, of all buckets."""
+    number: int  # the range of its keys, of all buckets
 
     @property
     def shingles(self) -> Path:

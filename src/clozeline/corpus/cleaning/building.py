@@ -51,11 +51,11 @@ from clozeline.system.workers import Workers
 _LOG = logging.getLogger(__name__)
 
 _ROW_GROUP_BYTES = 2_000_000
+# Row groups end between ranges of keys or between buckets. There are 2 to the power of this many ranges.
 _KEYS_A_STEP_BITS = 7
-"""Row groups end between ranges of keys or between buckets. There are 2 to the power of this many ranges."""
 
+# Labels of the texts of each split.
 _SOURCES: Final = "sources.json"
-"""Labels of the texts of each split."""
 
 
 @dataclass

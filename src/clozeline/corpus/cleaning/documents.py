@@ -36,22 +36,17 @@ class DropReason(StrEnum):
     TOO_SHORT = "too_short"
     EXACT_DUPLICATE = "exact_duplicate"
     NEAR_DUPLICATE = "near_duplicate"
-    TWO_SPLITS = "two_splits"
-    """It resembles earlier texts of two splits."""
-    FULL_GROUP = "full_group"
-    """It resembles a group of validation or holdout that takes no more texts."""
-    BAD_RECORD = "bad_record"
-    """Its record cannot be read, and `on_bad_record` says to set it aside."""
-    FORGOTTEN = "forgotten"
-    """It consists of texts that must be forgotten."""
+    TWO_SPLITS = "two_splits"  # it resembles earlier texts of two splits
+    FULL_GROUP = "full_group"  # it resembles a group of validation or holdout that takes no more texts
+    BAD_RECORD = "bad_record"  # its record cannot be read, and `on_bad_record` says to set it aside
+    FORGOTTEN = "forgotten"  # it consists of texts that must be forgotten
 
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
     """A record that was set aside."""
 
-    place: str
-    """File and line, or file and row."""
+    place: str  # file and line, or file and row
     reason: str
 
 
@@ -62,10 +57,9 @@ class Document:
     text: str
     source: str
     title: str = ""
+    # Set by a source that knows that this text must not be used; `text` is then empty.
     dropped: DropReason | None = None
-    """Set by a source that knows that this text must not be used; `text` is then empty."""
-    bad: BadRecord | None = None
-    """The record in place of which this document is counted as dropped."""
+    bad: BadRecord | None = None  # the record in place of which this document is counted as dropped
 
     @classmethod
     def in_place_of(cls, error: DataError, source: str) -> Self:
@@ -117,15 +111,11 @@ class RawFile:
 
     path: Path
     name: str
-    label: str
-    """Label of its texts if the records have none."""
-    quarantines: bool = False
-    """Whether a bad record is set aside, instead of stopping the reading."""
+    label: str  # label of its texts if the records have none
+    quarantines: bool = False  # whether a bad record is set aside, instead of stopping the reading
     sha256: str = ""
-    start: int = 0
-    """First byte of the range: what begins before it belongs to the range before."""
-    end: int | None = None
-    """First byte behind the range; None: the end of the file."""
+    start: int = 0  # first byte of the range: what begins before it belongs to the range before
+    end: int | None = None  # first byte behind the range; None: the end of the file
 
     @property
     def size_bytes(self) -> int:
@@ -157,8 +147,8 @@ class OpenFile:
 
     file: RawFile
     reading: FileReading
+    # Counts the documents of plain text by their unit; shared by the files of a source.
     shapes: Counter[str] = field(default_factory=Counter)
-    """Counts the documents of plain text by their unit; shared by the files of a source."""
 
     @property
     def name(self) -> str:
@@ -203,8 +193,7 @@ class RawText:
 
     files: tuple[RawFile, ...]
     reading: FileReading
-    raw_bytes: int
-    """Size of the text as its origin stores it, by which buckets are cut; 0 if unknown."""
+    raw_bytes: int  # size of the text as its origin stores it, by which buckets are cut; 0 if unknown
 
     @property
     def total_bytes(self) -> int:

@@ -14,13 +14,13 @@ from clozeline.records.reading.streams import LineBlock, OnBad, is_json_object
 from clozeline.system.errors import DataError
 
 _MAX_DOCUMENT_CHARACTERS = 32_000_000
+# Size of a plain text's beginning, which shows whether paragraphs or lines are its documents.
 _NUM_SHAPE_LINES, _NUM_SHAPE_CHARACTERS = 1000, 1_000_000
-"""Size of a plain text's beginning, which shows whether paragraphs or lines are its documents."""
 _MIN_SHAPE_LINES = 20
+# A text counts as wrapped at one width if this share of its lines has at least 0.8 of the longest line's length.
 _FULL_LINE, _WRAPPED_SHARE = 0.8, 0.6
-"""A text counts as wrapped at one width if this share of its lines has at least 0.8 of the longest line's length."""
+# Share of blank lines among those of a text in each line: at an end of the file, or between chapters.
 _BLANK_SHARE = 0.02
-"""Share of blank lines among those of a text in each line: at an end of the file, or between chapters."""
 _WIKIEXTRACTOR_HEAD = re.compile(r'<doc id="[^"]*".*?title="([^"]*)".*>\s*$')
 
 

@@ -23,12 +23,12 @@ from clozeline.records.words.numbers import run_positions
 from clozeline.system.arrays import DiskArrays, chunks, gathered, mapped
 from clozeline.system.progress import ProgressBar
 
+# Preceding texts of a band that a text is compared with, besides the first one: boilerplate stays cheap.
 _NUM_NEIGHBOURS = 4
-"""Preceding texts of a band that a text is compared with, besides the first one: boilerplate stays cheap."""
+# Approximate number of texts of a band processed at a time.
 _PART_TEXTS = 1 << 15
-"""Approximate number of texts of a band processed at a time."""
+# A part of the pairs is of 2 to the power of this many later texts. 44 bits are left for the earlier text.
 _LATER_BITS: Final = 20
-"""A part of the pairs is of 2 to the power of this many later texts. 44 bits are left for the earlier text."""
 _EARLIER_BITS: Final = 64 - _LATER_BITS
 _PAIRS_FILE: Final = "pairs.bin"
 
@@ -43,16 +43,12 @@ _EDGE = np.dtype([("earlier", np.int64), ("later", np.int64), ("similarity", np.
 class Sketches:
     """Sketches of N texts, numbered in the order of the source. Band hashes and shingles are in the buckets."""
 
-    place_N: NDArray[np.int64]
-    """Index of each text in bucket order."""
-    parent_N: NDArray[np.int64]
-    """Equal for the parts that were cut from one document."""
+    place_N: NDArray[np.int64]  # index of each text in bucket order
+    parent_N: NDArray[np.int64]  # equal for the parts that were cut from one document
     draw_N: NDArray[np.float64]
-    shingle_start_N: NDArray[np.int64]
-    """Index of the first shingle in the file of the text's bucket."""
+    shingle_start_N: NDArray[np.int64]  # index of the first shingle in the file of the text's bucket
     num_shingles_N: NDArray[np.int64]
-    folder: Path
-    """Folder for files derived from these, which every worker sees."""
+    folder: Path  # folder for files derived from these, which every worker sees
     buckets: tuple[SketchedBucket, ...]
     num_bands: int
 
@@ -111,8 +107,7 @@ def _places(ordinals: NDArray[Any], disk: DiskArrays) -> NDArray[Any]:
 class Candidates:
     """Pairs of one part: sorted and unique."""
 
-    key: str
-    """Key of the task that merged them."""
+    key: str  # key of the task that merged them
     packed_P: NDArray[np.uint64]
     part: int
 
@@ -272,8 +267,7 @@ class _Pairs:
 
     texts_2P: NDArray[np.int64]
     shingles: tuple[Path, ...]
-    file_2P: NDArray[np.int64]
-    """Number of each text's file in `shingles`."""
+    file_2P: NDArray[np.int64]  # number of each text's file in `shingles`
     starts_2P: NDArray[np.int64]
     counts_2P: NDArray[np.int64]
 

@@ -125,6 +125,7 @@ def _in_lines(of: documents.OpenFile, reader: LineReader | None = None) -> Itera
 
 
 _Read = Callable[[documents.OpenFile], Iterator[documents.RawUnit]]
+# Reader of each format, by suffix.
 _FORMATS: Mapping[str, _Read] = MappingProxyType(
     {
         **dict.fromkeys(PARQUET_SUFFIXES, _in_rows),
@@ -133,11 +134,10 @@ _FORMATS: Mapping[str, _Read] = MappingProxyType(
         ".tsv": partial(_in_lines, reader=partial(read_separated, delimiter="\t")),
     }
 )
-"""Reader of each format, by suffix."""
+# Readers of kinds of source whose files have one format.
 _KINDS: Mapping[str, Callable[[documents.RawFile], Iterator[documents.RawUnit]]] = MappingProxyType(
     {"python-docs": documents.docstring_blocks, "wikipedia-xml": wiki_pages}
 )
-"""Readers of kinds of source whose files have one format."""
 
 
 def _format_of(file: documents.RawFile) -> _Read:
@@ -148,27 +148,21 @@ def _format_of(file: documents.RawFile) -> _Read:
 class CutBatch:
     """A batch that is cut, and not yet prepared."""
 
-    digest: str
-    """Digest of its units, which does not tell their places."""
+    digest: str  # digest of its units, which does not tell their places
     path: Path
-    stored_bytes: int
-    """Its share of the stored bytes of the portion."""
-    lines_later: int
-    """By how many lines its blocks are later in the file than the portion counts."""
-    raw: tuple[Path, ...]
-    """Files of raw text that have units of the portion as they are."""
-    frees: str | None
-    """Key of the task that is of no use when the batch is prepared: its portion, if that made copies."""
+    stored_bytes: int  # its share of the stored bytes of the portion
+    lines_later: int  # by how many lines its blocks are later in the file than the portion counts
+    raw: tuple[Path, ...]  # files of raw text that have units of the portion as they are
+    frees: str | None  # key of the task that is of no use when the batch is prepared: its portion, if that made copies
 
 
 @dataclass
 class ReadText:
     """What is known of the raw text when it is read."""
 
+    # Unit of plain text (line, paragraph, file) → number of documents.
     shapes: Counter[str] = field(default_factory=Counter)
-    """Unit of plain text (line, paragraph, file) → number of documents."""
-    portions: set[str] = field(default_factory=set)
-    """Keys of the portions that a later run need not read again."""
+    portions: set[str] = field(default_factory=set)  # keys of the portions that a later run need not read again
 
 
 def portions_of(

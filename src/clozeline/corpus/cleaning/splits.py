@@ -22,33 +22,31 @@ from clozeline.system.arrays import Empty, chunks
 from clozeline.system.errors import DataError
 
 TRAIN, VALIDATION, HOLDOUT = range(len(SPLITS))
+# Limit of a group outside of training: a larger one would make most of the split variations of one text.
 MAX_GROUP_TEXTS = 200
-"""Limit of a group outside of training: a larger one would make most of the split variations of one text."""
 KEPT, NEAR_DUPLICATE, TWO_SPLITS, FULL_GROUP = range(4)
+# Fates of texts that are not kept, as reasons.
 DROPPED = {
     NEAR_DUPLICATE: DropReason.NEAR_DUPLICATE,
     TWO_SPLITS: DropReason.TWO_SPLITS,
     FULL_GROUP: DropReason.FULL_GROUP,
 }
-"""Fates of texts that are not kept, as reasons."""
 _NO_GROUP = -1
 _PAIRS_AT_A_TIME = 10_000
 
 
+# Number of texts at the beginning of a source that give more to validation, so that a small source has about 150
+# validation texts: 100 prove INT8, others calibrate it, and the draws of the split vary.
 NUM_FIRST_TEXTS: Final = 1_500
-"""Number of texts at the beginning of a source that give more to validation, so that a small source has about 150
-validation texts: 100 prove INT8, others calibrate it, and the draws of the split vary.
-"""
+# Share of these texts that validation gets at least.
 _FIRST_VALIDATION: Final = 0.1
-"""Share of these texts that validation gets at least."""
 
 
 @dataclass(frozen=True)
 class SplitShares:
     validation: float
     holdout: float
-    more_validation: float = 0.0
-    """Part of the training share that the first texts of the source give to validation."""
+    more_validation: float = 0.0  # part of the training share that the first texts of the source give to validation
 
     @classmethod
     def of(cls, params: PreprocessParams) -> Self:
@@ -61,12 +59,10 @@ class SplitDecision:
     """Fate, group and split of each text. A group is a text and those that follow it into its split."""
 
     fate_N: NDArray[np.uint8]
+    # Earliest text of each text's group; -1 for a text between two splits, which belongs to none.
     root_N: NDArray[np.int64]
-    """Earliest text of each text's group; -1 for a text between two splits, which belongs to none."""
-    size_N: NDArray[np.int64]
-    """Number of kept texts in the group of each root."""
-    side_N: NDArray[np.uint8]
-    """Split of each kept text."""
+    size_N: NDArray[np.int64]  # number of kept texts in the group of each root
+    side_N: NDArray[np.uint8]  # split of each kept text
 
     def sizes(self) -> Iterator[NDArray[np.int64]]:
         """Yield the size of each group, chunk by chunk."""

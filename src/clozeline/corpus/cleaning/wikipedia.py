@@ -25,20 +25,20 @@ from clozeline.corpus.cleaning.documents import Document, DropReason, RawFile
 from clozeline.records.reading.streams import compression_of, damage_named, decompressed
 from clozeline.system.errors import DataError
 
+# Names valid in a wiki of any language, beside its own names.
 CANONICAL_MEDIA_NAMES = frozenset({"file", "image", "category"})
-"""Names valid in a wiki of any language, beside its own names."""
 _NOT_RUNNING_TEXT = {
     *("table", "ref", "references", "gallery", "imagemap", "timeline", "graph", "score"),
     *("math", "chem", "code", "source", "syntaxhighlight", "templatestyles", "style", "section", "categorytree"),
 }
 _LANGUAGE_LINK = re.compile(r"[a-z]{2,3}(-[a-z]+)*:")
 _MAGIC_WORD = re.compile(r"__[A-Z]{4,}__")
+# Lines of a table without an end, which the parser returns as text.
 _TABLE_LINE = re.compile(r"^[ \t]*(?:\{\||\||!).*$", re.MULTILINE)
-"""Lines of a table without an end, which the parser returns as text."""
+# Marks without their partner.
 _UNBALANCED = re.compile(r"\{\{|\}\}|\[\[|\]\]|''+|</?(?:ref|cite|blockquote|small|div|span|br|p)\b[^<>]*>")
-"""Marks without their partner."""
+# Remainder of a pronunciation template.
 _EMPTY_BRACKETS = re.compile(r" *\([,;:\s]*\)")
-"""Remainder of a pronunciation template."""
 _INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
 
 _STREAM_HEAD: Final = re.compile(rb"BZh[1-9]1AY&SY")
@@ -51,8 +51,8 @@ _OVERLAP: Final = len(_PAGE_TAG) - 1
 _END_OF_DUMP: Final = b"</mediawiki>"
 
 _ARTICLE_NAMESPACE = "0"
+# Namespaces of files and of categories, in every wiki.
 _MEDIA_NAMESPACES = {"6", "14"}
-"""Namespaces of files and of categories, in every wiki."""
 _REDIRECT = re.compile(r"^\s*#redirect", re.IGNORECASE)
 
 
@@ -96,6 +96,7 @@ def _tag(node: Tag, media_names: frozenset[str]) -> str:
     return _rendered(node.contents, media_names)
 
 
+# Renderer of each kind of node. Other kinds (templates, comments, arguments) hold no text.
 _RENDERERS: dict[type[Node], Callable[[Node, frozenset[str]], str]] = {
     Text: lambda node, media_names: str(node.value),
     HTMLEntity: lambda node, media_names: str(node.normalize()),
@@ -104,7 +105,6 @@ _RENDERERS: dict[type[Node], Callable[[Node, frozenset[str]], str]] = {
     Wikilink: _wikilink,
     Tag: _tag,
 }
-"""Renderer of each kind of node. Other kinds (templates, comments, arguments) hold no text."""
 
 
 def streams_from(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
@@ -216,8 +216,7 @@ class WikiPage:
     title: str
     wikitext: str
     label: str
-    media_names: frozenset[str]
-    """Lower-case names of the file and category namespaces; links to them are not text."""
+    media_names: frozenset[str]  # lower-case names of the file and category namespaces; links to them are not text
     dropped: DropReason | None
 
     @property

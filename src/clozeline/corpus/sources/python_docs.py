@@ -25,11 +25,11 @@ from clozeline.system.progress import track
 from clozeline.system.workers import Workers
 
 STANDARD_LIBRARY = "python"
+# Folders without documentation of their library: tests, or other libraries.
 _NOT_THE_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
-"""Folders without documentation of their library: tests, or other libraries."""
 _DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+# Nodes of which some hold definitions; expressions hold none.
 _STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
-"""Nodes of which some hold definitions; expressions hold none."""
 
 _BATCH_BYTES = 1_000_000
 

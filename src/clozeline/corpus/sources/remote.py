@@ -26,16 +26,16 @@ from clozeline.records.snapshot import SnapshotFile
 from clozeline.system.errors import DataError, TransientError
 from clozeline.system.progress import track
 
+# Environment variable with the password of the database.
 PASSWORD: Final = "CLOZELINE_SOURCE_PASSWORD"
-"""Environment variable with the password of the database."""
+# Isolation level that shows one state of the database to a whole transaction, by dialect.
 _ISOLATION: Final[Mapping[str, str]] = MappingProxyType(
     {"postgresql": "REPEATABLE READ", "mysql": "REPEATABLE READ", "mariadb": "REPEATABLE READ"}
 )
-"""Isolation level that shows one state of the database to a whole transaction, by dialect."""
 _ROWS_AT_A_TIME = 1_000
 
+# Environment variable with the header `Authorization` for https://. S3 takes its keys from `AWS_…`.
 AUTHORIZATION: Final = "CLOZELINE_SOURCE_AUTHORIZATION"
-"""Environment variable with the header `Authorization` for https://. S3 takes its keys from `AWS_…`."""
 _REFUSED: Final = (401, 403)
 _NOT_FOUND: Final = (404, 410)
 

@@ -32,18 +32,18 @@ from clozeline.system.content import sha256_of
 from clozeline.system.errors import DataError
 from clozeline.system.files import link_or_copy
 
+# Suffixes of files whose every line is a record of its own, so that they can be cut between lines.
 _JSON_LINES: Final = (".jsonl", ".ndjson")
-"""Suffixes of files whose every line is a record of its own, so that they can be cut between lines."""
 _BLOCK_BYTES: Final = 1 << 20
 
+# Size of a shard before compression, in bytes.
 _SHARD_BYTES = 64_000_000
-"""Size of a shard before compression, in bytes."""
 _KEY_BYTES = 16
 
 _BLOCK_CHARACTERS: Final = 1 << 22
 _ROWS: Final = 1_000
+# For each part of a text file: whether it held a forgotten text, and the part without it.
 Pieces = Iterator[tuple[bool, str]]
-"""For each part of a text file: whether it held a forgotten text, and the part without it."""
 
 
 class SnapshotStore:
@@ -54,15 +54,13 @@ class SnapshotStore:
         self.forgotten = forgotten
         self._folder = folder
         self._is_earlier_clean = earlier.manifest is None or earlier.manifest.forgotten == forgotten.digest
-        self._of_size: dict[int, dict[str, SnapshotFile]] = defaultdict(dict)
-        """Earlier files by size, then by sha256."""
-        self._of_name: dict[str, list[SnapshotFile]] = defaultdict(list)
-        """Parts of each earlier file, in order."""
+        self._of_size: dict[int, dict[str, SnapshotFile]] = defaultdict(dict)  # earlier files by size, then by sha256
+        self._of_name: dict[str, list[SnapshotFile]] = defaultdict(list)  # parts of each earlier file, in order
         for file in earlier.files:
             self._of_size[file.size_bytes][file.sha256] = file
             self._of_name[file.name].append(file)
+        # Earlier files of several parts, by their size.
         self._in_parts: dict[int, list[Sequence[SnapshotFile]]] = defaultdict(list)
-        """Earlier files of several parts, by their size."""
         for parts in self._of_name.values():
             if len(parts) > 1:
                 self._in_parts[_size_of(parts)].append(parts)
@@ -387,6 +385,7 @@ def _has_lost_a_text(before: Any, after: Any) -> bool:
     return False
 
 
+# How the text of a format is cut, by suffix; of other files, the first line tells.
 _FORMATS: Mapping[str, Callable[..., Pieces]] = MappingProxyType(
     {
         **dict.fromkeys((".jsonl", ".ndjson", ".json"), _in_json),
@@ -394,4 +393,3 @@ _FORMATS: Mapping[str, Callable[..., Pieces]] = MappingProxyType(
         ".tsv": partial(_in_rows, delimiter="\t"),
     }
 )
-"""How the text of a format is cut, by suffix; of other files, the first line tells."""

@@ -31,6 +31,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     }
 )
 
+# Keyed by the class name in config.json, under `architectures`.
 LANGUAGE_HEADS: Mapping[str, LanguageHead] = MappingProxyType(
     {
         class_name_of(form.config_class, head): head
@@ -38,8 +39,8 @@ LANGUAGE_HEADS: Mapping[str, LanguageHead] = MappingProxyType(
         for head, form in family.forms.items()
     }
 )
-"""Keyed by the class name in config.json, under `architectures`."""
 
+# Keyed by `model_type` in config.json.
 LAYOUTS: Mapping[str, Layout] = MappingProxyType(
     {
         layout.config_class.model_type: layout
@@ -55,4 +56,3 @@ LAYOUTS: Mapping[str, Layout] = MappingProxyType(
         )
     }
 )
-"""Keyed by `model_type` in config.json."""

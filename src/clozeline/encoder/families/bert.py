@@ -56,8 +56,8 @@ BERT_NAMES: Names = MappingProxyType(
 
 _SMALL_EMBEDDING = 128
 
+# Clark et al. 2020, table 6; Base and Large are BERT's.
 _ELECTRA_SIZES: Mapping[str, Shape] = MappingProxyType({"small": Shape(12, 256, 4, 1024)})
-"""Clark et al. 2020, table 6; Base and Large are BERT's."""
 
 
 def bert_dropouts(params: ModelParams) -> dict[str, float]:
@@ -184,8 +184,8 @@ def pooler(config: Any) -> HeadShape:
 
 CLASSIFIER: Names = MappingProxyType({"output": "classifier"})
 ANSWERER = HeadRow(labels, MappingProxyType({"output": "qa_outputs"}))
+# An encoder without pooler.
 BARE = HeadRow(lambda config: HeadShape(0))
-"""An encoder without pooler."""
 _POOLER: Names = MappingProxyType({"dense": "{encoder}pooler.dense"})
 _TASKS: Mapping[HeadKind, HeadRow] = MappingProxyType(
     {
@@ -238,14 +238,14 @@ ROBERTA_LAYOUT = Layout(RobertaConfig, "roberta", _roberta_architecture, BERT_NA
 XLM_ROBERTA_LAYOUT = Layout(XLMRobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _ROBERTA_HEADS)
 
 
+# Devlin et al. 2018.
 BERT = Family(encoder_and_decoder(BertConfig, bert_values), bert_dropouts, takes_types=True)
-"""Devlin et al. 2018."""
 
+# Liu et al. 2019.
 ROBERTA = Family(encoder_and_decoder(RobertaConfig, roberta_values), bert_dropouts, fixed=GELU_IN_HEAD)
-"""Liu et al. 2019."""
 
+# Conneau et al. 2019: RoBERTa's layers; what makes it multilingual is the text and the vocabulary.
 XLM_ROBERTA = Family(encoder_and_decoder(XLMRobertaConfig, roberta_values), bert_dropouts, fixed=GELU_IN_HEAD)
-"""Conneau et al. 2019: RoBERTa's layers; what makes it multilingual is the text and the vocabulary."""
 
 
 def _electra_architecture(config: Any) -> Architecture:
@@ -292,23 +292,22 @@ def _electra_values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
     return values | {"embedding_size": min(hidden_size, _SMALL_EMBEDDING) if is_small else hidden_size}
 
 
+# Clark et al. 2020. `rtd` trains generator and discriminator, as in the paper; the other objectives train the generator
+# alone, a model with narrow embeddings.
 ELECTRA = Family(
     {**encoder_and_decoder(ElectraConfig, _electra_values), "rtd": FamilyForm(ElectraConfig, _electra_values)},
     bert_dropouts,
     fixed=GELU_IN_HEAD,
     takes_types=True,
 )
-"""Clark et al. 2020. `rtd` trains generator and discriminator, as in the paper; the other objectives train the
-generator alone, a model with narrow embeddings.
-"""
 
 
 _POSITION_BUCKETS = 256
+# Width of the convolution in tokens.
 _V2_CONVOLUTION = 3
-"""Width of the convolution in tokens."""
 
+# Attention window in tokens. Published: 512; but rows are padded to a multiple of it, and most are shorter.
 _WINDOW = 128
-"""Attention window in tokens. Published: 512; but rows are padded to a multiple of it, and most are shorter."""
 
 
 def _deberta(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
@@ -334,11 +333,11 @@ def _deberta_v2(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
     return _deberta(params, ids) | {"conv_kernel_size": _V2_CONVOLUTION, "conv_act": params.activation}
 
 
+# He et al. 2020, with the convolution over the first layer that v2 added.
 DEBERTA_V2 = Family({"mlm": FamilyForm(DebertaV2Config, _deberta_v2)}, bert_dropouts, takes_types=True)
-"""He et al. 2020, with the convolution over the first layer that v2 added."""
 
+# He et al. 2021: the architecture, without the paper's objective (replaced-token detection).
 DEBERTA_V3 = Family({"mlm": FamilyForm(DebertaV2Config, _deberta)}, bert_dropouts, takes_types=True)
-"""He et al. 2021: the architecture, without the paper's objective (replaced-token detection)."""
 
 
 def _longformer(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
@@ -350,13 +349,12 @@ def _big_bird(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
     return bert_values(params, ids) | special | {"attention_type": "original_full"}
 
 
+# Beltagy et al. 2020: each token sees a window; pre-training uses no global tokens.
 LONGFORMER = Family({"mlm": FamilyForm(LongformerConfig, _longformer)}, bert_dropouts, fixed=GELU_IN_HEAD)
-"""Beltagy et al. 2020: each token sees a window; pre-training uses no global tokens."""
 
+# Zaheer et al. 2020, trained with full attention.
+#
+# transformers' block-sparse attention is not a function of a row and the weights: it picks random blocks in training,
+# others in evaluation, and switches itself off for good at the first batch of short rows. Both kinds of attention use
+# the same weights: set `attention_type` to `block_sparse` in the saved config.json to read long texts with them.
 BIG_BIRD = Family(encoder_and_decoder(BigBirdConfig, _big_bird), bert_dropouts)
-"""Zaheer et al. 2020, trained with full attention.
-
-transformers' block-sparse attention is not a function of a row and the weights: it picks random blocks in training,
-others in evaluation, and switches itself off for good at the first batch of short rows. Both kinds of attention use the
-same weights: set `attention_type` to `block_sparse` in the saved config.json to read long texts with them.
-"""

@@ -67,8 +67,8 @@ _ALBERT_NAMES: Names = MappingProxyType(
     }
 )
 
+# Sanh et al. 2019, section 2: half of BERT's layers.
 _DISTILBERT_SIZES: Mapping[str, Shape] = MappingProxyType({"base": Shape(6, 768, 12, 3072)})
-"""Sanh et al. 2019, section 2: half of BERT's layers."""
 
 
 def _distilbert_dropouts(params: ModelParams) -> dict[str, float]:
@@ -180,12 +180,12 @@ ALBERT_LAYOUT = Layout(
     inner_layers=lambda config: int(config.inner_group_num),
 )
 
+# Sanh et al. 2019: BERT's layers without token types, trained here as a masked language model, not distilled.
 DISTILBERT = Family(
     {"mlm": FamilyForm(DistilBertConfig, _distilbert_values)},
     _distilbert_dropouts,
     fixed=(Fixed("norm_epsilon", _DISTILBERT_EPSILON, "every norm"),),
 )
-"""Sanh et al. 2019: BERT's layers without token types, trained here as a masked language model, not distilled."""
 
+# Lan et al. 2019: all layers share their weights.
 ALBERT = Family({"mlm": FamilyForm(AlbertConfig, _albert_values)}, bert_dropouts, takes_types=True)
-"""Lan et al. 2019: all layers share their weights."""

@@ -16,11 +16,10 @@ from clozeline.encoder.architecture import OWN_ACTIVATIONS, Architecture, HeadSh
 from clozeline.params.model import ModelParams
 from clozeline.system.errors import ArtifactError
 
+# `mlm` predicts masked tokens and attends to both sides. `clm` predicts the next token; each position sees itself and
+# earlier ones. `rtd` (replaced-token detection) attends to both sides and finds tokens that a small masked model
+# replaced.
 LanguageHead = Literal["mlm", "clm", "rtd"]
-"""`mlm` predicts masked tokens and attends to both sides. `clm` predicts the next token; each position sees itself and
-earlier ones. `rtd` (replaced-token detection) attends to both sides and finds tokens that a small masked model
-replaced.
-"""
 TaskHead = Literal["feature-extraction", "text-classification", "token-classification", "question-answering"]
 HeadKind = LanguageHead | TaskHead
 Names = Mapping[str, str]
@@ -50,10 +49,9 @@ def class_name_of(config_class: type[PretrainedConfig], kind: HeadKind) -> str:
 class HeadRow:
     """A head of a family."""
 
-    shape: Callable[[Any], HeadShape]
-    """Maps the configuration to the head."""
+    shape: Callable[[Any], HeadShape]  # maps the configuration to the head
+    # Published names; a leading `{encoder}` stands for the prefix of the encoder.
     names: Names = field(default_factory=lambda: MappingProxyType({}))
-    """Published names; a leading `{encoder}` stands for the prefix of the encoder."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +59,13 @@ class Layout:
     """A kind of model (`model_type` in config.json) that runs on our layers."""
 
     config_class: type[PretrainedConfig]
-    prefix: str
-    """Prefix of the encoder's weights if a head is saved beside it."""
+    prefix: str  # prefix of the encoder's weights if a head is saved beside it
+    # Maps the configuration to the architecture; raises ArtifactError if our layers do not support it.
     architecture: Callable[[Any], Architecture]
-    """Maps the configuration to the architecture; raises ArtifactError if our layers do not support it."""
     names: Names
     heads: Mapping[HeadKind, HeadRow]
+    # Maps the configuration to the number of layers in a group (ALBERT).
     inner_layers: Callable[[Any], int] = lambda config: 1
-    """Maps the configuration to the number of layers in a group (ALBERT)."""
 
     def published(
         self, names: Iterable[str], config: Any, kind: HeadKind, *, has_prefix: bool | None = None
@@ -145,10 +142,9 @@ class FamilyForm:
     """An encoder family combined with one kind of head."""
 
     config_class: type[PretrainedConfig]
-    values: Callable[[ModelParams, TokenIds], dict[str, Any]]
-    """Returns the fields of the configuration."""
+    values: Callable[[ModelParams, TokenIds], dict[str, Any]]  # returns the fields of the configuration
+    # Whether a class that serves as encoder and as decoder, as transformers' older ones do, is the latter.
     is_decoder: bool = False
-    """Whether a class that serves as encoder and as decoder, as transformers' older ones do, is the latter."""
 
     def configure(self, params: ModelParams, ids: TokenIds) -> PretrainedConfig:
         config: Any = self.config_class(**self.values(params, ids))
@@ -170,15 +166,13 @@ class Fixed:
 class Family:
     """A family of encoders, with a form for each head that transformers has for it."""
 
+    # Forms by head. `rtd` is the discriminator; its generator has the form under `mlm`.
     forms: Mapping[LanguageHead, FamilyForm]
-    """Forms by head. `rtd` is the discriminator; its generator has the form under `mlm`."""
-    dropouts: Callable[[ModelParams], dict[str, float]]
-    """Dropout rates under the names of the family's configuration."""
+    dropouts: Callable[[ModelParams], dict[str, float]]  # dropout rates under the names of the family's configuration
+    # Whether layers add to their input, so that one can be skipped; otherwise they normalize their output.
     is_pre_norm: bool = False
-    """Whether layers add to their input, so that one can be skipped; otherwise they normalize their output."""
     fixed: tuple[Fixed, ...] = ()
-    takes_types: bool = False
-    """Whether exported graphs take token types, which tell the texts of a pair apart."""
+    takes_types: bool = False  # whether exported graphs take token types, which tell the texts of a pair apart
 
 
 def encoder_and_decoder(

@@ -12,11 +12,11 @@ from clozeline.encoder.families import layout
 from clozeline.encoder.families.bert import BARE, shape_values
 from clozeline.params.model import ModelParams
 
+# Truncation in standard deviations, if the configuration names none.
 _CUTOFF = 3.0
-"""Truncation in standard deviations, if the configuration names none."""
 
+# Warner et al. 2024, table 3.
 _SIZES: Mapping[str, Shape] = MappingProxyType({"base": Shape(22, 768, 12, 1152), "large": Shape(28, 1024, 16, 2624)})
-"""Warner et al. 2024, table 3."""
 
 _MLP_AND_NORMS: layout.Names = MappingProxyType(
     {
@@ -192,6 +192,9 @@ MODERNBERT_DECODER_LAYOUT = layout.Layout(
     },
 )
 
+# Warner et al. 2024, section 2.1. The decoder has the same layers with causal attention (Weller et al. 2025, "Ettin").
+#
+# The published models read 8,192 tokens (`max_position_embeddings`).
 MODERNBERT = layout.Family(
     {
         "mlm": layout.FamilyForm(ModernBertConfig, _values),
@@ -200,7 +203,3 @@ MODERNBERT = layout.Family(
     _dropouts,
     is_pre_norm=True,
 )
-"""Warner et al. 2024, section 2.1. The decoder has the same layers with causal attention (Weller et al. 2025, "Ettin").
-
-The published models read 8,192 tokens (`max_position_embeddings`).
-"""

@@ -35,11 +35,11 @@ _PUNCTUATION = frozenset(string.punctuation)
 Values = npt.NDArray[np.float64]
 
 Floats = npt.NDArray[np.float32]
+# Function (start, stop) → `score_BD` of the queries `start` … `stop - 1`.
 ScoresOf = Callable[[int, int], Floats]
-"""Function (start, stop) → `score_BD` of the queries `start` … `stop - 1`."""
 
+# Queries scored together, so that memory does not grow with the number of queries.
 _BLOCK = 256
-"""Queries scored together, so that memory does not grow with the number of queries."""
 
 
 class EntitySpan(Record):
@@ -53,20 +53,14 @@ class EntitySpan(Record):
 class HeldOut(Record):
     """One item and its label."""
 
-    text: str
-    """The text, the first text of a pair, or the question."""
-    second: str | None = None
-    """The second text of a pair, or the context of a question."""
+    text: str  # the text, the first text of a pair, or the question
+    second: str | None = None  # the second text of a pair, or the context of a question
+    # Classification: labels of the text. Question answering: every accepted answer; empty if there is none. Similarity:
+    # the texts that match it.
     right: tuple[str, ...] = ()
-    """Classification: labels of the text. Question answering: every accepted answer; empty if there is none.
-    Similarity: the texts that match it.
-    """
-    entities: tuple[EntitySpan, ...] = ()
-    """Tagging: the entities of the text."""
-    score: FiniteFloat | None = None
-    """Similarity of the two texts, 0-1."""
-    recall_at: PositiveInt | None = None
-    """Similarity: a match counts if it is among this many nearest texts."""
+    entities: tuple[EntitySpan, ...] = ()  # tagging: the entities of the text
+    score: FiniteFloat | None = None  # similarity of the two texts, 0-1
+    recall_at: PositiveInt | None = None  # similarity: a match counts if it is among this many nearest texts
 
 
 def write_held_out(folder: Path, items: Sequence[HeldOut]) -> None:
@@ -99,12 +93,9 @@ def read_held_out(folder: Path) -> list[HeldOut]:
 class ConfigFacts:
     """Our own keys in config.json. A missing key has the default given here."""
 
-    reads_pairs: bool = False
-    """Whether a classifier was trained on pairs of texts."""
-    decision_threshold: float | None = None
-    """Score above which a label is given, if a text can have several."""
-    no_answer_margin: float | None = None
-    """Score by which a span has to beat the empty answer."""
+    reads_pairs: bool = False  # whether a classifier was trained on pairs of texts
+    decision_threshold: float | None = None  # score above which a label is given, if a text can have several
+    no_answer_margin: float | None = None  # score by which a span has to beat the empty answer
 
     @classmethod
     def of(cls, config: Any) -> Self:
@@ -180,10 +171,9 @@ def ranks(values_N: Values) -> Values:
 class Ranked:
     """Result of the search for each query."""
 
+    # Rank, from 1, of the best matching candidate; other candidates with the same score rank before it.
     rank_Q: npt.NDArray[np.int64]
-    """Rank, from 1, of the best matching candidate; other candidates with the same score rank before it."""
-    best_Q: npt.NDArray[np.int64]
-    """Index of the candidate with the highest score; the first of them on a tie."""
+    best_Q: npt.NDArray[np.int64]  # index of the candidate with the highest score; the first of them on a tie
 
     def of(self, queries: Sequence[int]) -> Self:
         """Return the result for these queries only."""

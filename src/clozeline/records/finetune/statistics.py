@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from clozeline.records.record import Record
 
+# 0.975 quantile of the normal distribution, for a two-sided interval of 95 %.
 _NORMAL_QUANTILE_95 = 1.959963984540054
-"""0.975 quantile of the normal distribution, for a two-sided interval of 95 %."""
 _NUM_SAMPLES = 1000
 _SEED = 0
 
+# Function: indices of items → the figure on them.
 Figure = Callable[[NDArray[np.int64]], float]
-"""Function: indices of items → the figure on them."""
 
+# Number of draws held in memory at once.
 _AT_A_TIME = 1 << 15
-"""Number of draws held in memory at once."""
 _TAILS = (0.025, 0.975)
 Floats = NDArray[np.float64]
 

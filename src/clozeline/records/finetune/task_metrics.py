@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 
 from clozeline.records.record import MetricFile, Record
 
+# Column of <task>_classes.csv: a label, an entity type or a group of items.
 CLASS = "class"
-"""Column of <task>_classes.csv: a label, an entity type or a group of items."""
 
 FILE = "examples.json"
 
@@ -36,24 +36,20 @@ class Headline(Record):
     metric: str
     value: float
     low: float
-    high: float
-    """`low` and `high` are the ends of a 95 % interval over other test items of the same kind."""
-    baseline: str
-    """Common name of the simple method that this kind of task is compared with."""
+    high: float  # `low` and `high` are the ends of a 95 % interval over other test items of the same kind
+    baseline: str  # common name of the simple method that this kind of task is compared with
     baseline_value: float
-    trivial: str
-    """Name of the trivial answer, such as the largest class."""
+    trivial: str  # name of the trivial answer, such as the largest class
     trivial_value: float
-    method: str = "fine-tuned encoder"
-    """Method that `value` belongs to."""
+    method: str = "fine-tuned encoder"  # method that `value` belongs to
     lead_low: float | None = None
+    # `lead_low` and `lead_high` are the ends of a 95 % interval of `value` - `baseline_value`, paired by test item;
+    # None for kinds that do not measure it.
     lead_high: float | None = None
-    """`lead_low` and `lead_high` are the ends of a 95 % interval of `value` - `baseline_value`, paired by test item;
-    None for kinds that do not measure it."""
     beside: tuple[Beside, ...] = ()
+    # The same figure on those test items that are no near-duplicates of a training item, as texts are that differ in
+    # case and punctuation alone. None if all test items or none are such, or for kinds that do not measure it.
     without_near_duplicates: "Headline | None" = None
-    """The same figure on those test items that are no near-duplicates of a training item, as texts are that differ in
-    case and punctuation alone. None if all test items or none are such, or for kinds that do not measure it."""
 
     @property
     def judged(self) -> "Headline":
@@ -79,11 +75,9 @@ class OverSeeds(Record):
     """The headline figure over training runs with several seeds."""
 
     num_seeds: int
-    best_seed: int
-    """Seed of the model that is kept: the best on the validation split."""
+    best_seed: int  # seed of the model that is kept: the best on the validation split
     mean: float
-    deviation: float
-    """Sample standard deviation (divisor: number of seeds - 1)."""
+    deviation: float  # sample standard deviation (divisor: number of seeds - 1)
     lowest: float
     highest: float
 
@@ -92,21 +86,17 @@ class TaskMetrics(MetricFile):
     """Figures common to every kind of task; each kind adds its own."""
 
     headline: Headline
-    learning_rate: float | None = None
-    """The one whose training was kept; None: nothing was trained."""
+    learning_rate: float | None = None  # the one whose training was kept; None: nothing was trained
+    # Learning rate → score of its first validation pass, NaN if it diverged; None if one rate was tried.
     rate_scores: dict[str, float] | None = None
-    """Learning rate → score of its first validation pass, NaN if it diverged; None if one rate was tried."""
-    best_epoch: int | float | None = None
-    """Epoch whose weights are kept."""
-    over_seeds: OverSeeds | None = None
-    """None if there was one training run."""
+    best_epoch: int | float | None = None  # epoch whose weights are kept
+    over_seeds: OverSeeds | None = None  # None if there was one training run
+    # Share of the test texts with a near-duplicate in the pre-training text, 0-1; None for kinds whose test has no
+    # texts of its own.
     contaminated_fraction: float | None = None
-    """Share of the test texts with a near-duplicate in the pre-training text, 0-1; None for kinds whose test has no
-    texts of its own."""
-    only_answer: str | None = None
-    """The model's answer, if it gives the same answer to every test item."""
+    only_answer: str | None = None  # the model's answer, if it gives the same answer to every test item
+    # Reason why records were dropped (or an answer moved) → location of the first such record.
     first_places: dict[str, str] | None = None
-    """Reason why records were dropped (or an answer moved) → location of the first such record."""
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -122,8 +112,7 @@ class ValidationScore:
 
     step: int
     epoch: float
-    validation_score: float
-    """NaN: the score is undefined, such as the correlation with a constant."""
+    validation_score: float  # NaN: the score is undefined, such as the correlation with a constant
 
 
 @dataclass(frozen=True)
@@ -138,8 +127,7 @@ class AnswerRow:
 class ShownItem:
     """A test item with its right and its predicted answer."""
 
-    given: Mapping[str, str]
-    """Input of the model, by name: `text`, or `question` and `context`, …"""
+    given: Mapping[str, str]  # Input of the model, by name: `text`, or `question` and `context`, …
     actual: str
     predicted: str
     is_right: bool

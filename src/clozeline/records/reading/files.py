@@ -18,18 +18,18 @@ import pyarrow.parquet as pq
 from clozeline.records.reading.streams import OnBad, lines_of, parsed, stop
 from clozeline.system.errors import DataError
 
+# Knob → field name. Messages mention both.
 Fields = Mapping[str, str]
-"""Knob → field name. Messages mention both."""
+# Minimum length of the shorter name when a name is suggested because one contains the other.
 _LEAST_IN_COMMON = 3
-"""Minimum length of the shorter name when a name is suggested because one contains the other."""
 
 _MOST_FIELD_CHARACTERS = 32_000_000
 _SEPARATORS: Mapping[str, str] = MappingProxyType(
     {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
 )
 
+# Location for messages, and values by field. A plain tuple, because there are millions.
 PlacedRecord = tuple[str, dict[str, Any]]
-"""Location for messages, and values by field. A plain tuple, because there are millions."""
 
 _COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".zstd"}
 FormatReader = Callable[[Path, Fields], Iterator[PlacedRecord]]

@@ -10,10 +10,10 @@ from typing import Any
 from clozeline.records.reading.files import Fields, PlacedRecord, check_fields
 from clozeline.system.errors import DataError, TransientError
 
+# Finds the commit in the path of a hub dataset, `hf://datasets/NAME@COMMIT`.
 _COMMIT = re.compile("@([0-9a-f]{40})")
-"""Finds the commit in the path of a hub dataset, `hf://datasets/NAME@COMMIT`."""
+# Class id that hub datasets use for items without a public label.
 _UNLABELLED = -1
-"""Class id that hub datasets use for items without a public label."""
 
 
 @dataclass(frozen=True)

@@ -24,16 +24,16 @@ import pyarrow as pa
 
 from clozeline.system.errors import DataError
 
+# Called with the error of a bad record. If it returns, the record is left out.
 OnBad = Callable[[DataError], None]
-"""Called with the error of a bad record. If it returns, the record is left out."""
 
 _BLOCK_BYTES = 1 << 18
+# Four bytes for each character of the longest document; a small compressed file can hold any number of them.
 _MAX_LINE_BYTES = 128_000_000
-"""Four bytes for each character of the longest document; a small compressed file can hold any number of them."""
 _WIDE_BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
+# Compressions by magic bytes, because a suffix can be wrong.
 _MAGIC_BYTES = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
-"""Compressions by magic bytes, because a suffix can be wrong."""
 
 KEY_BYTES = 16
 
@@ -144,8 +144,8 @@ class LineBlock:
 
     content: bytes
     start: _Start
+    # Whether the file holds these bytes as they are: then a copy for another process names their place only.
     is_stored: bool = False
-    """Whether the file holds these bytes as they are: then a copy for another process names their place only."""
 
     @property
     def first_line(self) -> int:

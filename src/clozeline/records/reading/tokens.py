@@ -21,8 +21,7 @@ class SpecialIds(Record):
     sep: int
     mask: int
     unk: int | None
-    every: tuple[int, ...]
-    """All special ids, ascending: never targets, never drawn as replacements."""
+    every: tuple[int, ...]  # all special ids, ascending: never targets, never drawn as replacements
 
 
 class ShardInfo(Record):
@@ -47,8 +46,7 @@ class TokensInfo(Record):
     """Contents of tokens.json. It is written last, so a folder that holds it is complete."""
 
     format_version: Literal[1]
-    vocab_size: int
-    """Largest id + 1: the least number of rows of an embedding table."""
+    vocab_size: int  # largest id + 1: the least number of rows of an embedding table
     dtype: Literal["uint16", "uint32"]
     tokenizer_sha256: str
     special_ids: SpecialIds

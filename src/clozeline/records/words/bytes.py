@@ -28,10 +28,8 @@ _HASH_BASE = np.uint64(0x9E3779B97F4A7C15)
 class CutTexts:
     """Words of some texts in reading order, with each distinct word spelled once."""
 
-    distinct_U: Any
-    """Arrow array of strings."""
-    index_W: NDArray[np.int32]
-    """Index of each word among the distinct words."""
+    distinct_U: Any  # arrow array of strings
+    index_W: NDArray[np.int32]  # index of each word among the distinct words
     num_words_D: NDArray[np.int64]
 
 
@@ -40,8 +38,7 @@ class ByteClasses:
     """Classes of bytes: blanks between words, words of one byte, and letters, some of which are replaced."""
 
     classes: bytes
-    spellings: bytes | None
-    """Translation table of 256 bytes; None if every byte stays as it is."""
+    spellings: bytes | None  # translation table of 256 bytes; None if every byte stays as it is
 
     @classmethod
     def of(cls, *, blanks: str, alone: str = "", replaced: dict[str, str] | None = None) -> "ByteClasses":

@@ -29,27 +29,27 @@ from clozeline.records.words.bytes import ByteClasses, word_hashes
 from clozeline.records.words.numbers import mixed, run_positions
 
 NUM_PERMUTATIONS = 128
+# Short texts need short shingles: one changed word spoils three shingles of three words, but five of five words.
 _SHINGLE_WORDS = 3
-"""Short texts need short shingles: one changed word spoils three shingles of three words, but five of five words."""
+# Chinese and Japanese have no spaces between words, so there each character is a word.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|\w+")
-"""Chinese and Japanese have no spaces between words, so there each character is a word."""
 _ASCII = ByteClasses.of(
     blanks="".join(chr(code) for code in range(128) if not (chr(code).isalnum() or chr(code) == "_")),
     replaced=dict(zip(string.ascii_uppercase, string.ascii_lowercase, strict=True)),
 )
 _MIN_RECALL = 0.97
 _SIGNATURE_SEED = 1
+# Takes half as long as NumPy for this many Python integers.
 _SIGNATURE = Struct(f"={NUM_PERMUTATIONS}I")
-"""Takes half as long as NumPy for this many Python integers."""
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], dtype=np.uint64)
 
+# Limit of contamination: Jaccard similarity, or contained share of the test text's shingles, ≥ 0.8.
 SIMILARITY = 0.8
-"""Limit of contamination: Jaccard similarity, or contained share of the test text's shingles, ≥ 0.8."""
+# Twelve words: shorter texts occur in some long text by chance.
 MIN_CONTAINED_SHINGLES = 10
-"""Twelve words: shorter texts occur in some long text by chance."""
 _BATCH_TEXTS = 500
+# Bits of a hash that index a table. One look-up rules out nearly every shingle that is not looked for.
 _PREFIX_BITS = 22
-"""Bits of a hash that index a table. One look-up rules out nearly every shingle that is not looked for."""
 _PAIRS_AT_A_TIME = 2_000
 Hashes = NDArray[np.uint32]
 Numbers = NDArray[np.int64]
@@ -173,12 +173,10 @@ class Contamination:
     """Contamination counts of a test set."""
 
     num_texts: int
-    num_near_duplicates: int
-    """Texts that are near-duplicates of a training text."""
-    num_contained: int
-    """Other texts, nearly all of whose shingles occur in one longer training text."""
+    num_near_duplicates: int  # texts that are near-duplicates of a training text
+    num_contained: int  # other texts, nearly all of whose shingles occur in one longer training text
+    # Places of the near-duplicates among the test texts.
     place_of_near: tuple[int, ...] = field(default=(), compare=False)
-    """Places of the near-duplicates among the test texts."""
 
     def __str__(self) -> str:
         return (
@@ -214,11 +212,9 @@ class _Probes:
     """Texts of the test, and the shingles by which each is looked for."""
 
     sets: PlainSets
-    key_K: Hashes
-    """Hashes of the looked-for shingles, sorted."""
+    key_K: Hashes  # hashes of the looked-for shingles, sorted
     text_K: Numbers
-    is_prefix_X: NDArray[np.bool_]
-    """Whether any of `key_K` has this prefix."""
+    is_prefix_X: NDArray[np.bool_]  # whether any of `key_K` has this prefix
     is_near_N: NDArray[np.bool_]
     is_contained_N: NDArray[np.bool_]
 

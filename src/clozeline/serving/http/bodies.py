@@ -25,6 +25,7 @@ _ABOUT_BODY = (b"content-type", b"content-encoding")
 _PLAIN = [(b"content-type", b"application/json")]
 _UTF_8 = ("utf-8", "utf8")
 _AS_IT_IS = ("identity", "")
+# Replacements for messages of pydantic that name its internals.
 _EXPECTED = {
     "string_pattern_mismatch": "text with at least one visible character and no NUL",
     "string_too_short": "text with at least one visible character and no NUL",
@@ -35,7 +36,6 @@ _EXPECTED = {
     "bool_type": "true or false",
     "none_required": "null",
 }
-"""Replacements for messages of pydantic that name its internals."""
 MAX_TEXTS = 256
 MAX_TIMEOUT_MILLISECONDS = 600_000
 TEXT_TAG = "(one text)"
@@ -59,11 +59,11 @@ TimeoutMilliseconds = Annotated[
     ),
 ]
 PREFIX = "/models/"
+# Key of a scope: the model name from the path prefix.
 _NAME = "clozeline.encoder"
-"""Key of a scope: the model name from the path prefix."""
 PAIR_TAG, PAIRS_TAG = "(one pair)", "(pairs)"
+# Tags for kinds of values, which pydantic puts into locations of errors. Clients do not see parts in parentheses.
 FLAT_TAG, NESTED_TAG, NUMBER_TAG = "(flat)", "(nested)", "(number)"
-"""Tags for kinds of values, which pydantic puts into locations of errors. Clients do not see parts in parentheses."""
 
 
 def read_json(headers: Headers, raw: bytes) -> int:

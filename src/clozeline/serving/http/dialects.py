@@ -28,8 +28,7 @@ class Words:
 
     envelope: type[BaseModel]
     say: Callable[[int, ErrorDetail], BaseModel]
-    unusable: int = 422
-    """Status of a body that can be read, but not used."""
+    unusable: int = 422  # status of a body that can be read, but not used
 
     def status(self, status: int) -> int:
         return self.unusable if status == 422 else status
@@ -54,8 +53,7 @@ class Dialect:
 
     words: Words
     operations: tuple[Operation, ...]
-    tag: str | None = None
-    """Heading of its paths in the document."""
+    tag: str | None = None  # heading of its paths in the document
 
 
 class Dialects:

@@ -33,8 +33,8 @@ from clozeline.serving.loading import VERSION
 from clozeline.serving.models import REQUEST_ID, CachedAnswer, Service
 
 TIMEOUT_HEADER = "x-timeout-ms"
+# Approximate memory of a cached answer besides its body and its key.
 _ENTRY_BYTES = 512
-"""Approximate memory of a cached answer besides its body and its key."""
 _TIMEOUT: TypeAdapter[int] = TypeAdapter(TimeoutMilliseconds)
 
 

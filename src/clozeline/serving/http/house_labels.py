@@ -27,8 +27,8 @@ from clozeline.serving.zero_shot import can_choose, choosing, tells_entailment
 
 _DEFAULT_NUM_LABELS = 5
 _PAIRS = f'a pair of texts, {{"text": …, "text_pair": …}}, or a list of 1 to {bodies.MAX_TEXTS} of either'
+# Without a name, models of single texts come first.
 CLASSIFYING = Ability(Classifier, rank=lambda model: model.manifest.reads_pairs)
-"""Without a name, models of single texts come first."""
 CLASSIFYING_PAIRS = Ability(
     Classifier,
     has=lambda model: model.manifest.reads_pairs,
@@ -36,12 +36,12 @@ CLASSIFYING_PAIRS = Ability(
     expected="a classifier of pairs",
     do="start the server with a cross-encoder, or compare embeddings of texts with /similarity",
 )
+# If no model is named, entailment models come first.
 CHOOSING = Ability(
     OpenModel,  # type: ignore[type-abstract]  # isinstance takes any class
     has=can_choose,
     rank=lambda model: not tells_entailment(model),
 )
-"""If no model is named, entailment models come first."""
 TAGGING = Ability(Tagger)
 ANSWERING = Ability(Answerer)
 
@@ -77,8 +77,8 @@ class ClassifyRequest(StrictModel):
     model: fields.ModelName = None
 
 
+# The most probable labels of each text, best first. A single text also gets a list of lists.
 ClassifyResponse = list[list[LabelScore]]
-"""The most probable labels of each text, best first. A single text also gets a list of lists."""
 
 
 async def classify(call: Call, body: ClassifyRequest) -> Response:
@@ -241,8 +241,8 @@ class TagRequest(StrictModel):
     model: fields.ModelName = None
 
 
+# Mirrors the request: the entities of one text, or a list of entities for each of several texts.
 TagResponse = Tagged | list[Tagged]
-"""Mirrors the request: the entities of one text, or a list of entities for each of several texts."""
 
 
 async def tag(call: Call, body: TagRequest) -> Response:
@@ -295,8 +295,8 @@ class AnswerRequest(StrictModel):
     model: fields.ModelName = None
 
 
+# The best answer; a list, best first, if the request allows more than one.
 AnswerResponse = Answer | list[Answer]
-"""The best answer; a list, best first, if the request allows more than one."""
 
 
 async def answer(call: Call, body: AnswerRequest) -> Response:

@@ -30,13 +30,13 @@ DEFAULT_NUM_CANDIDATES = 5
 FILLING = Ability(OpenEncoder)
 Embedding = npt.NDArray[np.float32]
 EncodingFormat = Literal["float", "base64"]
+# With or without a head for masks.
 EMBEDDING = Ability(Embedder)
-"""With or without a head for masks."""
+# One vector for each text, or with `?level=tokens` for each token of each text. A single text also gets a list.
 EmbedResponse = list[list[float]] | list[list[list[float]]]
-"""One vector for each text, or with `?level=tokens` for each token of each text. A single text also gets a list."""
 _LEVELS = ("text", "tokens")
+# Largest number of numbers in an answer of `?level=tokens`: some 50 MB of JSON.
 MAX_TOKEN_NUMBERS = 2**22
-"""Largest number of numbers in an answer of `?level=tokens`: some 50 MB of JSON."""
 COMPLETING = Ability(Completer)
 CutBeginning = Annotated[
     bool, Field(description="Cut off the beginning of a text that is too long, instead of refusing the text.")
@@ -51,9 +51,9 @@ class FillMaskRequest(StrictModel):
 
 
 Mask = list[Filled]
+# Mirrors the request: one text, or a list of texts. A text with one mask gets its candidates, best first; a text with
+# several masks gets a list of candidates for each mask.
 FillMaskResponse = Mask | list[Mask] | list[Mask | list[Mask]]
-"""Mirrors the request: one text, or a list of texts. A text with one mask gets its candidates, best first; a text with
-several masks gets a list of candidates for each mask."""
 
 
 async def fill_mask(call: Call, body: FillMaskRequest) -> Response:
@@ -235,8 +235,8 @@ class Generated(BaseModel):
     num_tokens: int = Field(description="Number of new tokens.")
 
 
+# One continuation for one text, a list for a list.
 CompleteResponse = Generated | list[Generated]
-"""One continuation for one text, a list for a list."""
 
 
 async def complete(call: Call, body: CompleteRequest) -> Response:

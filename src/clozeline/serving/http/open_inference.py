@@ -32,8 +32,8 @@ from clozeline.serving.http.tensors import Datatype
 from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY, no_such_model
 
+# Triton's names of its extensions; `TRITON` answers the last one.
 EXTENSIONS = ("binary_tensor_data", "model_configuration")
-"""Triton's names of its extensions; `TRITON` answers the last one."""
 _DATA_TYPES: Mapping[Datatype, str] = MappingProxyType(
     {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT64": "TYPE_INT64"}
 )
@@ -278,9 +278,9 @@ async def configuration(call: Call) -> Response:
 _CONFIGURATION = Operation(
     path="/v2/models/{model}/config", answer=configuration, tells="model", result=ModelConfiguration
 )
+# Errors have the protocol's own form.
 TRITON = replace(
     INFERENCE_PROTOCOL,
     operations=(_CONFIGURATION, of_version(_CONFIGURATION, "configuration_of_version")),
     tag="Triton",
 )
-"""Errors have the protocol's own form."""

@@ -54,6 +54,7 @@ _JSON = "application/json"
 _Part = tuple[Operation | Words, Literal["body", "answer", "error"]]
 
 
+# Names of classes in the document, where they differ: generated clients hold them.
 _COMPONENTS = {
     "Filled": "Candidate",
     "Piece": "SimpleToken",
@@ -62,7 +63,6 @@ _COMPONENTS = {
     "OpenAIModelList": "clozeline__serving__http__openai__ModelList",
     "ModelList": "clozeline__serving__http__status__ModelList",
 }
-"""Names of classes in the document, where they differ: generated clients hold them."""
 
 
 class _Unsorted(GenerateJsonSchema):

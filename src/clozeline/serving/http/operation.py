@@ -23,8 +23,8 @@ from clozeline.serving.models import LIST, REQUEST_ID, Ability, Catalogue, Given
 
 Answer = TypeVar("Answer")
 Model = TypeVar("Model", bound=OpenModel)
+# Meaning of each error status that a path may answer.
 Refusals = dict[int, str]
-"""Meaning of each error status that a path may answer."""
 _EVERYWHERE: Refusals = {
     400: "The Host header is missing, repeated or invalid",
     421: "The server does not answer under this host name; see `clozeline serve --allowed-host`",
@@ -32,6 +32,7 @@ _EVERYWHERE: Refusals = {
 }
 LOADING: Refusals = {503: "The server is loading or stopping; Retry-After says when to retry"}
 KEYED: Refusals = {401: "The API key is missing or unknown, and the server requires one"}
+# Errors of every path that a model answers.
 ASKED: Refusals = {
     400: "The body is not JSON; or: the Host header is missing, repeated or invalid",
     **KEYED,
@@ -45,7 +46,7 @@ ASKED: Refusals = {
     **LOADING,
     504: "The deadline of the request passed",
 }
-"""Errors of every path that a model answers."""
+# Part of a record → the probabilities in it that show drift. Other parts have none.
 _SCORES: Mapping[str, Callable[[Any], Iterable[float]]] = MappingProxyType(
     {
         "masks": lambda masks: (words[0].score for words in masks),
@@ -55,7 +56,6 @@ _SCORES: Mapping[str, Callable[[Any], Iterable[float]]] = MappingProxyType(
         "answers": lambda answers: (answer.score for answer in answers[:1]),
     }
 )
-"""Part of a record → the probabilities in it that show drift. Other parts have none."""
 
 
 class JsonResponse(Response):
@@ -76,12 +76,9 @@ class Call:
 
     request: Request
     service: Service
-    path: str
-    """Path of the operation, with its parameters in braces."""
-    timeout_milliseconds: int | None = None
-    """None: the timeout of the server."""
-    behind_json: bytes = b""
-    """Bytes after the JSON, for protocols with raw tensors."""
+    path: str  # path of the operation, with its parameters in braces
+    timeout_milliseconds: int | None = None  # None: the timeout of the server
+    behind_json: bytes = b""  # bytes after the JSON, for protocols with raw tensors
 
     @property
     def models(self) -> Catalogue:
@@ -146,30 +143,25 @@ class Operation:
     """GET of one path, or POST if it has a `body`."""
 
     path: str
+    # Takes the `Call`, and the body if there is one. Its docstring describes the path in the document.
     answer: Callable[..., Awaitable[Response]]
-    """Takes the `Call`, and the body if there is one. Its docstring describes the path in the document."""
-    result: Any
-    """Type of the JSON answer, or the media type of an answer that is not JSON."""
-    summary: str = ""
-    """Replaces the first line of the docstring of `answer`."""
-    result_description: str = ""
-    """Replaces what the docstring of `answer` says that it returns."""
+    result: Any  # type of the JSON answer, or the media type of an answer that is not JSON
+    summary: str = ""  # replaces the first line of the docstring of `answer`
+    result_description: str = ""  # replaces what the docstring of `answer` says that it returns
+    # Content of the headers: nothing, the model, or the model and the times. None: both if there is a body.
     tells: Literal["nothing", "model", "time"] | None = None
-    """Content of the headers: nothing, the model, or the model and the times. None: both if there is a body."""
+    # Errors in addition to those of every path. None: `ASKED` if a model answers, else `KEYED` and `LOADING`.
     refusals: Refusals | None = None
-    """Errors in addition to those of every path. None: `ASKED` if a model answers, else `KEYED` and `LOADING`."""
-    ability: Ability[Any] | None = None
-    """Ability that the answering model needs; None: no model is involved."""
+    ability: Ability[Any] | None = None  # ability that the answering model needs; None: no model is involved
     body: type[BaseModel] | None = None
+    # Ability that the answering model needs for an example of this name in examples.yaml; for others any model of the
+    # path that reads single texts will do.
     needs: Mapping[str, Ability[Any]] = field(default_factory=dict)
-    """Ability that the answering model needs for an example of this name in examples.yaml; for others any model of the
-    path that reads single texts will do."""
+    # Returns how many bytes of the body are its JSON. Raises ApiError: the body cannot be read.
     read: Callable[[Headers, bytes], int] = read_json
-    """Returns how many bytes of the body are its JSON. Raises ApiError: the body cannot be read."""
+    # Returns the field that holds the text of this number: inference numbers texts from 0, clients know fields.
     place: Callable[[int], str] = "inputs[{}]".format
-    """Returns the field that holds the text of this number: inference numbers texts from 0, clients know fields."""
-    name: str = ""
-    """Name of the operation in the document; empty: the name of `answer`."""
+    name: str = ""  # name of the operation in the document; empty: the name of `answer`
 
     @property
     def method(self) -> Literal["GET", "POST"]:

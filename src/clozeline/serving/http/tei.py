@@ -31,8 +31,8 @@ RERANKING = replace(
     expected="a classifier of pairs, with one score or a label such as `relevant`",
 )
 _MAX_IDS = 65_536
+# Characters of the texts of one request to /tokenize. A token takes some 90 bytes of the answer: 32 MB at most.
 _MAX_CHARACTERS = 350_000
-"""Characters of the texts of one request to /tokenize. A token takes some 90 bytes of the answer: 32 MB at most."""
 _Ids = Annotated[list[Annotated[int, Field(ge=0), fields.WHOLE]], Field(min_length=1, max_length=_MAX_IDS)]
 _TYPES = {429: "Overloaded", 503: "Unhealthy"}
 _OneOrTwo = Annotated[list[fields.Text], Field(min_length=1, max_length=2)]

@@ -47,17 +47,17 @@ _Strings = Annotated[
         nesting, custom_error_type="data_type", custom_error_message="a list of texts, or of lists of one text"
     ),
 ]
+# Datatype and wire format by the kind of the numpy array.
 _WIRE_TYPES: Mapping[str, tuple[Datatype, str]] = MappingProxyType({"f": ("FP32", "<f4"), "i": ("INT64", "<i8")})
-"""Datatype and wire format by the kind of the numpy array."""
 OutputName = Literal["embedding", "token", "score", "label", "entities", "answer", "start", "end"]
+# Datatypes of the outputs that are not BYTES.
 NUMBERS: Mapping[OutputName, Datatype] = MappingProxyType(
     {"embedding": "FP32", "score": "FP32", "start": "INT64", "end": "INT64"}
 )
-"""Datatypes of the outputs that are not BYTES."""
+# Outputs, and headers that name the model.
 Tensors = tuple[dict[OutputName, Values], dict[str, str]]
-"""Outputs, and headers that name the model."""
+# Padding for a context with fewer answers than another of the same request.
 _NO_ANSWER = Answer("", 0.0, 0, 0)
-"""Padding for a context with fewer answers than another of the same request."""
 _OF_ALL = frozenset({"binary_data_output"})
 
 
@@ -244,8 +244,7 @@ class TensorRequest:
 
     call: Call
     served: ServedModel[Any]
-    given: Sequence[Any]
-    """Texts, or pairs of texts."""
+    given: Sequence[Any]  # texts, or pairs of texts
     outputs: Sequence[OutputName]
     parameters: InferParameters
 
@@ -340,10 +339,8 @@ class AnswerKind:
 
     tensors: Callable[[TensorRequest], Awaitable[Tensors]]
     outputs: tuple[OutputName, ...]
-    parameters: frozenset[str]
-    """Names of the parameters that `tensors` reads."""
-    unasked: tuple[OutputName, ...] = ()
-    """Default outputs if the request names none; empty: all."""
+    parameters: frozenset[str]  # names of the parameters that `tensors` reads
+    unasked: tuple[OutputName, ...] = ()  # default outputs if the request names none; empty: all
 
 
 MASKS = AnswerKind(

@@ -21,15 +21,15 @@ from clozeline.params.text import UNSET_SOURCE
 from clozeline.system.errors import DataError, ParamsError
 from clozeline.system.files import replacing_file
 
+# Section of params.yaml by stage, where the stage has none of its own name.
 _SECTIONS: Final[Mapping[str, str]] = MappingProxyType({"snapshot": "preprocess", "import": "imports"})
-"""Section of params.yaml by stage, where the stage has none of its own name."""
+# Parameters that no command can give.
 _FROM_PYTHON: Final = {"before_first_step", "callbacks"}
-"""Parameters that no command can give."""
 _FIELD: Final = "text"
 _STARTER: Final = Path(__file__).parents[2] / "starter"
 FILE: Final = _STARTER / "stages.yaml"
+# Code of the stages in another project: a change of the pinned Clozeline runs all of them again.
 PIN: Final = "requirements.lock"
-"""Code of the stages in another project: a change of the pinned Clozeline runs all of them again."""
 _CODE: Final = "src/"
 
 

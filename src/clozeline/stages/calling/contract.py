@@ -23,31 +23,29 @@ from clozeline.system.files import alone
 FILE: Final = "contract.lock"
 _LAST: Final = "last accepted {}"
 _NO_LABELS: Final[Mapping[str, LabelProfile]] = MappingProxyType({})
+# Increase of the share of documents dropped for one reason.
 MAX_DROPPED_INCREASE = 0.2
-"""Increase of the share of documents dropped for one reason."""
+# Change of the share of letters of one script, such as Latin.
 MAX_SCRIPT_SHIFT = 0.1
-"""Change of the share of letters of one script, such as Latin."""
+# Cosine of the frequencies of character trigrams; that of another language is below 0.6.
 MIN_LANGUAGE_SIMILARITY = 0.7
-"""Cosine of the frequencies of character trigrams; that of another language is below 0.6."""
+# Population stability index of the lengths of texts; 0.25 is usually called a large shift.
 MAX_LENGTH_INDEX = 0.25
-"""Population stability index of the lengths of texts; 0.25 is usually called a large shift."""
+# Population stability index of the shares of unknown tokens of texts, if their share of all has grown.
 MAX_UNKNOWN_INDEX = 0.1
-"""Population stability index of the shares of unknown tokens of texts, if their share of all has grown."""
+# Share of labelled texts whose copies have different labels.
 MAX_CONFLICT_SHARE = 0.05
-"""Share of labelled texts whose copies have different labels."""
+# Population stability index of the classes of labelled texts.
 MAX_CLASS_INDEX = 0.25
-"""Population stability index of the classes of labelled texts."""
+# Least number of sampled or labelled texts for a comparison of distributions: with fewer, the stability index is noise.
 _LEAST_TEXTS = 200
-"""Least number of sampled or labelled texts for a comparison of distributions: with fewer, the stability index is
-noise."""
 
 
 class Accepted(Record, extra="ignore"):
     """Content of contract.lock. It belongs in git, beside dvc.lock."""
 
     text: TextProfile | None = None
-    labels: Mapping[str, LabelProfile] = {}
-    """Profile of the labelled data by task."""
+    labels: Mapping[str, LabelProfile] = {}  # profile of the labelled data by task
 
     @classmethod
     def in_project(cls, root: Path) -> Self:

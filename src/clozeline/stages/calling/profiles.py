@@ -30,11 +30,11 @@ from clozeline.tasks.formats import record_format, task_records
 Thing = TypeVar("Thing")
 _MOST_TEXTS = 2_000
 _MOST_ROW_GROUPS = 64
+# Number of characters of a text in which scripts and trigrams are counted.
 _MOST_CHARACTERS = 1_000
-"""Number of characters of a text in which scripts and trigrams are counted."""
 _MOST_TRIGRAMS = 400
+# Upper bounds of the share of unknown tokens of a text.
 _UNKNOWN_BOUNDS: Final = {"0": 0.0, "1/256": 1 / 256, "1/64": 1 / 64, "1/16": 1 / 16, "1/4": 1 / 4, "1": 1.0}
-"""Upper bounds of the share of unknown tokens of a text."""
 _WORD = re.compile(r"[^\W\d_]+")
 _SHARE_DECIMALS = 6
 
@@ -42,21 +42,16 @@ _SHARE_DECIMALS = 6
 class TextProfile(Record, extra="ignore"):
     """Figures of one snapshot of the text."""
 
-    documents: int
-    """Number of documents that were read, before any was dropped."""
+    documents: int  # number of documents that were read, before any was dropped
     kept: int
-    dropped_shares: Mapping[str, float]
-    """Reason → share of the documents that were read, 0-1."""
-    script_shares: Mapping[str, float]
-    """Script, such as LATIN → share of the letters."""
+    dropped_shares: Mapping[str, float]  # reason → share of the documents that were read, 0-1
+    script_shares: Mapping[str, float]  # script, such as LATIN → share of the letters
+    # Shares of the most frequent character trigrams of words; a language is recognized by them.
     trigram_shares: Mapping[str, float]
-    """Shares of the most frequent character trigrams of words; a language is recognized by them."""
-    texts_by_length: Mapping[str, int]
-    """Sampled texts by upper bound of their length in characters, a power of 2."""
-    unknown_rate: float
-    """Share of unknown tokens in the training split, 0-1."""
+    texts_by_length: Mapping[str, int]  # sampled texts by upper bound of their length in characters, a power of 2
+    unknown_rate: float  # share of unknown tokens in the training split, 0-1
+    # Sampled texts by upper bound of their share of unknown tokens, a key of `_UNKNOWN_BOUNDS`.
     texts_by_unknown: Mapping[str, int] = {}
-    """Sampled texts by upper bound of their share of unknown tokens, a key of `_UNKNOWN_BOUNDS`."""
 
     @classmethod
     def of_files(cls, *, preprocess: Path, tokenize: Path, train: Path, tokens: Path) -> Self:
@@ -148,13 +143,11 @@ _DIGEST_CHARACTERS = 16
 class LabelProfile(Record, extra="ignore"):
     """Figures of the labelled texts of one task."""
 
-    num_texts: int
-    """Number of distinct texts with labels."""
-    num_conflicts: int
-    """Number of texts whose copies have different labels."""
+    num_texts: int  # number of distinct texts with labels
+    num_conflicts: int  # number of texts whose copies have different labels
     texts_by_label: Mapping[str, int]
+    # Digest of a text of the test split → digest of its labels; the 2,000 lowest digests if there are more.
     test_rows: Mapping[str, str]
-    """Digest of a text of the test split → digest of its labels; the 2,000 lowest digests if there are more."""
 
     @classmethod
     def of_data(cls, params: FinetuneParams, data: Path) -> Self | None:

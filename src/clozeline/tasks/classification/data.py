@@ -27,10 +27,10 @@ from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
 _LOG = logging.getLogger(__name__)
 _MOST_NAMED = 10
+# `class_T`, indices of labels; for multi-label tasks `is_true_TC`, 0 or 1.
 Targets = npt.NDArray[Any]
-"""`class_T`, indices of labels; for multi-label tasks `is_true_TC`, 0 or 1."""
+# Function (texts, labels) → tokens of each text as the model reads it when it chooses among the labels.
 Lengths = Callable[[TextsOrPairs, Collection[str]], Ids]
-"""Function (texts, labels) → tokens of each text as the model reads it when it chooses among the labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,11 @@ class LabelledText:
     """A text or pair with its labels and its identity, which ignores case and white space."""
 
     text: str
-    labels: tuple[str, ...]
-    """Sorted labels; exactly one unless the task is multi-label."""
+    labels: tuple[str, ...]  # sorted labels; exactly one unless the task is multi-label
     identity: str
     part: Part
     second: str = ""
-    place: str = field(default="", compare=False)
-    """Location of the record."""
+    place: str = field(default="", compare=False)  # location of the record
 
     @property
     def label(self) -> str:
@@ -73,8 +71,8 @@ class Selection(Splits[LabelledText]):
         return sum(not self.trained_labels.issuperset(example.labels) for example in part)
 
 
+# Function that tells for each example whether it is short enough.
 Fits = Callable[[Sequence[LabelledText]], Sequence[bool]]
-"""Function that tells for each example whether it is short enough."""
 
 
 def select(

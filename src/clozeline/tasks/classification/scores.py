@@ -26,8 +26,8 @@ _NUM_CANDIDATES = 400
 _USUAL_THRESHOLD = 0.5
 _INVERSE_REGULARIZATIONS = (1.0, 10.0, 100.0)
 Shares = npt.NDArray[np.float64]
+# Label → its figures.
 PerClass = dict[str, dict[str, float]]
-"""Label → its figures."""
 
 
 def score(actual_T: Classes, predicted_T: Classes, num_classes: int) -> dict[str, float]:
@@ -85,8 +85,8 @@ def f1_of(class_: int) -> Figure:
     return f1
 
 
+# Metrics keyed by `metric` in params.yaml, except `f1`, which `f1_of` makes for one class.
 FIGURES: Mapping[str, Figure] = MappingProxyType({"accuracy": accuracy, "macro_f1": macro_f1, "matthews": matthews})
-"""Metrics keyed by `metric` in params.yaml, except `f1`, which `f1_of` makes for one class."""
 
 
 def _margins(actual_T: Classes, predicted_T: Classes, num_classes: int) -> tuple[Classes, Classes, Classes]:
@@ -130,8 +130,8 @@ def macro_f1_of_sets(actual_TC: LabelSets, predicted_TC: LabelSets) -> float:
     return float(ratio(2 * hits_C, actual_TC.sum(axis=0) + predicted_TC.sum(axis=0)).mean())
 
 
+# Metrics keyed by `metric` in params.yaml.
 SET_FIGURES: Mapping[str, SetFigure] = MappingProxyType({"micro_f1": micro_f1, "macro_f1": macro_f1_of_sets})
-"""Metrics keyed by `metric` in params.yaml."""
 
 
 def best_threshold(actual_TC: LabelSets, share_TC: npt.NDArray[np.float64], figure: SetFigure) -> float:
@@ -173,8 +173,8 @@ class TextsOrPairs:
         )
 
 
+# Texts and their classes.
 LabelledTexts = tuple[TextsOrPairs, Classes]
-"""Texts and their classes."""
 
 
 def largest_class(class_T: Classes, num_test: int) -> Classes:

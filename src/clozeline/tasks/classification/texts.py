@@ -41,10 +41,9 @@ class ClassifierOnTexts(Task[LabelledText]):
     metric: str
     splits: Selection
     fitted = probe.NAME
+    # Answers of the fitted head on the frozen encoder, for the validation and the test split; None if it was not
+    # fitted.
     probe_logits: tuple[Logits, Logits] | None = None
-    """Answers of the fitted head on the frozen encoder, for the validation and the test split; None if it was not
-    fitted.
-    """
 
     def __init__(self, inputs: InputsOf[LabelledParams]) -> None:
         params = inputs.params

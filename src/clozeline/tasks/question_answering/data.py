@@ -47,8 +47,7 @@ class ContextQuestion:
     answers: tuple[AnswerText, ...]
     context_identity: str
     part: Part
-    place: str = field(default="", compare=False)
-    """Location of the record."""
+    place: str = field(default="", compare=False)  # location of the record
 
     @property
     def is_answerable(self) -> bool:
@@ -158,10 +157,10 @@ def _placed(text: str, start: int, context: str, count: ReasonCounts, at: str) -
     return AnswerText(text, min(places, key=lambda place: (abs(place - start), place)))
 
 
+# Index of the context in a pair.
 _CONTEXT = 1
-"""Index of the context in a pair."""
+# Position of a window's first token, the target of both ends of "no answer" (Devlin et al. 2018, section 4.3).
 NO_ANSWER = 0
-"""Position of a window's first token, the target of both ends of "no answer" (Devlin et al. 2018, section 4.3)."""
 
 
 @dataclass(frozen=True)
@@ -171,15 +170,13 @@ class Windows:
     questions: Sequence[ContextQuestion]
     rows: TextRows
     question_W: Ids
-    first_W: Ids
-    """Position of the first token of the context in the window."""
+    first_W: Ids  # position of the first token of the context in the window
+    # [tokens of the context, 2]: start and end (exclusive) of each token, in characters of the context.
     spans_W: tuple[Ids, ...]
-    """[tokens of the context, 2]: start and end (exclusive) of each token, in characters of the context."""
+    # Positions of the first and last token of the answer; NO_ANSWER twice if the window does not hold all of it.
     target_W2: Ids
-    """Positions of the first and last token of the answer; NO_ANSWER twice if the window does not hold all of it."""
     num_cut_questions: int
-    num_in_several: int
-    """Questions whose context is longer than a window."""
+    num_in_several: int  # questions whose context is longer than a window
 
     @classmethod
     def encode(

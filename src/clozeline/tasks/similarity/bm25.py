@@ -26,8 +26,8 @@ _SATURATION = 1.2
 _LENGTH_SHARE = 0.75
 _WORDS = "words.json"
 _ARRAYS = ("start_W", "document_E", "weight_E")
+# Weight of the cosine, chosen on the validation split of the default task: docs/default-recipe.md.
 _COSINE_WEIGHT = 2.0
-"""Weight of the cosine, chosen on the validation split of the default task: docs/default-recipe.md."""
 FusionFloats = npt.NDArray[np.float32]
 
 
@@ -39,8 +39,7 @@ class WordIndex:
 
     places: Mapping[str, int]
     num_documents: int
-    start_W: npt.NDArray[np.int64]
-    """[words + 1]: index of a word's first entry in the other two arrays."""
+    start_W: npt.NDArray[np.int64]  # [words + 1]: index of a word's first entry in the other two arrays
     document_E: npt.NDArray[np.int32]
     weight_E: npt.NDArray[np.float32]
 

@@ -30,13 +30,12 @@ from clozeline.tasks.selection import ReasonCounts, Splits, part_of, strictest
 
 _PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
 _SENTENCE_END = re.compile(r"[.!?]\s+(?=[A-Z`\"'(\[:*])")
+# Signature such as `add(x, y, /) -> array`, with which docstrings of compiled functions begin.
 _SIGNATURE = re.compile(r"[\w.*]+\([^\n]*\)(?:\s*->\s*[^\n]*)?\s*(?:\n|$)")
-"""Signature such as `add(x, y, /) -> array`, with which docstrings of compiled functions begin."""
 _HIDDEN = "this"
+# Placeholder for a name during the search, a letter of the Vai script: compiling a pattern with the name itself takes
+# longer than searching the text. A text that contains the letter keeps its names.
 _LETTER = "\ua500"
-"""Placeholder for a name during the search, a letter of the Vai script: compiling a pattern with the name itself takes
-longer than searching the text. A text that contains the letter keeps its names.
-"""
 _ANYWHERE = re.compile(rf"\b(?:[\w.]+\.)?{_LETTER}\b")
 _AS_CODE = re.compile(rf"(?:\b[\w.]+\.{_LETTER}\b|\b{_LETTER}\b(?=\s?\()|(?<=`){_LETTER}(?=`))")
 _LEAST_SUMMARY_WORDS = 3
@@ -82,13 +81,11 @@ class TextPair:
 
     first: str
     second: str
-    score: float | None
-    """Score, 0-1; None for a matching pair."""
+    score: float | None  # score, 0-1; None for a matching pair
     first_identity: str
     second_identity: str
     part: Part
-    place: str = field(default="", compare=False)
-    """Location of the record."""
+    place: str = field(default="", compare=False)  # location of the record
 
 
 def select(records: Iterable[tuple[Part, LabelledRecord]], params: SimilarityParams) -> Splits[TextPair]:
@@ -226,8 +223,7 @@ class PairBatch:
     targets: Targets
     first: int
     last: int
-    counts: bool = True
-    """Whether the targets count, as in `EncodedBatch`."""
+    counts: bool = True  # whether the targets count, as in `EncodedBatch`
 
     @classmethod
     def whole(cls, firsts: EncodedBatch, seconds: EncodedBatch, targets: Targets) -> Self:

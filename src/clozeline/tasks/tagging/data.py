@@ -66,8 +66,7 @@ class Sentence:
     tags: tuple[str, ...]
     identity: str
     part: Part
-    place: str = field(default="", compare=False)
-    """Location of the record."""
+    place: str = field(default="", compare=False)  # location of the record
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from clozeline.tokenizing.tokenizer.folder import OpenTokenizer, is_byte_level
 
 Tags = Sequence[Sequence[str]]
 Counts = npt.NDArray[np.int64]
+# Target that cross entropy ignores.
 NO_TARGET = -100
-"""Target that cross entropy ignores."""
 _FRAME_TOKENS = 2
 Found = Sequence[tuple[set[tuple[str, int, int]], set[tuple[str, int, int]]]]
 
@@ -142,16 +142,13 @@ class TaggedRows:
     sentences: Sequence[Sentence]
     rows: TextRows
     sentence_R: Ids
-    first_RW: tuple[Ids, ...]
-    """Position of the first token of each word in the row,"""
+    first_RW: tuple[Ids, ...]  # Position of the first token of each word in the row,
+    # ... the index of the word in its sentence,
     word_RW: tuple[Ids, ...]
-    """... the index of the word in its sentence,"""
+    # ... and the index of its tag in `tags`; NO_TARGET for a tag that training lacks.
     target_RW: tuple[Ids, ...]
-    """... and the index of its tag in `tags`; NO_TARGET for a tag that training lacks."""
-    num_split: int
-    """Sentences in more than one row."""
-    num_unread_words: int
-    """Words without a token, such as a lone control character; their tag is O."""
+    num_split: int  # sentences in more than one row
+    num_unread_words: int  # words without a token, such as a lone control character; their tag is O
 
     @classmethod
     def encode(cls, sentences: Sequence[Sentence], tags: Sequence[str], opened: OpenTokenizer, max_length: int) -> Self:
@@ -240,8 +237,8 @@ class Tagging(Task[Sentence]):
 
     splits: Sentences
     fitted = probe.NAME
+    # Tags of the test split by the fitted head on the frozen encoder; None if it was not fitted.
     _by_probe: Tags | None = None
-    """Tags of the test split by the fitted head on the frozen encoder; None if it was not fitted."""
 
     def __init__(self, inputs: InputsOf[TaggingParams]) -> None:
         params = inputs.params

@@ -22,6 +22,7 @@ from clozeline.tokenizing.tokenizer.vocabulary.opening import TOKENIZER_FILE, op
 _LOG = logging.getLogger(__name__)
 _CONFIG_FILE = "tokenizer_config.json"
 
+# Token of each role, as transformers names the role. A tokenizer trained here has them as ids 0 to 4 in this order.
 SPECIAL_TOKENS: Mapping[str, str] = MappingProxyType(
     {
         "pad_token": "[PAD]",
@@ -31,9 +32,9 @@ SPECIAL_TOKENS: Mapping[str, str] = MappingProxyType(
         "mask_token": "[MASK]",
     }
 )
-"""Token of each role, as transformers names the role. A tokenizer trained here has them as ids 0 to 4 in this order."""
+# Class of transformers that uses tokenizer.json unchanged, by the name that every version knows.
 _CLASS = "PreTrainedTokenizerFast"
-"""Class of transformers that uses tokenizer.json unchanged, by the name that every version knows."""
+# Contents of tokenizer_config.json of every tokenizer trained here.
 _DESCRIPTION: Mapping[str, object] = MappingProxyType(
     {
         **SPECIAL_TOKENS,
@@ -43,7 +44,6 @@ _DESCRIPTION: Mapping[str, object] = MappingProxyType(
         "tokenizer_class": _CLASS,
     }
 )
-"""Contents of tokenizer_config.json of every tokenizer trained here."""
 _NEEDED_ROLES = ("pad_token", "cls_token", "sep_token", "mask_token")
 
 
@@ -54,10 +54,8 @@ class OpenTokenizer:
     tokenizer: Tokenizer
     special_ids: SpecialIds
     special_strings: tuple[str, ...]
-    vocab_size: int
-    """Largest id + 1."""
-    sha256: str
-    """Hash of tokenizer.json."""
+    vocab_size: int  # largest id + 1
+    sha256: str  # hash of tokenizer.json
     folder: Path
 
     @classmethod

@@ -17,6 +17,8 @@ from clozeline.system.errors import DataError
 TOKENIZER_FILE: Final = "tokenizer.json"
 
 
+# `model_type` in config.json → class of transformers, and the attributes that its converter reads, with their values
+# where tokenizer_config.json is silent.
 _SENTENCEPIECE_KINDS: Mapping[str, tuple[str, Mapping[str, bool]]] = MappingProxyType(
     {
         "albert": ("AlbertTokenizer", {"do_lower_case": True, "keep_accents": False}),
@@ -24,8 +26,6 @@ _SENTENCEPIECE_KINDS: Mapping[str, tuple[str, Mapping[str, bool]]] = MappingProx
         "xlm-roberta": ("XLMRobertaTokenizer", {}),
     }
 )
-"""`model_type` in config.json → class of transformers, and the attributes that its converter reads, with their values
-where tokenizer_config.json is silent."""
 
 
 def open_published(name: str, revision: str | None = None) -> Any:
