@@ -10,11 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from clozeline.orchestration import deployments
-from clozeline.orchestration.prefect_adapter import read_environment
-from clozeline.orchestration.servers import answering_server
-from clozeline.system.errors import ClozelineError
-from clozeline.system.workspace import Workspace, use_own_password
+from clozeline.orchestration import deployments, prefect_adapter, servers
+from clozeline.system import errors, workspace
 
 PREFECT_FILE = Path("infra/prefect.yaml")
 
@@ -33,7 +30,7 @@ def deploy(prefect_file: Path) -> None:
     file = deployments.read(prefect_file)
     wanted, receivers = file["deployments"], file["receivers"]
     blocks = {receiver["name"]: deployments.block_of(receiver, os.environ) for receiver in receivers}
-    with answering_server() as client:
+    with servers.answering_server() as client:
         deployments.make_work_pools(client, wanted)
         deployments.limit_work_queues(client, file["work_queues"])
         deployments.deploy_all(prefect_file)
@@ -52,10 +49,10 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
     for noisy in ("httpx", "prefect"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    use_own_password(Workspace(Path.cwd()))
-    read_environment()
+    workspace.use_own_password(workspace.Workspace(Path.cwd()))
+    prefect_adapter.read_environment()
     try:
         deploy(PREFECT_FILE)
-    except ClozelineError as error:
+    except errors.ClozelineError as error:
         logger.error("error: %s", error)
         sys.exit(error.exit_code)

@@ -10,10 +10,8 @@ from typing import Final
 from prefect import flow, runtime, task
 from prefect.futures import PrefectFuture, wait
 
-from clozeline.orchestration import checks
+from clozeline.orchestration import checks, prefect_adapter, stage_process
 from clozeline.orchestration.pipeline import PipelineRun, StageResult
-from clozeline.orchestration.prefect_adapter import STAGE_RETRIES, STAGES, flow_run_id, tell_errors_plainly
-from clozeline.orchestration.stage_process import forget_old_runs
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params
 from clozeline.registry.signature import signing_key
@@ -24,7 +22,7 @@ from clozeline.versions.project import refuse_own_outputs, require_writable_cach
 _SNAPSHOT: Final = "snapshot"
 
 
-@flow(name="pipeline", task_runner=STAGES)
+@flow(name="pipeline", task_runner=prefect_adapter.STAGES)
 def pipeline(project: Path = Path(), refresh: bool = False, only: str | None = None) -> list[StageResult]:
     """Bring every stage of the project up to date, in the order of their dependencies.
 
@@ -46,13 +44,13 @@ def pipeline(project: Path = Path(), refresh: bool = False, only: str | None = N
         TransientError: another run is active in this folder.
         ClozelineError: the error of the first stage that failed; stages that depend on it did not start.
     """
-    tell_errors_plainly()
+    prefect_adapter.tell_errors_plainly()
     workspace = Workspace(project.resolve())
     set_defaults(workspace)
     params = read_params(workspace.root / "params.yaml")
     signing_key()  # the release after this run would miss it hours later
-    with run_lock(workspace.lock_file, flow_run=flow_run_id()) as lock:
-        forget_old_runs(workspace.logs)
+    with run_lock(workspace.lock_file, flow_run=prefect_adapter.flow_run_id()) as lock:
+        stage_process.forget_old_runs(workspace.logs)
         is_due = refresh and not params.preprocess.source.is_watched
         again = {_SNAPSHOT} if is_due else ()
         graph = read_stage_graph(workspace.root, again=again, only=only)
@@ -83,7 +81,7 @@ def _run_stages(run: PipelineRun, params: Params) -> None:
             future.result()  # raises the error of the stage
 
 
-@task(**STAGE_RETRIES)
+@task(**prefect_adapter.STAGE_RETRIES)
 def run_stage(run: PipelineRun, node: StageNode, params: Params) -> None:
     """Bring one stage up to date, after its parents."""
     run.wait_before(runtime.task_run.run_count)

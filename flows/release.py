@@ -9,11 +9,9 @@ from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 
 from clozeline.inference import latency
+from clozeline.orchestration import checks, prefect_adapter, trials
 from clozeline.orchestration import release as steps
-from clozeline.orchestration.checks import identity_of, trained_encoder
-from clozeline.orchestration.prefect_adapter import EFFECT, RETRIES, flow_run_id, tell_errors_plainly
 from clozeline.orchestration.release import Release, ReleaseRefusedError
-from clozeline.orchestration.trials import PackageTrials
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params
 from clozeline.records.package import read_manifest, verify
@@ -46,13 +44,13 @@ def release(
         ReleaseRefusedError: a candidate failed a gate; it stays the candidate, and the champion stays the champion.
         TransientError: another run is active in this folder, or the registry does not answer.
     """
-    tell_errors_plainly()
+    prefect_adapter.tell_errors_plainly()
     workspace = Workspace(project.resolve())
     set_defaults(workspace)
     params = read_params(workspace.root / "params.yaml")
-    opened = open_registry.with_options(**RETRIES) if waits else open_registry
-    released = release_package.with_options(**RETRIES) if waits else release_package
-    with run_lock(workspace.lock_file, flow_run=flow_run_id()):
+    opened = open_registry.with_options(**prefect_adapter.RETRIES) if waits else open_registry
+    released = release_package.with_options(**prefect_adapter.RETRIES) if waits else release_package
+    with run_lock(workspace.lock_file, flow_run=prefect_adapter.flow_run_id()):
         if not waits:
             steps.require_registry(workspace, params)
         publisher = opened(workspace)
@@ -68,27 +66,27 @@ def release(
     return releases
 
 
-@task(name="registry", **EFFECT)
+@task(name="registry", **prefect_adapter.EFFECT)
 def open_registry(workspace: Workspace) -> Publisher:
     """Deliver pending records of earlier runs to MLflow, and close the runs that killed releases left open."""
     address = tracking_uri(workspace)
     deliver_waiting(workspace.outbox, address)
     publisher = Publisher(address)
-    publisher.close_killed(identity_of(workspace))
+    publisher.close_killed(checks.identity_of(workspace))
     return publisher
 
 
-@task(**EFFECT)
+@task(**prefect_adapter.EFFECT)
 def release_package(
     publisher: Publisher, workspace: Workspace, params: Params, package: str, accept_held: bool
 ) -> Release:
     """Check `dist/<package>`, register it, and decide about it."""
-    tried = PackageTrials(workspace, params, package, accept_held)
+    tried = trials.PackageTrials(workspace, params, package, accept_held)
     folder = tried.folder
     manifest = read_manifest(folder)
     verify(folder, manifest)
     steps.require_locked(workspace, package)
-    trained = trained_encoder(workspace, params) if package == params.encoder_package else None
+    trained = checks.trained_encoder(workspace, params) if package == params.encoder_package else None
     measured = latency.measure(folder)
     version = steps.register(publisher, tried, measured, trained)
     decision = steps.decide(publisher, version, tried)

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from clozeline.system.supervisor import adopt_orphans, end_descendants
-from clozeline.system.workspace import Workspace, use_own_password
+from clozeline.system import supervisor, workspace
 
 _PATIENCE_SECONDS: Final = 15.0
 _SET_SIGNAL_OF_PARENTS_DEATH: Final = 1  # <linux/prctl.h>
@@ -29,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 def work(command: Sequence[str]) -> int:
     """Run a worker until it ends or this process gets SIGTERM or SIGINT; return its exit code, or 0 after a signal."""
-    adopt_orphans()
+    supervisor.adopt_orphans()
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
@@ -45,7 +44,7 @@ def work(command: Sequence[str]) -> int:
             worker.wait(_PATIENCE_SECONDS)
         if worker.poll() is None:
             logger.warning("the worker did not end within %.0f s, and is killed", _PATIENCE_SECONDS)
-    end_descendants(worker.pid)
+    supervisor.end_descendants(worker.pid)
     code = worker.wait()
     return 0 if stopping.is_set() else code if code >= 0 else 128 - code
 
@@ -58,5 +57,5 @@ def _end_with_parent() -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     os.environ.setdefault("CLOZELINE_HOME", str(Path.cwd()))
-    use_own_password(Workspace(Path(os.environ["CLOZELINE_HOME"])))
+    workspace.use_own_password(workspace.Workspace(Path(os.environ["CLOZELINE_HOME"])))
     sys.exit(work([sys.executable, "-m", "prefect", "worker", "start", "--type", "process", *sys.argv[1:]]))

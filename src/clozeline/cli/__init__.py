@@ -14,8 +14,7 @@ import typer
 
 from clozeline.cli import ask, evaluate, experiments, keep, plan, project, published, release, serve, stage
 from clozeline.cli.verbs import Verb, Verbs, telling_of_extras
-from clozeline.system.errors import ClozelineError
-from clozeline.system.machine import collect_rarely
+from clozeline.system import errors, machine
 
 # Panel of `--help` → its verbs, in order. A verb is named as its function, without a final `_`: `import_`.
 VERBS: Final[Mapping[str, Sequence[Callable[..., None]]]] = MappingProxyType(
@@ -60,7 +59,7 @@ def clozeline(
 
 def main() -> None:
     """Run the command. A `ClozelineError` ends it with its message and its exit code, never with a traceback."""
-    collect_rarely()
+    machine.collect_rarely()
     # Threads that spin while they wait take cores from working threads: on a busy machine they make torch 2.5 times
     # slower. OpenMP reads this variable when torch is loaded, so it is set before a verb imports torch.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -71,7 +70,7 @@ def main() -> None:
     try:
         with telling_of_extras():
             app()
-    except ClozelineError as error:
+    except errors.ClozelineError as error:
         if not error.is_reported:
             typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
         if stage.is_inside():

@@ -16,13 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from clozeline.cli.tables import AnswerForm, JsonLinesOption, JsonOption, ranked, show_answers, show_or_json, table_of
-from clozeline.inference.language import Embedder
-from clozeline.inference.package import load
+from clozeline.inference import language, package
 from clozeline.params.reading import read_params, renamed
 from clozeline.params.text import UNSET_SOURCE, SourceParams
 from clozeline.records.package import FILES
-from clozeline.system.errors import ArtifactError, DataError, ParamsError
-from clozeline.system.machine import available_cores
+from clozeline.system import errors, machine
 
 if TYPE_CHECKING:
     from clozeline.evaluation.measuring import EncoderFigures
@@ -96,7 +94,7 @@ def evaluate(
         scores: Write the log-likelihood of each document to this file, as JSON Lines.
     """
     if text is None and blimp is None:
-        raise ParamsError(
+        raise errors.ParamsError(
             "there is nothing to evaluate on: neither --text nor --blimp is given",
             do="give text that the model was not trained on: `--text FILE`",
         )
@@ -108,7 +106,7 @@ def evaluate(
     questions = ContestQuestions(text, source, blimp, how, has_length, samples, family)
     try:
         judgement = judge_models([name for name in (model, against) if name is not None], questions, scores)
-    except DataError as error:
+    except errors.DataError as error:
         raise renamed(error, _OPTIONS.get) from error
     show_or_json(judgement, _judgement_tables(judgement), as_json=as_json)
 
@@ -247,7 +245,7 @@ def search(
     elif queries and beir is None:
         _answer(model, queries, top_k, library, by, as_json=as_json)
     else:
-        raise ParamsError(
+        raise errors.ParamsError(
             "--beir takes its queries from the folder" if beir else "there is nothing to search for",
             do='ask for example `clozeline search "Remove duplicate rows from a table."`',
         )
@@ -259,7 +257,7 @@ def _answer(model: str, queries: Sequence[str], top_k: int, library: str | None,
     embedder, folder, name = _opened(model)
     index = SearchIndex.open(embedder, folder, _CLEAN, _KEPT / name)
     if library is not None and library not in index.libraries:
-        raise ParamsError(
+        raise errors.ParamsError(
             f"there is no library {library} in the text, but {', '.join(index.libraries)}",
             do="choose one of these, or leave --library out",
         )
@@ -288,20 +286,20 @@ def _measure(place: str, beir: Path, *, as_json: bool) -> None:
     show_or_json(found, [table_of(title, *columns, rows=rows)], as_json=as_json)
 
 
-def _opened(place: str) -> tuple[Embedder, Path, str]:
+def _opened(place: str) -> tuple[language.Embedder, Path, str]:
     """Return the model, its folder and its name."""
     from clozeline.registry.sources import REGISTRY_SCHEME, ModelSource, fetched
 
     if not place.startswith(REGISTRY_SCHEME) and not (Path(place) / FILES.manifest).is_file():
-        raise ArtifactError(
+        raise errors.ArtifactError(
             f"{place} is not a model to search with: there is no {place}/{FILES.manifest}",
             do="run `dvc repro export@docsearch` (or `make run`), or name another embedder with --model",
         )
     source = ModelSource.parse(place)
     folder = fetched(source).folder
-    model = load(folder, num_threads=available_cores())
-    if not isinstance(model, Embedder):
-        raise ParamsError(
+    model = package.load(folder, num_threads=machine.available_cores())
+    if not isinstance(model, language.Embedder):
+        raise errors.ParamsError(
             f"{place} is a model for another task, {model.manifest.task}: it does not turn texts into vectors",
             do="leave --model out, or name an embedder",
         )

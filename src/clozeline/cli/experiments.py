@@ -19,16 +19,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from clozeline.cli import stage
-from clozeline.cli.tables import JsonOption, show, show_or_json, table_of
-from clozeline.cli.verbs import ending_orderly, sound_project_here
+from clozeline.cli import stage, tables, verbs
 from clozeline.cluster.address import reachable_cluster
 from clozeline.params.editing import assignments, edit
 from clozeline.params.pretraining import laid_over
 from clozeline.params.reading import read_params
 from clozeline.records.finetune.statistics import Interval
-from clozeline.system.files import replacing_file
-from clozeline.system.progress import ProgressBar
+from clozeline.system import files, progress
 from clozeline.system.workspace import Workspace, run_lock
 
 if TYPE_CHECKING:
@@ -54,7 +51,7 @@ def ablate(
     first: Annotated[str, typer.Argument(metavar="A")],
     second: Annotated[str, typer.Argument(metavar="B")],
     seeds: Annotated[int, typer.Option(min=2)] = 5,
-    as_json: JsonOption = False,
+    as_json: tables.JsonOption = False,
 ) -> None:
     """Train two versions of params.yaml from the same seeds, and say whether their difference is more than chance.
 
@@ -78,17 +75,17 @@ def ablate(
         seeds: Number of seeds, at least 2: one training cannot tell an effect from chance. Both arms train from each.
     """
     stage.refuse_for("ablate")
-    workspace = sound_project_here()
+    workspace = verbs.sound_project_here()
     from clozeline.lab import ablation
     from clozeline.lab.experiment import arms_of
 
     _tell_little()
     arms = arms_of(first, second, workspace.root)
     base = read_params(workspace.root / "params.yaml")
-    with ending_orderly():
+    with verbs.ending_orderly():
         found = ablation.ablate(arms, seeds, shared_corpus(workspace), base, workspace.experiments)
     lines = (Text(line) for line in (_verdict(found), _next(found)))
-    show_or_json(found, [_ablation_table(found), *lines], as_json=as_json)
+    tables.show_or_json(found, [_ablation_table(found), *lines], as_json=as_json)
 
 
 def _tell_little() -> None:
@@ -131,7 +128,7 @@ def _ablation_table(found: "Ablation") -> Table:
         ("wall seconds", *_of_effect(found.wall_seconds, 1)),
         ("CPU seconds", *_of_effect(found.cpu_seconds, 1)),
     )
-    return table_of(title, "", ">A", ">B", ">B - A", ">95 %", ">p", rows=rows)
+    return tables.table_of(title, "", ">A", ">B", ">B - A", ">95 %", ">p", rows=rows)
 
 
 def _of_effect(effect: "Effect", digits: int) -> tuple[str, ...]:
@@ -209,7 +206,7 @@ def sweep(
         write: Write the winner's values into params.yaml.
     """
     stage.refuse_for("sweep")
-    workspace = sound_project_here()
+    workspace = verbs.sound_project_here()
     import optuna  # noqa: F401  # a missing extra is refused before anything runs
 
     from clozeline.lab.plan import read_plan
@@ -217,7 +214,7 @@ def sweep(
 
     plan, config = read_plan(file, workspace.root)
     _tell_little()
-    with ending_orderly():
+    with verbs.ending_orderly():
         corpus = shared_corpus(workspace, with_encoder=plan.task is not None)
         found = Sweep(plan, config, corpus, workspace.experiments)
         if (parent := os.environ.get(_PARENT)) is not None:
@@ -252,10 +249,10 @@ def _end(workspace: Workspace, found: "Sweep", *, write: bool) -> None:
     winner, outcome = outcome_of(found)
     diff = diff_of(workspace.root, winner.values) if winner.number else ""
     (workspace.root / _DIFF).parent.mkdir(exist_ok=True)
-    with replacing_file(workspace.root / _DIFF) as beside:
+    with files.replacing_file(workspace.root / _DIFF) as beside:
         beside.write_text(diff, encoding="utf-8")
     charts = f"charts of the trials: `optuna-dashboard sqlite:///{os.path.relpath(found.trials.file)}`"
-    show([_table(found, winner), *map(Text, _summary(found, winner, outcome)), Text(charts)])
+    tables.show([_table(found, winner), *map(Text, _summary(found, winner, outcome)), Text(charts)])
     if write and diff:
         for line in edit(workspace.root / "params.yaml", list(winner.values.items()), "the winner of the sweep"):
             typer.echo(f"params.yaml: {line}")
@@ -280,7 +277,7 @@ def _table(found: "Sweep", winner: "TrialRecord") -> Table:
         return (of_winner + escape(cell) for cell in (str(trial.number + 1), figure, state, *values))
 
     columns = (">trial", f">{found.plan.metric}", "state", *map(escape, found.plan.space))
-    return table_of("Trials", *columns, rows=map(cells, found.trials.read()))
+    return tables.table_of("Trials", *columns, rows=map(cells, found.trials.read()))
 
 
 def _summary(found: "Sweep", winner: "TrialRecord", outcome: "Outcome") -> Iterator[str]:
@@ -313,7 +310,7 @@ def glue(
     limit: Annotated[int | None, typer.Option(min=10)] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
     out: Path = Path("work/glue"),
-    as_json: JsonOption = False,
+    as_json: tables.JsonOption = False,
 ) -> None:
     """Fine-tune the encoder for the nine tasks of GLUE, and print each score and the average.
 
@@ -360,7 +357,7 @@ def glue(
         work=out,
     )
     figures, file = run(request)
-    show_or_json(figures, [_glue_table(figures), *_lines(figures), f"All figures: {file}"], as_json=as_json)
+    tables.show_or_json(figures, [_glue_table(figures), *_lines(figures), f"All figures: {file}"], as_json=as_json)
 
 
 def _knobs(settings: list[str]) -> dict[str, Any]:
@@ -383,7 +380,7 @@ def _glue_table(figures: "GlueFigures") -> Table:
         intervals = (_range(task.over_seeds), _range(task.over_rows))
         numbers = (f"{task.num_train:,}", f"{task.num_dev:,}")
         rows.append((task.title, metrics, f"{100 * task.score:.1f}", *intervals, *numbers))
-    return table_of(title, *columns, rows=rows)
+    return tables.table_of(title, *columns, rows=rows)
 
 
 def _lines(figures: "GlueFigures") -> list[str]:
@@ -444,7 +441,7 @@ def demo(
         if not is_own:
             lesson.standard_library(folder)
         short_training = lesson.short(pretrain, mode, num_steps)
-        with ProgressBar("train", num_steps) as bar:
+        with progress.ProgressBar("train", num_steps) as bar:
             work, bars = folder / "lesson", [lesson.BarOfTraining(bar)]
             learned = lesson.teach(short_training, Path() if is_own else folder, seed, work, bars)
-    show(lesson.report(learned, mode), plain_if_piped=True, wraps=True)
+    tables.show(lesson.report(learned, mode), plain_if_piped=True, wraps=True)

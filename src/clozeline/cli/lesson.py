@@ -11,11 +11,9 @@ from rich.text import Text
 from tokenizers import Tokenizer
 
 from clozeline.cli.tables import table_of
-from clozeline.language import models
+from clozeline.language import models, spelling
 from clozeline.language.objectives import token_counts, unigram_entropy
-from clozeline.language.spelling import Spelling
-from clozeline.params.editing import Config
-from clozeline.params.model import OF_SIZE
+from clozeline.params import editing, model
 from clozeline.params.pretraining import WITHOUT_START, Objective, PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.watching import Examiner, ShownAnswer, ShownQuestion
@@ -49,7 +47,7 @@ def has_tokens(folder: Path) -> bool:
 
 def standard_library(folder: Path) -> None:
     """Preprocess and tokenize the docstrings of the standard library, in a few seconds."""
-    run, config = Run(folder), Config()
+    run, config = Run(folder), editing.Config()
     config["preprocess"]["source"] = {"path": _NO_PACKAGES}
     config["preprocess"] = {"validation_fraction": 0.05, "holdout_fraction": 0.0, "min_characters": 60}
     config["tokenize"] = {"vocab_size": _VOCAB_SIZE}
@@ -78,7 +76,7 @@ def short(params: PretrainParams, objective: Objective, steps: int) -> PretrainP
     changes = {
         "objective": objective,
         **WITHOUT_START,
-        "model": params.model.model_copy(update={"family": "modernbert", "size": "mini", **OF_SIZE}),
+        "model": params.model.model_copy(update={"family": "modernbert", "size": "mini", **model.OF_SIZE}),
         "max_length": 64,
         "batch_tokens": 2048,
         "micro_batch_tokens": None,
@@ -105,7 +103,7 @@ def teach(params: PretrainParams, folder: Path, seed: int, work: Path, callbacks
     counts_V = token_counts(job.train.shards, job.train.vocabulary)
     is_frequent_V = counts_V > _LEAST_SHARE * counts_V.sum()
     head = models.head_of(job.model)
-    examiner = Examiner(job.validation, tokenizer, Spelling.open(folder / TOKENIZER), head, is_frequent_V)
+    examiner = Examiner(job.validation, tokenizer, spelling.Spelling.open(folder / TOKENIZER), head, is_frequent_V)
     questions = tuple(examiner.questions(_NUM_QUESTIONS))
     validations = job.loop.validation
     assert validations is not None, "short() asks for one"

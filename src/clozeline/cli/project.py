@@ -17,9 +17,7 @@ from ruamel.yaml import YAML
 from clozeline.params.reading import params_in, read_tree, write_complete, write_yaml
 from clozeline.registry.wheel import write_wheel
 from clozeline.stages.calling.calls import PIN, graph_elsewhere
-from clozeline.system.content import sha256_of
-from clozeline.system.errors import ParamsError
-from clozeline.system.files import replacing_file
+from clozeline.system import content, errors, files
 from clozeline.versions.adoption import StageCode, adopt
 
 Template = Literal["mlm", "clm", "adapt", "published", "lines"]
@@ -55,7 +53,7 @@ def create_project(folder: Path, template: Template) -> None:
     """
     contents = {**dict(_files()), "params.yaml": template_file(template).read_text(encoding="utf-8")}
     if there := sorted(name for name in (*contents, "dvc.yaml", PIN) if (folder / name).exists()):
-        raise ParamsError(
+        raise errors.ParamsError(
             f"{folder} already has files of a project: {', '.join(there[:5])}",
             do=f"choose another folder, or run `clozeline init {folder} --upgrade` to pin the running Clozeline there",
         )
@@ -77,7 +75,7 @@ def upgrade_project(folder: Path) -> tuple[list[str], list[str]]:
     if (folder / "src/clozeline").is_dir():
         return _adopted(folder, StageCode.of_lock(folder), StageCode.of_checkout)
     if not (folder / WHEELS).is_dir() or not (folder / "params.yaml").is_file():
-        raise ParamsError(
+        raise errors.ParamsError(
             f"{folder} is not a project that `clozeline init` made: it has no {WHEELS}/ or no params.yaml",
             do=f"create a project: `clozeline init {folder}`",
         )
@@ -108,11 +106,12 @@ def pin(folder: Path) -> None:
         old.unlink()
     wheel = write_wheel(wheels)
     pins = [line for line in (_HERE / PIN).read_text(encoding="utf-8").splitlines() if line]
-    own = f"# The next line is {WHEELS}/{wheel.name}, sha256 {sha256_of(wheel)}.\nclozeline=={version('clozeline')}\n"
+    origin = f"# The next line is {WHEELS}/{wheel.name}, sha256 {content.sha256_of(wheel)}.\n"
+    own = f"{origin}clozeline=={version('clozeline')}\n"
     _write(folder / PIN, own + "\n".join(pins) + "\n")
     yaml = YAML()
     yaml.width = 1 << 20
-    with replacing_file(folder / "dvc.yaml") as beside, beside.open("w", encoding="utf-8") as stream:
+    with files.replacing_file(folder / "dvc.yaml") as beside, beside.open("w", encoding="utf-8") as stream:
         stream.write("# Written by `clozeline init`; `clozeline init . --upgrade` writes it again.\n")
         yaml.dump(graph_elsewhere(), stream)
 
@@ -133,7 +132,7 @@ def _files() -> Iterator[tuple[str, str]]:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing_file(path) as beside:
+    with files.replacing_file(path) as beside:
         beside.write_text(text, encoding="utf-8")
 
 

@@ -7,14 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clozeline.cli.ask import EXAMPLES
-from clozeline.cli.verbs import ending_orderly, project_to_run
-from clozeline.params.delivery import ImportParams
-from clozeline.params.editing import edit
-from clozeline.params.project import Params
-from clozeline.params.reading import read_params
-from clozeline.system.errors import ParamsError
-from clozeline.system.files import replacing_file
+from clozeline.cli import ask, verbs
+from clozeline.params import delivery, editing, project, reading
+from clozeline.system import errors, files
 from clozeline.system.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -62,23 +57,23 @@ def import_(
         pairs: The classifier reads pairs of texts.
         release: Register the package, and release it if it passes its gates.
     """
-    workspace = project_to_run()
+    workspace = verbs.project_to_run()
     from clozeline.orchestration.import_items import items_file, write_items
     from clozeline.orchestration.importing import described
     from clozeline.records.published import resolved
 
-    earlier = read_params(params_file := workspace.root / "params.yaml")
+    earlier = reading.read_params(params_file := workspace.root / "params.yaml")
     called = _name(name or Path(model).resolve().name, earlier)
     names, published = _names(fields or ()), resolved(model, revision)
     found = described(published, task, reads_pairs=pairs)
     items = _items(found, text, labelled, names)
-    with ending_orderly():
+    with verbs.ending_orderly():
         entry = _checked_entry(published, found, items_file(called))
         file = workspace.root / items_file(called)
         before = {one: one.read_bytes() if one.exists() else None for one in (params_file, file)}
         try:
             write_items(file, _without_forgotten(items, workspace))
-            edit(params_file, [(f"imports.{called}", entry)], "clozeline import")
+            editing.edit(params_file, [(f"imports.{called}", entry)], "clozeline import")
             typer.echo(f"params.yaml: imports.{called}: {found.family}, {found.task}", err=True)
             _package(workspace, called)
         except BaseException:  # it failed, or was interrupted
@@ -93,14 +88,14 @@ def _say_next(found: "Described", called: str, *, is_proven_on_own: bool) -> Non
     if not is_proven_on_own:
         typer.echo("INT8 was compared with fp32 on built-in sentences; `--text FILE` compares them on your text")
     kind = "entailment" if found.tells_entailment else "pairs" if found.reads_pairs else found.task
-    typer.echo(f"Next: `clozeline {EXAMPLES[kind]} --model dist/{called}`, or `clozeline serve dist/{called}`")
+    typer.echo(f"Next: `clozeline {ask.EXAMPLES[kind]} --model dist/{called}`, or `clozeline serve dist/{called}`")
 
 
 def _check_opens(entry: Mapping[str, Any]) -> None:
     """Refuse a model that lacks weights, or tokens that it needs, before a stage starts."""
     from clozeline.exporting.trained import opened_published
 
-    with opened_published(ImportParams.model_validate(entry)):
+    with opened_published(delivery.ImportParams.model_validate(entry)):
         pass
 
 
@@ -109,7 +104,7 @@ def _restore(before: Contents) -> None:
         if content is None:
             file.unlink(missing_ok=True)
             continue
-        with replacing_file(file) as beside:
+        with files.replacing_file(file) as beside:
             beside.write_bytes(content)
 
 
@@ -152,10 +147,10 @@ def _release(workspace: Workspace, called: str, before: Contents | None) -> None
         )
 
 
-def _name(given: str, params: Params) -> str:
+def _name(given: str, params: project.Params) -> str:
     called = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
     if not called or called in params.export.models:
-        raise ParamsError(
+        raise errors.ParamsError(
             f"the name {given} is taken, or has no letter; `export.models` has {', '.join(params.export.models)}",
             do=f"choose another one: `--name {called or 'my'}-2`",
         )
@@ -166,7 +161,7 @@ def _names(fields: Sequence[str]) -> dict[str, str]:
     """Return field of the records → its name in the user's file."""
     names = {name: theirs for name, _, theirs in (field.partition("=") for field in fields)}
     if not all(name and theirs for name, theirs in names.items()):
-        raise ParamsError(
+        raise errors.ParamsError(
             f"--field has no name of the records or no name of your file: {', '.join(fields)}",
             do="write it as `--field label=stars`",
         )
@@ -180,7 +175,7 @@ def _items(
     from clozeline.orchestration.import_items import built_in_items, items_of_records, items_of_texts
 
     if text is not None and labelled is not None:
-        raise ParamsError(
+        raise errors.ParamsError(
             f"INT8 is compared with fp32 on items from one of --text {text} and --labelled {labelled}, not both",
             do="leave one out; records with labels say more",
         )

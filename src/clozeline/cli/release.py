@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.tree import Tree
 
 from clozeline.cli.verbs import ending_orderly, project_here, project_to_run, sound_project_here
-from clozeline.params.editing import assignments, changes_in, edit
-from clozeline.params.reading import read_params
+from clozeline.params import editing, reading
 from clozeline.records.package import read_manifest, verify
 from clozeline.registry import signature
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, TransientError
@@ -54,7 +53,7 @@ def release(accept_held: Annotated[bool, typer.Option("--accept")] = False) -> N
         from clozeline.orchestration.release import require_registry
         from clozeline.orchestration.servers import ensure_prefect_server
 
-        require_registry(workspace, read_params(workspace.root / "params.yaml"))  # before a server is started
+        require_registry(workspace, reading.read_params(workspace.root / "params.yaml"))  # before a server is started
         ensure_prefect_server(workspace)
         summary.show_releases(workspace, release_all(workspace.root, accept_held))
 
@@ -287,9 +286,9 @@ def run(
 
 def _change_params(workspace: Workspace, files: Sequence[Path], settings: Sequence[str]) -> None:
     """Change params.yaml before anything runs, and say how."""
-    changes = [change for file in files for change in changes_in(file)] + assignments(settings)
+    changes = [change for file in files for change in editing.changes_in(file)] + editing.assignments(settings)
     source = ", ".join([*map(str, files), *(["--set"] if settings else [])])
-    lines = edit(workspace.root / "params.yaml", changes, source) if changes else []
+    lines = editing.edit(workspace.root / "params.yaml", changes, source) if changes else []
     for line in lines:
         typer.echo(f"params.yaml: {line}", err=True)
     if lines and workspace.is_in_git:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from clozeline.cli.ask import PrecisionOption
-from clozeline.cli.tables import show, table_of
+from clozeline.cli import ask, tables
 from clozeline.serving.admission import MAX_WAITING_TOKENS, Admission
 from clozeline.serving.errors import DEFAULT_TIMEOUT_SECONDS, KEYS_VARIABLE
 from clozeline.system.errors import ParamsError
@@ -54,7 +53,7 @@ def serve(
     host: str = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
     threads: Annotated[int | None, typer.Option(min=1)] = None,
-    precision: PrecisionOption = None,
+    precision: ask.PrecisionOption = None,
     queue_tokens: QueueTokensOption = MAX_WAITING_TOKENS,
     timeout: Annotated[float, typer.Option(min=0.001)] = DEFAULT_TIMEOUT_SECONDS,
     watch: Annotated[float, typer.Option(min=0)] = 10.0,
@@ -156,7 +155,7 @@ def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
         identity, answered = served.identity, sorted(DIALECTS.asking(served), key=lambda one: one.ability is ANY)
         paths = " ".join(one.path for one in answered[:3])
         rows.append([escape(cell) for cell in (identity.name, paths, identity.version, identity.source)])
-    show([table_of("", "model", "answers", "version", "from", rows=rows)], plain_if_piped=True)
+    tables.show([tables.table_of("", "model", "answers", "version", "from", rows=rows)], plain_if_piped=True)
     asked, able = next(
         (one, able) for one in DIALECTS.operations if one.ability and (able := catalogue.able(one.ability))
     )

@@ -20,13 +20,10 @@ from uuid import uuid4
 import typer
 
 from clozeline.cluster import address as cluster
-from clozeline.params.pretraining import FROM_CHAMPION, PretrainParams
-from clozeline.params.project import Params
-from clozeline.params.reading import in_params, read_params
+from clozeline.params import pretraining, project, reading
 from clozeline.registry.start_lock import START_LOCK, StartLock
 from clozeline.stages.calling.calls import arguments_for, section_of, stage_named
-from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, TransientError
-from clozeline.system.machine import are_limited, available_cores
+from clozeline.system import errors, machine
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.run_logger import require_tensorboard
 
@@ -84,7 +81,7 @@ def refuse_for(command: str, environment: Mapping[str, str] = os.environ) -> Non
         ParamsError: the variable is set.
     """
     if given := environment.get(TORCHRUN_VARIABLE, "").strip():
-        raise ParamsError(
+        raise errors.ParamsError(
             f'`clozeline {command}` trains in one process: {TORCHRUN_VARIABLE}="{given}" is for other commands',
             do=f"run `env -u {TORCHRUN_VARIABLE} clozeline {command} …`",
         )
@@ -118,7 +115,7 @@ def run_under_torchrun(stage: str, arguments: list[str], torchrun_arguments: str
     except SignalException as error:
         raise typer.Exit(_SIGNALLED + error.sigval) from error
     except RendezvousError as error:
-        raise TransientError(
+        raise errors.TransientError(
             f'the machines of {TORCHRUN_VARIABLE}="{torchrun_arguments}" do not find each other: {error}',
             do="start this command on as many machines as --nnodes says, that of --rdzv-endpoint first",
         ) from error
@@ -145,7 +142,7 @@ def _run_gang(head: str, stage: list[str], torchrun_arguments: str) -> int:
         if not (0 < least <= most and processes > 0):
             raise ValueError(options.nnodes)
     except (ValueError, RuntimeError) as error:
-        raise ParamsError(
+        raise errors.ParamsError(
             f'a gang needs the number of nodes and of processes on each: {TORCHRUN_VARIABLE}="{torchrun_arguments}"',
             do='give numbers, such as "--nnodes 1:2 --nproc-per-node 8": one or two nodes, 8 processes on each',
         ) from error
@@ -209,7 +206,7 @@ def run_on_cluster(stage: str, arguments: list[str], seeds: Sequence[int] = ()) 
     raise typer.Exit(ended.exit_code)
 
 
-def start_folder(params: Params, *, fetches: bool) -> Path | None:
+def start_folder(params: project.Params, *, fetches: bool) -> Path | None:
     """Return the folder of the encoder in start.lock, relative to the current one; None without `start: champion`.
 
     Every stage checks start.lock, so that `dvc repro` stops at the first one. `fetches`: whether it needs the files.
@@ -220,9 +217,9 @@ def start_folder(params: Params, *, fetches: bool) -> Path | None:
         TransientError: the registry does not answer.
     """
     locked = StartLock.of_yaml(Path(START_LOCK))
-    if (locked is not None) != (params.pretrain.start == FROM_CHAMPION):
+    if (locked is not None) != (params.pretrain.start == pretraining.FROM_CHAMPION):
         version = f"version {locked.version} of {locked.model}" if locked else "no version"
-        raise ArtifactError(
+        raise errors.ArtifactError(
             f"{START_LOCK} and `pretrain.start` disagree: {version}, but `start: {params.pretrain.start or 'null'}`",
             do=f"run `clozeline run --no-release`, which writes {START_LOCK}; from then on `dvc repro` uses it",
         )
@@ -236,7 +233,7 @@ def start_folder(params: Params, *, fetches: bool) -> Path | None:
     return fetch_trained(locked, Workspace(Path()))
 
 
-def with_start_folder(pretrain: PretrainParams, params: Params) -> PretrainParams:
+def with_start_folder(pretrain: pretraining.PretrainParams, params: project.Params) -> pretraining.PretrainParams:
     """Return `pretrain` with the folder of the champion as its start: the one in start.lock, else the present one.
 
     Raises:
@@ -244,7 +241,7 @@ def with_start_folder(pretrain: PretrainParams, params: Params) -> PretrainParam
         ParamsError: `pretrain` asks for another model than it.
         TransientError: the registry does not answer.
     """
-    if pretrain.start != FROM_CHAMPION:
+    if pretrain.start != pretraining.FROM_CHAMPION:
         return pretrain
     from clozeline.registry.models import model_name
     from clozeline.registry.trained import fetch_trained, locked_champion
@@ -272,7 +269,7 @@ def stage(name: str, arguments: list[str]) -> None:
         arguments: Its paths (and task or model), as name=value.
     """
     require_tensorboard()
-    params = read_params(PARAMS)
+    params = reading.read_params(PARAMS)
     start = start_folder(params, fetches=any(text.startswith("start=") for text in arguments))
     if is_for_torchrun(name):
         run_under_torchrun(name, arguments, os.environ[TORCHRUN_VARIABLE])
@@ -280,11 +277,11 @@ def stage(name: str, arguments: list[str]) -> None:
     if is_for_cluster(name):
         run_on_cluster(name, arguments, _seeds(name, params, arguments))
         return
-    if are_limited():
+    if machine.are_limited():
         from threadpoolctl import threadpool_limits  # an extra brings it
 
         # Torch reads the variable when it is loaded; numpy is loaded already.
-        threads = os.environ.setdefault("OMP_NUM_THREADS", str(available_cores()))
+        threads = os.environ.setdefault("OMP_NUM_THREADS", str(machine.available_cores()))
         threadpool_limits(int(threads), user_api="blas")
     from clozeline.stages.calling.contract import under_contract
     from clozeline.versions.project import refuse_own_outputs
@@ -305,12 +302,12 @@ def stage(name: str, arguments: list[str]) -> None:
             from clozeline.system.group import leave  # brings torch, which not every stage needs
 
             leave()
-    except ClozelineError as error:
+    except errors.ClozelineError as error:
         place = ".".join(filter(None, (section_of(name), given.get("task"))))
-        raise in_params(error, PARAMS, place, given["params"]) from error
+        raise reading.in_params(error, PARAMS, place, given["params"]) from error
 
 
-def _seeds(stage: str, params: Params, arguments: Sequence[str]) -> range:
+def _seeds(stage: str, params: project.Params, arguments: Sequence[str]) -> range:
     """Return the seeds of a fine-tuning; none of other stages."""
     task = next((text.removeprefix("task=") for text in arguments if text.startswith("task=")), "")
     section = params.finetune.get(task) if stage == "finetune" else None

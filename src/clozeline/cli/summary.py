@@ -8,13 +8,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from clozeline.cli import tables
-from clozeline.cli.ask import EXAMPLES
+from clozeline.cli import ask, tables
 from clozeline.cli.tables import table_of
 from clozeline.orchestration.pipeline import StageResult
 from clozeline.orchestration.release import Release
-from clozeline.params.project import Params
-from clozeline.params.reading import read_params
+from clozeline.params import project, reading
 from clozeline.records.evaluation import EncoderMetrics
 from clozeline.records.finetune.task_metrics import TaskMetrics
 from clozeline.records.package_metrics import MetricPaths, PackageMetrics
@@ -38,7 +36,7 @@ _OF_ENCODER = (
 
 def show(workspace: Workspace, stages: Sequence[StageResult], releases: Sequence[Release], *, seconds: float) -> None:
     """Print the whole summary to standard output."""
-    params = read_params(workspace.root / "params.yaml")
+    params = reading.read_params(workspace.root / "params.yaml")
     figures = read_figures(workspace, params)
     tables.show([stage_table(stages, seconds), encoder_table(figures), task_table(figures)])
     _show_packages(workspace, figures, releases)
@@ -48,7 +46,7 @@ def show(workspace: Workspace, stages: Sequence[StageResult], releases: Sequence
     tables.show(["[bold]Next:", *lines])
 
 
-def _question(params: Params) -> str:
+def _question(params: project.Params) -> str:
     """Return an example command: a sentence that the built-in text's encoder answers well, else a placeholder.
 
     Without an encoder among the packages, it asks the first task that can be asked so; empty: there is none.
@@ -57,10 +55,10 @@ def _question(params: Params) -> str:
     if params.encoder_package is None:
         tasks = ((name, params.finetune[Path(folder).name]) for name, folder in params.export.models.items())
         asked = ((name, "pairs" if task.reads_pairs else task.model_kind) for name, task in tasks)
-        return next((f"{EXAMPLES[kind]} --model dist/{name}" for name, kind in asked if kind), "")
+        return next((f"{ask.EXAMPLES[kind]} --model dist/{name}" for name, kind in asked if kind), "")
     if params.pretrain.objective == "clm":
-        return 'complete "Return the number of"' if is_built_in else EXAMPLES["text-generation"]
-    return 'fill "Compute the [MASK] deviation along the given axis."' if is_built_in else EXAMPLES["fill-mask"]
+        return 'complete "Return the number of"' if is_built_in else ask.EXAMPLES["text-generation"]
+    return 'fill "Compute the [MASK] deviation along the given axis."' if is_built_in else ask.EXAMPLES["fill-mask"]
 
 
 def _clozeline_as_typed() -> str:
@@ -74,7 +72,7 @@ def _clozeline_as_typed() -> str:
 def show_releases(workspace: Workspace, releases: Sequence[Release]) -> None:
     """Print the outcome for each package to standard output."""
     packages = [made.package for made in releases]
-    figures = read_figures(workspace, read_params(workspace.root / "params.yaml"), packages)
+    figures = read_figures(workspace, reading.read_params(workspace.root / "params.yaml"), packages)
     _show_packages(workspace, figures, releases)
 
 
@@ -90,7 +88,7 @@ def _show_packages(workspace: Workspace, figures: dict[str, PackageMetrics], rel
 
 
 def read_figures(
-    workspace: Workspace, params: Params, packages: Sequence[str] | None = None
+    workspace: Workspace, params: project.Params, packages: Sequence[str] | None = None
 ) -> dict[str, PackageMetrics]:
     """Return the metrics of each package, or of `packages`.
 

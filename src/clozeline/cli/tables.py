@@ -21,10 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from clozeline.inference.answerer import Answer
-from clozeline.inference.classifier import Entity, LabelScore, Tagged, TaggedToken
-from clozeline.inference.completer import Completion
-from clozeline.inference.language import Filled
+from clozeline.inference import answerer, classifier, completer, language
 
 _BAR_CELLS = 20
 _PLAIN_WIDTH = 160
@@ -128,13 +125,13 @@ def ranking(what: str, scores: Iterable[tuple[str, float]]) -> Table:
     return table_of("", what, ">probability", "", rows=rows)
 
 
-def _fill_rows(_: str, masks: list[list[Filled]]) -> Iterator[Sequence[object]]:
+def _fill_rows(_: str, masks: list[list[language.Filled]]) -> Iterator[Sequence[object]]:
     for number, mask in enumerate(masks, start=1):
         for rank, one in enumerate(mask, start=1):
             yield number, rank, one.token_str, one.score, one.sequence
 
 
-def _fill_tables(texts: Sequence[str], answers: list[list[list[Filled]]]) -> Iterator[RenderableType]:
+def _fill_tables(texts: Sequence[str], answers: list[list[list[language.Filled]]]) -> Iterator[RenderableType]:
     for text, masks in zip(texts, answers, strict=True):
         for number, mask in enumerate(masks, start=1):
             which = f" (mask {number} of {len(masks)})" if len(masks) > 1 else ""
@@ -142,7 +139,7 @@ def _fill_tables(texts: Sequence[str], answers: list[list[list[Filled]]]) -> Ite
             yield ranking("word", ((one.token_str, one.score) for one in mask))
 
 
-def _complete_tables(texts: Sequence[str], answers: list[Completion]) -> Iterator[RenderableType]:
+def _complete_tables(texts: Sequence[str], answers: list[completer.Completion]) -> Iterator[RenderableType]:
     for text, one in zip(texts, answers, strict=True):
         yield Text.assemble((text, "bold"), one.text, (" …" if one.finish_reason == "length" else "", "dim"))
 
@@ -159,18 +156,18 @@ def _embed_tables(texts: Sequence[str], embeddings_TH: npt.NDArray[np.float32]) 
     yield table_of("", "", "text", *(f">{number}" for number in range(1, num_texts + 1)), rows=rows)
 
 
-def _classify_tables(texts: Sequence[str], answers: list[list[LabelScore]]) -> Iterator[RenderableType]:
+def _classify_tables(texts: Sequence[str], answers: list[list[classifier.LabelScore]]) -> Iterator[RenderableType]:
     for text, scores in zip(texts, answers, strict=True):
         yield Text(text, style="bold")
         yield ranking("label", ((one.label, one.score) for one in scores))
 
 
-def _tag_rows(text: str, entities: Tagged) -> Iterator[Sequence[object]]:
+def _tag_rows(text: str, entities: classifier.Tagged) -> Iterator[Sequence[object]]:
     for one in entities:
         yield text[one.start : one.end], _type(one), one.score, one.start, one.end
 
 
-def _tag_tables(texts: Sequence[str], found: list[Tagged]) -> Iterator[RenderableType]:
+def _tag_tables(texts: Sequence[str], found: list[classifier.Tagged]) -> Iterator[RenderableType]:
     types = sorted({_type(one) for entities in found for one in entities})
     colours = {name: _COLOURS[place % len(_COLOURS)] for place, name in enumerate(types)}
     for text, entities in zip(texts, found, strict=True):
@@ -179,11 +176,11 @@ def _tag_tables(texts: Sequence[str], found: list[Tagged]) -> Iterator[Renderabl
         yield table_of("", "entity", "type", ">probability", rows=rows) if rows else Text("no entities", style="dim")
 
 
-def _type(one: Entity | TaggedToken) -> str:
-    return one.entity_group if isinstance(one, Entity) else one.entity
+def _type(one: classifier.Entity | classifier.TaggedToken) -> str:
+    return one.entity_group if isinstance(one, classifier.Entity) else one.entity
 
 
-def _marked(text: str, entities: Tagged, colours: Mapping[str, str]) -> Text:
+def _marked(text: str, entities: classifier.Tagged, colours: Mapping[str, str]) -> Text:
     marked, place = Text(), 0
     for one in entities:
         colour = colours[_type(one)]
@@ -194,7 +191,9 @@ def _marked(text: str, entities: Tagged, colours: Mapping[str, str]) -> Text:
     return marked.append(text[place:])
 
 
-def _answer_tables(context: str, questions: Sequence[str], answers: list[list[Answer]]) -> Iterator[RenderableType]:
+def _answer_tables(
+    context: str, questions: Sequence[str], answers: list[list[answerer.Answer]]
+) -> Iterator[RenderableType]:
     for question, found in zip(questions, answers, strict=True):
         yield Text(question, style="bold")
         yield ranking("answer", ((one.answer or "(no answer in the text)", one.score) for one in found))
@@ -202,7 +201,7 @@ def _answer_tables(context: str, questions: Sequence[str], answers: list[list[An
             yield _answer_in_context(context, found[0])
 
 
-def _answer_in_context(context: str, best: Answer) -> Text:
+def _answer_in_context(context: str, best: answerer.Answer) -> Text:
     first, last = max(0, best.start - _CHARACTERS_AROUND), min(len(context), best.end + _CHARACTERS_AROUND)
     before, after = (_LINE_BREAKS.sub(" ", part) for part in (context[first : best.start], context[best.end : last]))
     ends = ("…" if first else "", "…" if last < len(context) else "")

@@ -25,8 +25,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from clozeline.cluster.address import reachable_cluster
 from clozeline.params.reading import read_params
-from clozeline.system.errors import ClozelineError, ParamsError
-from clozeline.system.processes import ignore_termination
+from clozeline.system import errors, processes
 from clozeline.system.workspace import Workspace, set_defaults
 
 # Key of the context's `meta`: the command as it was typed.
@@ -85,7 +84,7 @@ def _usage_errors(typed: str) -> Iterator[None]:
         for of_pydantic in ("Value error, ", "Input "):
             problem = problem.replace(of_pydantic, "")
         command = error.ctx.command_path if error.ctx else " ".join(typed.split()[:2])
-        raise ParamsError(
+        raise errors.ParamsError(
             problem[:1].lower() + problem[1:].rstrip("."),
             given=typed,
             expected=_expected(error),
@@ -137,7 +136,7 @@ def telling_of_extras() -> Iterator[None]:
         extra = _extra_with(package)
         if extra is None:
             raise
-        raise ClozelineError(
+        raise errors.ClozelineError(
             f"this command needs a package that the base install leaves out: {package}, of the extra `{extra}`",
             do=f"run `pip install 'clozeline[{extra}]'`",
         ) from error
@@ -164,7 +163,7 @@ def project_here() -> Workspace:
     workspace = Workspace(Path.cwd())
     for name in ("dvc.yaml", "params.yaml"):
         if not (workspace.root / name).is_file():
-            raise ParamsError(
+            raise errors.ParamsError(
                 f"this folder is not a Clozeline project: there is no {name} in {workspace.root}",
                 do="change to the folder of the project (`cd`), or make one: `clozeline init FOLDER`",
             )
@@ -221,9 +220,9 @@ def ending_orderly() -> Iterator[None]:
         typer.echo(_STOPPED, err=True)
         raise
     finally:
-        ignore_termination()
+        processes.ignore_termination()
 
 
 def _unwind(number: int, frame: FrameType | None) -> None:
-    ignore_termination()
+    processes.ignore_termination()
     sys.exit(128 + number)

@@ -23,8 +23,7 @@ from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from clozeline.cluster import nodes
-from clozeline.system import processes
-from clozeline.system.errors import ClusterError, TransientError
+from clozeline.system import errors, processes
 from clozeline.system.machine import MOST, available_bytes, out_of_memory_kills
 
 _LOG = logging.getLogger(__name__)
@@ -50,7 +49,7 @@ _AGENT_ANSWERS_WITHIN_SECONDS: Final = 60.0
 # Starts of the agent of one place, as nodes die.
 _MOST_STARTS: Final = 4
 # Exit codes of an agent whose peer has failed.
-_UNSPECIFIC: Final = (0, 1, TransientError.exit_code)
+_UNSPECIFIC: Final = (0, 1, errors.TransientError.exit_code)
 _SIGNALLED: Final = 128
 
 
@@ -214,7 +213,7 @@ class _Job:
                 _LOG.warning("its node ended (attempt %d of %d): %s", len(faults), _MOST_ATTEMPTS, faults[-1])
             finally:
                 ray.kill(agent)
-        raise ClusterError(
+        raise errors.ClusterError(
             f"{len(faults)} nodes ended while they ran one command: {'; '.join(dict.fromkeys(faults))}",
             do="see what ended them (memory?; `ray status` lists the nodes that are left), then run again",
         )
@@ -285,7 +284,7 @@ def _room() -> dict[str, float]:
     alive = nodes.living()
     have = [Counter(node["Resources"]) for node in alive if node["Resources"].get("CPU")]
     if not have:
-        raise TransientError(
+        raise errors.TransientError(
             f"no node of the cluster runs commands: {len(alive)} nodes, all without cores (`--num-cpus=0`)",
             do="start one with cores: `ray start --address=HEAD:6379` (docs/cluster.md)",
         )
@@ -409,7 +408,7 @@ class Gang:
         """
         node = place.node or "(not started)"
         if place.num_starts == _MOST_STARTS:
-            raise ClusterError(
+            raise errors.ClusterError(
                 f"the training's agent on node {node} ended {_MOST_STARTS} times: {reason}",
                 do="see the logs of that node's raylet (/tmp/ray/session_latest/logs), then run the same command again",
             )
@@ -430,7 +429,7 @@ class Gang:
             return
         num_fitting = len(_fitting(self._group.bundle_specs[0]))
         if max(num_fitting, len(self._reading) - len(silent)) < self._size.least:
-            raise TransientError(
+            raise errors.TransientError(
                 f"too few nodes are left for this training, which needs {self._size}: {_in_words() or 'none'}",
                 do="start nodes (docs/cluster.md), and run the same command: it goes on from the newest checkpoint",
             )
@@ -456,13 +455,13 @@ def placed_gang(address: str, shared: Path, size: GangSize) -> Iterator[Gang]:
         num_nodes = min(len(_fitting(bundle)), size.most)
         needed = f"{size}, each with a {'GPU and a ' if has_gpus else ''}CPU of its own"
         if num_nodes < size.least:
-            raise ClusterError(
+            raise errors.ClusterError(
                 f"the cluster has too few nodes for this training, which needs {needed}: {_in_words() or 'none'}",
                 do="start nodes (docs/cluster.md), or lower --nnodes or --nproc-per-node",
             )
         group = placement_group([bundle] * num_nodes, strategy="STRICT_SPREAD")
         if not group.wait(_PLACING_SECONDS):
-            raise TransientError(
+            raise errors.TransientError(
                 f"other work (`ray status`) keeps the nodes, and this training needs {needed}: {_in_words()}",
                 do="run the same command when that work is done, or lower --nnodes or --nproc-per-node",
             )

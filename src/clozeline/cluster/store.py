@@ -17,9 +17,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from clozeline.cluster.address import STORE
+from clozeline.system import errors, files
 from clozeline.system.content import sha256_of
-from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, StorageError, TransientError
-from clozeline.system.files import storage_faults_named
 
 _CACHE: Final = "clozeline-store-"
 _UNUSED_SECONDS: Final = 86_400.0
@@ -82,7 +81,7 @@ class SharedStore:
         found = self.read(place)
         self.remove([place])
         if found != content:
-            raise StorageError(
+            raise errors.StorageError(
                 f"{self.url} does not return what was just written to it", do=f"set {STORE} to another bucket or folder"
             )
 
@@ -112,7 +111,7 @@ class SharedStore:
             ArtifactError: it is missing or damaged. What is damaged is removed, so that its task is done again.
             StorageError: the local disk is full.
         """
-        with storage_faults_named(file.path):
+        with files.storage_faults_named(file.path):
             if file.path.exists() and _hash_of(file.path.absolute(), file.path.stat().st_mtime_ns) == file.sha256:
                 return
             file.path.parent.mkdir(parents=True, exist_ok=True)
@@ -165,7 +164,7 @@ class SharedStore:
             given = f"{to.stat().st_size:,} bytes with sha256 {sha[:16]}…"
         folder = file.place.rpartition("/")[0]
         self.remove([f"{folder}/{RECORD}", file.place])
-        raise ArtifactError(
+        raise errors.ArtifactError(
             f"{where} of {file.task} is damaged or missing: {given}, not {file.size_bytes:,} bytes",
             do=f"run the same command again: its record is removed, so {file.task} is done again",
         )
@@ -177,7 +176,7 @@ class SharedStore:
             yield target
             return
         beside = f"{target}.{secrets.token_hex(4)}.partial"
-        with storage_faults_named(Path(target)):
+        with files.storage_faults_named(Path(target)):
             yield beside
             self._system.mv(beside, target)
 
@@ -186,17 +185,17 @@ class SharedStore:
         """Translate the errors of the file systems, whose classes come from their own libraries."""
         try:
             yield
-        except (ClozelineError, FileNotFoundError):
+        except (errors.ClozelineError, FileNotFoundError):
             raise
         except PermissionError as error:
-            raise StorageError(
+            raise errors.StorageError(
                 f"{self.url} refuses node {socket.gethostname()} to list, read, write or remove files: {error}",
                 do="grant these rights; set the keys of s3:// here, and on each node before `ray start`",
             ) from error
         except Exception as error:
             if isinstance(error, OSError) and error.errno in _OF_A_DISK:
                 raise  # a local one, named where it is written to
-            raise TransientError(
+            raise errors.TransientError(
                 f"{self.url} does not answer node {socket.gethostname()}: {type(error).__name__}: {error}",
                 do=f"check {STORE}, the network, and AWS_ENDPOINT_URL if you set it, then repeat the command",
             ) from error
@@ -247,8 +246,8 @@ def opened(url: str) -> tuple[Any, str]:
     return system, str(root).rstrip("/")
 
 
-def _no_url(url: str, fault: object) -> ParamsError:
-    return ParamsError(
+def _no_url(url: str, fault: object) -> errors.ParamsError:
+    return errors.ParamsError(
         f"{STORE} names no store: {url}: {fault}",
         do=f"set {STORE} to s3://BUCKET/PREFIX or file:///FOLDER; unset it if every node has the project's folder",
     )

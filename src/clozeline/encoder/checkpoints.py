@@ -16,11 +16,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
-from clozeline.encoder.architecture import Positions
-from clozeline.encoder.families import LAYOUTS
+from clozeline.encoder import architecture, families, own
 from clozeline.encoder.families.layout import HeadKind
 from clozeline.encoder.model import EncoderModel, HeadedModel, Logits, errors_only, failed_writes_as_os_errors
-from clozeline.encoder.own import OWN_MODEL_TYPE, OwnModel, opened_config
 from clozeline.records.published import asking_hub, fetched_file, inspect_model, inspect_settings, pinned
 from clozeline.system.errors import ArtifactError
 
@@ -98,7 +96,7 @@ class StockModel(HeadedModel):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        positions: Positions | None = None,
+        positions: architecture.Positions | None = None,
     ) -> Logits:
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
@@ -110,7 +108,7 @@ class StockModel(HeadedModel):
             return Logits(torch.stack((output.start_logits, output.end_logits), dim=-1))
         return Logits(output.logits if positions is None else positions.of(output.logits))
 
-    def _named(self, inputs: dict[str, Any], positions: Positions | None) -> Tensor:
+    def _named(self, inputs: dict[str, Any], positions: architecture.Positions | None) -> Tensor:
         more = {"use_cache": False} if self.kind == "clm" else {}
         hidden_PH = self.base_model(**inputs, **more).last_hidden_state
         if positions is not None:
@@ -174,7 +172,7 @@ def loaded_stock(config: Any, kind: HeadKind, where: Mapping[str, Any]) -> tuple
 
 
 # A model on our layers, on transformers' own, or on yours: the three have one interface.
-AnyModel: TypeAlias = EncoderModel | StockModel | OwnModel
+AnyModel: TypeAlias = EncoderModel | StockModel | own.OwnModel
 
 
 @dataclass(frozen=True)
@@ -211,8 +209,8 @@ class Checkpoint:
         inspect(self.name, self.revision)
         facts, _ = PretrainedConfig.get_config_dict(**self.where)
         model_type = facts.get("model_type")
-        if model_type == OWN_MODEL_TYPE:
-            return opened_config(self.name, facts, self.family)
+        if model_type == own.OWN_MODEL_TYPE:
+            return own.opened_config(self.name, facts, self.family)
         if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
             raise ArtifactError(
                 f"{self.name}: transformers does not know the model_type {model_type}", do="choose another model"
@@ -313,9 +311,9 @@ def opened(checkpoint: Checkpoint, config: Any, kind: HeadKind, seed: int = 0) -
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            if config.model_type == OWN_MODEL_TYPE:
-                return OwnModel.loaded(config, kind, checkpoint.weights())
-            if config.model_type in LAYOUTS:
+            if config.model_type == own.OWN_MODEL_TYPE:
+                return own.OwnModel.loaded(config, kind, checkpoint.weights())
+            if config.model_type in families.LAYOUTS:
                 return EncoderModel.loaded(config, kind, checkpoint.weights())
             return loaded_stock(config, kind, checkpoint.where)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:

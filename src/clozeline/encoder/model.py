@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.utils import logging
 
+from clozeline.encoder import families, layers
 from clozeline.encoder.architecture import ChosenPositions, FirstPosition, Pooling, Positions
-from clozeline.encoder.families import LAYOUTS
 from clozeline.encoder.families.layout import HeadKind, Layout, class_name_of
-from clozeline.encoder.layers import Encoder, Head, mean_over_tokens
 from clozeline.system.errors import ArtifactError
 
 # Matrices that write to the residual stream.
@@ -64,7 +63,7 @@ def write_model(config: Any, class_name: str, weights: Mapping[str, Tensor], out
         save_file(whole, out / "model.safetensors", metadata={"format": "pt"})
 
 
-def draw_encoder(encoder: Encoder, only: Collection[str] | None = None) -> None:
+def draw_encoder(encoder: layers.Encoder, only: Collection[str] | None = None) -> None:
     """Draw the weights of an encoder. `only`: names of the parameters to draw; None: all."""
     way = encoder.architecture.initialization
     for name, module in encoder.named_modules():
@@ -74,7 +73,7 @@ def draw_encoder(encoder: Encoder, only: Collection[str] | None = None) -> None:
         _zero_padding(encoder, only)
 
 
-def draw_head(head: Head, only: Collection[str] | None = None) -> None:
+def draw_head(head: layers.Head, only: Collection[str] | None = None) -> None:
     """Draw the weights of a head. `only`: names of the parameters to draw; None: all."""
     stds = {"dense": head.shape.dense_std, "output": head.shape.output_std}
     for name, module in head.named_modules():
@@ -97,7 +96,7 @@ def _draw(module: nn.Module, name: str, std: float, cutoff: float | None, only: 
 
 
 @torch.no_grad()
-def _zero_padding(encoder: Encoder, only: Collection[str] | None) -> None:
+def _zero_padding(encoder: layers.Encoder, only: Collection[str] | None) -> None:
     for name, module in encoder.named_modules():
         is_drawn = only is None or f"{name}.weight" in only
         if isinstance(module, nn.Embedding) and module.padding_idx is not None and is_drawn:
@@ -155,7 +154,7 @@ class HeadedModel(nn.Module, ABC):
             positions = _POOLED_AT[pooling](self, input_ids)
         hidden = self.encoder(input_ids, attention_mask, token_type_ids, positions).last_hidden_state
         if pooling is not None:
-            hidden = mean_over_tokens(hidden, attention_mask) if pooling == "mean" else hidden[:, 0]
+            hidden = layers.mean_over_tokens(hidden, attention_mask) if pooling == "mean" else hidden[:, 0]
         return Logits(self.says(hidden))
 
     def says(self, hidden_PH: Tensor) -> Tensor:
@@ -202,8 +201,8 @@ class HeadedModel(nn.Module, ABC):
 class EncoderModel(HeadedModel):
     """A model on our layers."""
 
-    encoder: Encoder
-    head: Head
+    encoder: layers.Encoder
+    head: layers.Head
 
     def __init__(self, config: Any, kind: HeadKind) -> None:
         """`config`: a transformers configuration of a family in LAYOUTS.
@@ -219,9 +218,9 @@ class EncoderModel(HeadedModel):
                 do="choose another family, or another kind of task",
             )
         architecture = self.layout.architecture(config)
-        self.encoder = Encoder(architecture)
+        self.encoder = layers.Encoder(architecture)
         draw_encoder(self.encoder)
-        self.head = Head(self.layout.heads[kind].shape(config), architecture.hidden_size)
+        self.head = layers.Head(self.layout.heads[kind].shape(config), architecture.hidden_size)
         draw_head(self.head)
         self.tie()
 
@@ -233,7 +232,7 @@ class EncoderModel(HeadedModel):
 
     @property
     def layout(self) -> Layout:
-        return LAYOUTS[self.config.model_type]
+        return families.LAYOUTS[self.config.model_type]
 
     @property
     def prefix(self) -> str:

@@ -21,12 +21,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from clozeline.evaluation.groups import NUM_FOLDS, Asked
-from clozeline.language import models
-from clozeline.language.detection import ReplacedTokenPair, detection_logits, draw
-from clozeline.language.masking import Vocabulary
+from clozeline.language import detection, masking, models, objectives, shards
 from clozeline.language.models import LanguageModel
-from clozeline.language.objectives import OBJECTIVES, DetectionBatch, Split
-from clozeline.language.shards import RowTokens
 from clozeline.records.evaluation import ClozeCandidate, ClozeExample, Guess
 from clozeline.system.group import ALONE, Group
 
@@ -58,9 +54,9 @@ class DetectionFigures:
 
 @torch.inference_mode()
 def measure(
-    model: ReplacedTokenPair,
+    model: detection.ReplacedTokenPair,
     questions: Iterable[Asked],
-    vocabulary: Vocabulary,
+    vocabulary: masking.Vocabulary,
     advance: Callable[[int], None],
     group: Group = ALONE,
 ) -> DetectionFigures:
@@ -72,19 +68,19 @@ def measure(
     is_special_V = torch.from_numpy(vocabulary.is_special_V).to(group.device)
     counts_2S = np.zeros((2, _NUM_BINS), dtype=np.int64)
     for asked in questions:
-        assert isinstance(asked.batch, DetectionBatch)
+        assert isinstance(asked.batch, objectives.DetectionBatch)
         counts_2S += _counts(model, asked.batch.to(group.device), is_special_V)
         advance(asked.num_rows)
     return figures_of(np.stack(group.of_each(counts_2S)).sum(axis=0))
 
 
-def _counts(model: ReplacedTokenPair, batch: DetectionBatch, is_special_V: Tensor) -> Counts:
+def _counts(model: detection.ReplacedTokenPair, batch: objectives.DetectionBatch, is_special_V: Tensor) -> Counts:
     """Return the number of original and of replaced tokens with a score in each bin."""
-    guess_T = draw(models.target_logits(model, batch), batch.uniform_T, is_special_V)
+    guess_T = detection.draw(models.target_logits(model, batch), batch.uniform_T, is_special_V)
     ids_BL, is_replaced_BL = batch.with_guesses(guess_T)
     mask_BL = batch.attention_mask_BL
     is_real_BL = torch.ones_like(ids_BL, dtype=torch.bool) if mask_BL is None else mask_BL.bool()
-    score_N = detection_logits(model, ids_BL, mask_BL)[is_real_BL].double()
+    score_N = detection.detection_logits(model, ids_BL, mask_BL)[is_real_BL].double()
     bin_N = ((score_N + _MOST) * (_NUM_BINS / (2 * _MOST))).floor().long().clamp(0, _NUM_BINS - 1)
     key_N = is_replaced_BL[is_real_BL].long() * _NUM_BINS + bin_N
     return torch.bincount(key_N, minlength=2 * _NUM_BINS).view(2, _NUM_BINS).cpu().numpy()
@@ -114,7 +110,7 @@ def figures_of(counts_2S: Counts) -> DetectionFigures:
     )
 
 
-def make_examples(model: LanguageModel, split: Split, tokenizer: Tokenizer, seed: int) -> list[ClozeExample]:
+def make_examples(model: LanguageModel, split: objectives.Split, tokenizer: Tokenizer, seed: int) -> list[ClozeExample]:
     """Return examples from rows spread evenly over the split, with the first fold of each hidden."""
     worth = np.flatnonzero(split.rows.length_R >= _MIN_CONTENT_TOKENS)
     spread = np.unique(np.linspace(0, len(worth) - 1, min(NUM_EXAMPLES, len(worth))).astype(np.int64))
@@ -123,8 +119,10 @@ def make_examples(model: LanguageModel, split: Split, tokenizer: Tokenizer, seed
 
 
 @torch.inference_mode()
-def _example(model: LanguageModel, split: Split, tokenizer: Tokenizer, tokens: RowTokens, seed: int) -> ClozeExample:
-    batch = OBJECTIVES[models.head_of(model)].evaluation_batch(split, tokens, seed, 0, NUM_FOLDS)
+def _example(
+    model: LanguageModel, split: objectives.Split, tokenizer: Tokenizer, tokens: shards.RowTokens, seed: int
+) -> ClozeExample:
+    batch = objectives.OBJECTIVES[models.head_of(model)].evaluation_batch(split, tokens, seed, 0, NUM_FOLDS)
     probabilities_TV = models.target_logits(model, batch).softmax(dim=1)
     best_TK = probabilities_TV.topk(min(_TOP, probabilities_TV.shape[1]), dim=1)
     original_T = probabilities_TV.gather(1, batch.labels_T[:, None])[:, 0]

@@ -20,11 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozeline.encoder.families.layout import LanguageHead
-from clozeline.language.draws import Ids, follows
-from clozeline.language.masking import Masked
-from clozeline.language.objectives import OBJECTIVES, Split, TargetBatch, hidden_batch, in_fold
-from clozeline.language.order import sorted_plan
-from clozeline.language.shards import NUM_BOUNDARY_TOKENS, RowTokens
+from clozeline.language import draws, masking, objectives, order, shards
 from clozeline.language.spelling import Spelling
 from clozeline.records.evaluation import CalibrationRow, FrequencyRow, PlaceRow, WordClassRow
 from clozeline.system.files import write_records
@@ -76,10 +72,10 @@ def _columns(logits_TV: Tensor, labels_T: Tensor) -> tuple[Tensor, Tensor, Tenso
 class Sums:
     """Sums of `Judged` over groups of targets."""
 
-    num_targets_G: Ids
+    num_targets_G: draws.Ids
     loss_nats_G: NDArray[np.float64]
-    num_top1_G: Ids
-    num_top5_G: Ids
+    num_top1_G: draws.Ids
+    num_top5_G: draws.Ids
     confidence_G: NDArray[np.float64]
 
     @classmethod
@@ -87,7 +83,7 @@ class Sums:
         counts, sums = np.zeros(num_groups, dtype=np.int64), np.zeros(num_groups)
         return cls(counts, sums, counts.copy(), counts.copy(), sums.copy())
 
-    def add(self, group_T: Ids, judged: Judged) -> None:
+    def add(self, group_T: draws.Ids, judged: Judged) -> None:
         """Add each target's answer to its group, in place."""
         values = (None, judged.loss_nats_T, judged.is_top1_T, judged.is_top5_T, judged.confidence_T)
         for field, values_T in zip(fields(self), values, strict=True):
@@ -108,9 +104,9 @@ class Sums:
 class Asked:
     """A batch, and which of its tokens are the targets."""
 
-    batch: TargetBatch
-    tokens: RowTokens
-    target_T: Ids  # indices into `tokens`, in the order of the batch's targets
+    batch: objectives.TargetBatch
+    tokens: shards.RowTokens
+    target_T: draws.Ids  # indices into `tokens`, in the order of the batch's targets
 
     @property
     def num_rows(self) -> int:
@@ -123,21 +119,21 @@ def num_passes(head: LanguageHead, num_folds: int) -> int:
 
 
 def in_folds(
-    head: LanguageHead, split: Split, *, seed: int, num_folds: int, batch_tokens: int, group: Group = ALONE
+    head: LanguageHead, split: objectives.Split, *, seed: int, num_folds: int, batch_tokens: int, group: Group = ALONE
 ) -> Iterator[Asked]:
     """Yield every batch of this process for each fold. The identity of a token decides its fold; pass k hides fold k
     alone.
     """
     folds = num_passes(head, num_folds)
-    plan = sorted_plan(split.rows.length_R, batch_tokens)
+    plan = order.sorted_plan(split.rows.length_R, batch_tokens)
     for index in filter(group.has, range(plan.num_batches)):
         tokens = split.read(plan.rows_of(index))
         for fold in range(folds):
-            batch = OBJECTIVES[head].evaluation_batch(split, tokens, seed, fold, folds)
-            yield Asked(batch, tokens, np.flatnonzero(in_fold(split, tokens, seed, fold, folds)))
+            batch = objectives.OBJECTIVES[head].evaluation_batch(split, tokens, seed, fold, folds)
+            yield Asked(batch, tokens, np.flatnonzero(objectives.in_fold(split, tokens, seed, fold, folds)))
 
 
-def one_by_one(split: Split, *, batch_tokens: int, group: Group = ALONE) -> Iterator[Asked]:
+def one_by_one(split: objectives.Split, *, batch_tokens: int, group: Group = ALONE) -> Iterator[Asked]:
     """Yield this process's batches with one copy of a row for each of its tokens; the copy hides only that token. The
     method is that of Salazar et al. 2020, section 2.
 
@@ -149,10 +145,10 @@ def one_by_one(split: Split, *, batch_tokens: int, group: Group = ALONE) -> Iter
     start, num_copies, number = 0, int(end_R[-1]) if len(end_R) else 0, 0
     while start < num_copies:
         first = int(np.searchsorted(end_R, start, side="right"))
-        most = max(batch_tokens // int(length_R[first] + NUM_BOUNDARY_TOKENS), 1)
+        most = max(batch_tokens // int(length_R[first] + shards.NUM_BOUNDARY_TOKENS), 1)
         copy_C = np.arange(start, min(start + most, num_copies))
         row_C = np.searchsorted(end_R, copy_C, side="right")
-        fits_C = np.arange(1, len(copy_C) + 1) * (length_R[row_C] + NUM_BOUNDARY_TOKENS) <= batch_tokens
+        fits_C = np.arange(1, len(copy_C) + 1) * (length_R[row_C] + shards.NUM_BOUNDARY_TOKENS) <= batch_tokens
         num_fitting = max(int(fits_C.sum()), 1)
         copy_C, row_C = copy_C[:num_fitting], row_C[:num_fitting]
         place_C = copy_C - (end_R - length_R)[row_C]
@@ -161,16 +157,16 @@ def one_by_one(split: Split, *, batch_tokens: int, group: Group = ALONE) -> Iter
         start, number = start + num_fitting, number + 1
 
 
-def num_copies(split: Split) -> int:
+def num_copies(split: objectives.Split) -> int:
     """Return the total number of rows that `one_by_one` yields."""
     return int(split.rows.length_R.sum())
 
 
-def _each_alone(split: Split, tokens: RowTokens, place_C: Ids) -> Asked:
+def _each_alone(split: objectives.Split, tokens: shards.RowTokens, place_C: draws.Ids) -> Asked:
     is_target_N = tokens.place_N == place_C[tokens.row_N]
     is_target_N &= ~split.vocabulary.is_special_V[tokens.input_ids_N]
     shown_N = np.where(is_target_N, split.vocabulary.mask_id, tokens.input_ids_N)
-    batch = hidden_batch(split, tokens, Masked(shown_N, is_target_N))
+    batch = objectives.hidden_batch(split, tokens, masking.Masked(shown_N, is_target_N))
     return Asked(batch, tokens, np.flatnonzero(is_target_N))
 
 
@@ -179,7 +175,7 @@ class Grouping:
     """Assigns each target of a batch to a group."""
 
     num_groups: int
-    groups: Callable[[Asked, Judged], Ids]  # function that returns the group of each target, `group_T`
+    groups: Callable[[Asked, Judged], draws.Ids]  # function that returns the group of each target, `group_T`
     named: Sequence[tuple[Any, ...]] = ()  # what each group is, as the first columns of its row in a table
 
 
@@ -191,14 +187,14 @@ def by_document(num_groups: int) -> Grouping:
 def by_confidence() -> Grouping:
     """Group by confidence, in bins of equal width: group i is (i / 15, (i + 1) / 15]."""
 
-    def groups(asked: Asked, judged: Judged) -> Ids:
+    def groups(asked: Asked, judged: Judged) -> draws.Ids:
         bin_T = np.ceil(judged.confidence_T * NUM_CONFIDENCE_BINS).astype(np.int64) - 1
         return np.clip(bin_T, 0, NUM_CONFIDENCE_BINS - 1)
 
     return Grouping(NUM_CONFIDENCE_BINS, groups)
 
 
-def by_frequency(counts_V: Ids, split: Split) -> Grouping:
+def by_frequency(counts_V: draws.Ids, split: objectives.Split) -> Grouping:
     """Group by the token's count in the training text: never, 1-9 times, 10-99 times, …; named with the number of
     ordinary tokens of the vocabulary in each group.
     """
@@ -215,7 +211,7 @@ def by_place(max_length: int) -> Grouping:
 
     Groups are named by their first and last position.
     """
-    capacity = max_length - NUM_BOUNDARY_TOKENS
+    capacity = max_length - shards.NUM_BOUNDARY_TOKENS
     width = -(-capacity // _MOST_PLACE_BINS)
     named = [(first, min(first + width - 1, capacity)) for first in range(1, capacity + 1, width)]
     return Grouping(len(named), lambda asked, judged: asked.tokens.place_N[asked.target_T] // width, named)
@@ -226,9 +222,9 @@ def by_word_class(spelling: Spelling) -> Grouping:
     first group if the tokenizer does not mark word starts.
     """
 
-    def groups(asked: Asked, judged: Judged) -> Ids:
+    def groups(asked: Asked, judged: Judged) -> draws.Ids:
         tokens = asked.tokens
-        follows_N = follows(tokens.row_N, tokens.position_N)
+        follows_N = draws.follows(tokens.row_N, tokens.position_N)
         continues_N = spelling.continues_word(tokens.input_ids_N, follows_N)
         is_continued_N = np.append(continues_N[1:], False)
         class_N = np.where(continues_N, 2, np.where(is_continued_N, 1, 0))

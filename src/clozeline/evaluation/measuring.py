@@ -26,11 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.evaluation.groups import Asked, Grouping, Sums, judge, one_by_one
-from clozeline.language import models
-from clozeline.language.draws import Ids
-from clozeline.language.masking import Vocabulary
+from clozeline.language import draws, masking, models, objectives
 from clozeline.language.models import LanguageModel
-from clozeline.language.objectives import Split, token_counts
 from clozeline.language.shards import Rows, TokenShards
 from clozeline.records.evaluation import NATS_PER_UNKNOWN_BYTE, TextFigures
 from clozeline.records.finetune.statistics import ratio_intervals
@@ -158,9 +155,9 @@ class UnigramFigures:
     top5: float
 
 
-def measure_unigram(train_V: Ids, validation: TokenShards, vocabulary: Vocabulary) -> UnigramFigures:
+def measure_unigram(train_V: draws.Ids, validation: TokenShards, vocabulary: masking.Vocabulary) -> UnigramFigures:
     """Return the figures of the validation tokens under `train_V`, the training counts, with add-one smoothing."""
-    validation_V = token_counts(validation, vocabulary)
+    validation_V = objectives.token_counts(validation, vocabulary)
     ordinary = vocabulary.ordinary_ids
     log_probability = np.log((train_V[ordinary] + 1) / (train_V[ordinary] + 1).sum())
     most_frequent = ordinary[np.argsort(-train_V[ordinary], kind="stable")]
@@ -174,7 +171,7 @@ def measure_unigram(train_V: Ids, validation: TokenShards, vocabulary: Vocabular
     )
 
 
-def spread(split: Split, num_documents: int) -> tuple[Split, Ids]:
+def spread(split: objectives.Split, num_documents: int) -> tuple[objectives.Split, draws.Ids]:
     """Choose at most `num_documents` documents, evenly spaced; return the split of their rows, and their ordinals."""
     last = split.shards.num_documents - 1
     document_D = np.unique(np.linspace(0, last, min(num_documents, last + 1)).astype(np.int64))
@@ -188,8 +185,8 @@ def spread(split: Split, num_documents: int) -> tuple[Split, Ids]:
 
 def measured(
     model: LanguageModel,
-    split: Split,
-    document_D: Ids,
+    split: objectives.Split,
+    document_D: draws.Ids,
     *,
     batch_tokens: int,
     seed: int,

@@ -27,9 +27,8 @@ from clozeline.inference.language import TOP, OpenEncoder
 from clozeline.inference.open_model import OpenModel, Rows, TextBatch
 from clozeline.inference.package import kind_of, resolved
 from clozeline.inference.tokenization import TokenizedText
-from clozeline.records.clean_text import TEXT, columns_of
+from clozeline.records import clean_text, package
 from clozeline.records.finetune.scored_items import HeldOut
-from clozeline.records.package import Measured
 from clozeline.system.errors import DataError
 
 # Share of a text's tokens that are masked (Devlin et al. 2018, section 3.1).
@@ -175,7 +174,7 @@ def read_sample(texts: Path, num_texts: int, label_field: str | None = None) -> 
         ArtifactError: the file is missing or damaged, or lacks the column of the texts or `label_field`.
         DataError: the file has no texts.
     """
-    columns = columns_of(texts, TEXT, *([label_field] if label_field else []))
+    columns = clean_text.columns_of(texts, clean_text.TEXT, *([label_field] if label_field else []))
     labels: dict[bytes, set[str]] = {}
     distinct: dict[bytes, str] = {}
     rows = chain.from_iterable(zip(*map(methodcaller("to_pylist"), batch), strict=True) for batch in columns)
@@ -215,7 +214,7 @@ class Counts:
         return float(self.part_T.sum()) / whole if whole else 0.0
 
 
-def ratio(parts_T: Numbers, wholes_T: Numbers, num_items: int) -> Measured:
+def ratio(parts_T: Numbers, wholes_T: Numbers, num_items: int) -> package.Measured:
     """Return sum of `parts_T` / sum of `wholes_T`, both one count per text, with a 95 % interval.
 
     The sampled units are texts, not their masks, so the interval is that of a ratio estimate (Cochran 1977, Sampling
@@ -232,12 +231,12 @@ def ratio(parts_T: Numbers, wholes_T: Numbers, num_items: int) -> Measured:
     return measured(value, half, num_items, num_counted)
 
 
-def measured(value: float, half_width: float, num_items: int, num_texts: int) -> Measured:
+def measured(value: float, half_width: float, num_items: int, num_texts: int) -> package.Measured:
     low, high = max(value - half_width, 0.0), value + half_width
-    return Measured(value=value, low=low, high=high, num_items=num_items, num_texts=num_texts)
+    return package.Measured(value=value, low=low, high=high, num_items=num_items, num_texts=num_texts)
 
 
-def share(holds_A: npt.NDArray[np.bool_], text_A: npt.NDArray[np.int64]) -> Measured:
+def share(holds_A: npt.NDArray[np.bool_], text_A: npt.NDArray[np.int64]) -> package.Measured:
     """Return the share of answers with `holds_A`; `text_A` is the text of each answer."""
     found = ratio(per_text(holds_A, text_A), np.bincount(text_A), len(holds_A))
     return found.model_copy(update={"high": min(found.high, 1.0)})
@@ -292,7 +291,7 @@ class Exam:
     # Which answers say something: two graphs are compared on what either says. None: all do.
     says: Callable[[Places], Holds] | None = None
     # Figures of a model and its answers, by name; none if its own stage has measured them.
-    quality: Callable[[OpenModel, Answers], Mapping[str, Measured]] = lambda model, given: {}
+    quality: Callable[[OpenModel, Answers], Mapping[str, package.Measured]] = lambda model, given: {}
 
     @property
     def num_texts(self) -> int:
@@ -365,7 +364,7 @@ def tokens_exam(
         batches = list(grouped)
         return Answers(answers(model, batches, named_first, TOP), embeddings(model, batches))
 
-    def quality(model: OpenModel, given: Answers) -> Mapping[str, Measured]:
+    def quality(model: OpenModel, given: Answers) -> Mapping[str, package.Measured]:
         is_known_A = true_A != UNKNOWN
         right_A = (given.top1_A == true_A)[is_known_A]
         return {"perplexity": _perplexity(model, exam, asked_T), "top1": share(right_A, text_A[is_known_A])}
@@ -374,7 +373,7 @@ def tokens_exam(
     return exam
 
 
-def _perplexity(model: OpenModel, exam: Exam, asked_T: Sequence[Places]) -> Measured:
+def _perplexity(model: OpenModel, exam: Exam, asked_T: Sequence[Places]) -> package.Measured:
     """Return exp of the mean loss of the predicted tokens; the interval is that of the mean over texts."""
     loss_A = np.zeros(len(exam.true_A))
     output = model.main_output

@@ -23,10 +23,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from clozeline.exporting.exams import hide
 from clozeline.exporting.graph import float_matrices, num_readers, transposed, write_graph
 from clozeline.exporting.quantization import LEVELS, ActivationRange, Scheme
-from clozeline.inference.language import OpenEncoder
-from clozeline.inference.open_model import OpenModel, padded
-from clozeline.inference.package import open_graph
-from clozeline.inference.tokenization import TokenizedText
+from clozeline.inference import language, open_model, package, tokenization
 from clozeline.records.package import Manifest
 
 # Factor on a range, because tokens of other texts reach a little further than those measured.
@@ -83,9 +80,9 @@ def measured(
         texts: texts to run, each alone, so that no padding is measured.
     """
     write_graph(_with_extremes(graph, names), path)
-    model = open_graph(path, manifest)
+    model = package.open_graph(path, manifest)
     asked = as_asked(model, texts)
-    alone = (padded(asked, [position], manifest.special_tokens.pad_id) for position in range(len(asked)))
+    alone = (open_model.padded(asked, [position], manifest.special_tokens.pad_id) for position in range(len(asked)))
     extremes = [form.format(name) for name in names for _, form in (*_OF_TOKENS, *_OF_CHANNELS)]
     # Request the other outputs too, so that every position is computed.
     outputs = [output.name for output in manifest.outputs if output.dtype == "float32"]
@@ -94,9 +91,9 @@ def measured(
     return {name: _seen(*(next(of_texts) for _ in (*_OF_TOKENS, *_OF_CHANNELS))) for name in names}
 
 
-def as_asked(model: OpenModel, texts: Sequence[str]) -> Sequence[TokenizedText]:
+def as_asked(model: open_model.OpenModel, texts: Sequence[str]) -> Sequence[tokenization.TokenizedText]:
     """Return `texts` as the input of a model of this task: with hidden tokens if it fills masks."""
-    if isinstance(model, OpenEncoder):
+    if isinstance(model, language.OpenEncoder):
         return [hide(text, model).text for text in model.tokenize(texts, truncate=True)]
     return model.usual(texts).texts
 

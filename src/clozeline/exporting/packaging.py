@@ -20,22 +20,17 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tokenizers import Tokenizer
 
-from clozeline.exporting.exams import Sample
-from clozeline.exporting.forms import last_layer_of, outputs_of
+from clozeline.exporting import exams, forms, parity, quantization
 from clozeline.exporting.graph import absorb_graph, declare, op_counts, size_of, write_graph
 from clozeline.exporting.ladder import Climbed, Ladder, Passed, Proof, lacking
-from clozeline.exporting.parity import largest_difference
-from clozeline.exporting.quantization import NUM_CALIBRATION_TEXTS
 from clozeline.exporting.to_onnx import export_onnx, head_products
 from clozeline.exporting.trained import TrainedModel
+from clozeline.inference import open_model, tokenization
 from clozeline.inference.latency import Latency, measure
-from clozeline.inference.open_model import MASKS_ONLY
-from clozeline.inference.tokenization import NotANumberError
 from clozeline.params.delivery import ExportParams
 from clozeline.records import package
 from clozeline.records.package import CARD, CONFIG, FILES, ExportMetrics, Manifest, Measured, Rung, SpecialTokens
-from clozeline.system import files
-from clozeline.system.errors import ArtifactError, GateError
+from clozeline.system import errors, files
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,7 +48,7 @@ _INPUTS = {
             *("token_type_ids", "int64", ("batch", "length")),
             "0 for every token of a text; 1 for those of the second text of a pair",
         ),
-        (MASKS_ONLY, "bool", (1,), "true: no embeddings, which is faster; false: every output"),
+        (open_model.MASKS_ONLY, "bool", (1,), "true: no embeddings, which is faster; false: every output"),
     )
 }
 
@@ -131,12 +126,12 @@ def _shown(measured: Measured) -> str:
     return f"{measured.value:.4f} (95 %: {measured.low:.4f} to {measured.high:.4f})"
 
 
-def warn_of_few_texts(texts: Path, sample: Sample, calibration: Sample, params: ExportParams) -> None:
+def warn_of_few_texts(texts: Path, sample: exams.Sample, calibration: exams.Sample, params: ExportParams) -> None:
     """Warn if the file `texts` has fewer texts than params.yaml requires.
 
     The warning counts the texts for calibration, and those of the exam unless held-out items replace them.
     """
-    if len(calibration.texts) < NUM_CALIBRATION_TEXTS:
+    if len(calibration.texts) < quantization.NUM_CALIBRATION_TEXTS:
         deciding = f"{len(sample.texts)} for the exam (`num_agreement_texts`: {params.num_agreement_texts}), "
         overlap = "" if calibration.texts != sample.texts else ", the same as for the exam"
         _LOG.warning(
@@ -145,7 +140,7 @@ def warn_of_few_texts(texts: Path, sample: Sample, calibration: Sample, params: 
             len({*sample.texts, *calibration.texts}),
             "" if sample.held_out else deciding,
             len(calibration.texts),
-            NUM_CALIBRATION_TEXTS,
+            quantization.NUM_CALIBRATION_TEXTS,
             "" if sample.held_out else overlap,
         )
 
@@ -165,7 +160,7 @@ def warn_of_few_items(rungs: Sequence[Rung]) -> None:
 class Examined:
     """Texts that graphs answer before they are packaged."""
 
-    deciding: Sample  # items of the exam
+    deciding: exams.Sample  # items of the exam
     calibrating: Sequence[str]  # texts for the ranges of activations; none of the exam
 
 
@@ -189,7 +184,7 @@ def write_package(
     with files.replacing_folder(out) as folder:
         inputs = export_onnx(trained, params.opset, folder / FILES.fp32)
         graph = absorb_graph(folder / FILES.fp32)
-        declare(graph, outputs_of(trained))
+        declare(graph, forms.outputs_of(trained))
         write_graph(graph, folder / FILES.fp32)
         difference = _proven_parity(trained, folder / FILES.fp32, tuple(inputs), params.max_parity_difference)
         draft = _draft(trained, inputs, params, lock)
@@ -225,17 +220,17 @@ def write_package(
 def _latency(folder: Path, model: Path) -> Latency:
     try:
         return measure(folder, repeats=5)
-    except NotANumberError as error:
-        raise ArtifactError(
+    except tokenization.NotANumberError as error:
+        raise errors.ArtifactError(
             f"{model}: the exported package returns values that are not finite ({error.cause})",
             do="train again, with a lower learning rate if the loss was not finite either: no export can repair this",
         ) from error
 
 
 def _proven_parity(trained: TrainedModel, graph: Path, inputs: tuple[str, ...], limit: float) -> float:
-    difference = largest_difference(trained, graph, inputs)
+    difference = parity.largest_difference(trained, graph, inputs)
     if not difference <= limit:
-        raise GateError(
+        raise errors.GateError(
             f"the ONNX graph of {trained.folder} differs by {difference:.3g} (`max_parity_difference` {limit:g})",
             do="try another `opset`; if that fails too, the export of this family is faulty: do not use it",
         )
@@ -250,7 +245,7 @@ def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, l
         task=trained.task,
         family=trained.family,
         inputs=tuple(_INPUTS[name] for name in inputs),
-        outputs=outputs_of(trained),
+        outputs=forms.outputs_of(trained),
         labels=trained.labels,
         label_scores=trained.label_scores,
         decision_threshold=trained.decision_threshold,
@@ -260,7 +255,7 @@ def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, l
         pooling=trained.pooling,
         prompts={} if trained.published is None else trained.published.prompts,
         default_prompt=None if trained.published is None else trained.published.default_prompt,
-        last_layer=last_layer_of(trained),
+        last_layer=forms.last_layer_of(trained),
         max_length=trained.max_length,
         num_positions=trained.num_positions,
         vocab_size=config.vocab_size,

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from clozeline.encoder.checkpoints import Checkpoint, loaded_stock
-from clozeline.encoder.layers import pooled
-from clozeline.encoder.own import OwnModel
+from clozeline.encoder import checkpoints, layers, own
 from clozeline.exporting.forms import GraphTexts, form_of
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.language import HIDDEN, TOP_IDS, TOP_SCORES
@@ -68,10 +66,10 @@ def differences_by_output(
 
 def _in_stock_class(trained: TrainedModel) -> PreTrainedModel | None:
     """Return the same weights in transformers' own class; None for your own encoder."""
-    if isinstance(trained.model, OwnModel):
+    if isinstance(trained.model, own.OwnModel):
         return None
-    where = Checkpoint(str(trained.folder)).where
-    stock: PreTrainedModel = loaded_stock(trained.model.config, trained.model.kind, where)[0].stock.eval()
+    where = checkpoints.Checkpoint(str(trained.folder)).where
+    stock: PreTrainedModel = checkpoints.loaded_stock(trained.model.config, trained.model.kind, where)[0].stock.eval()
     return stock
 
 
@@ -170,7 +168,7 @@ def _of_rows(
         outputs["logits"] = outputs["logits"][_predicted(trained, input_ids_BL, attention_mask_BL)]
         output = stock.base_model(**inputs)
     if "last_hidden_state" in output:
-        outputs["sentence_embedding"] = pooled(trained.pooling, output["last_hidden_state"], attention_mask_BL)
+        outputs["sentence_embedding"] = layers.pooled(trained.pooling, output["last_hidden_state"], attention_mask_BL)
         outputs[HIDDEN] = output["last_hidden_state"]
     return {name: values.numpy() for name, values in outputs.items()}
 

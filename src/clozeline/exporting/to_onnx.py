@@ -43,8 +43,7 @@ from clozeline.exporting.graph import (
     write_graph,
 )
 from clozeline.exporting.trained import TrainedModel
-from clozeline.inference.open_model import MASKS_ONLY
-from clozeline.inference.package import MODEL_KINDS, ModelKind, kind_of
+from clozeline.inference import open_model, package
 from clozeline.params.model import NOT_EXPORTED
 from clozeline.records.package import Task, TensorSpec
 
@@ -67,7 +66,7 @@ _EXAMPLE_TOKENS = 16
 class _Switch(DummyInputGenerator):  # type: ignore[misc]  # optimum has no types
     """Example input for `MASKS_ONLY`."""
 
-    SUPPORTED_INPUT_NAMES = (MASKS_ONLY,)
+    SUPPORTED_INPUT_NAMES = (open_model.MASKS_ONLY,)
 
     def __init__(self, task: str, normalized_config: NormalizedTextConfig, **shapes: int) -> None:
         pass
@@ -80,7 +79,7 @@ class _Switch(DummyInputGenerator):  # type: ignore[misc]  # optimum has no type
 class Configuration(ExporterConfig):  # type: ignore[misc]  # optimum has no types
     """Inputs and outputs of the graph of one kind of model."""
 
-    kind: ModelKind
+    kind: package.ModelKind
     computed: Sequence[TensorSpec]  # outputs, as `forms` describes them
     takes_types = False
     # Whether it can compute the last layer at some positions only, as families on our own encoder can.
@@ -93,7 +92,7 @@ class Configuration(ExporterConfig):  # type: ignore[misc]  # optimum has no typ
         names = ["input_ids", "attention_mask"]
         if self.takes_types and self._config.type_vocab_size:
             names.append("token_type_ids")
-        switch = {MASKS_ONLY: _NONE} if self.chooses_positions and self.kind.fills_masks else {}
+        switch = {open_model.MASKS_ONLY: _NONE} if self.chooses_positions and self.kind.fills_masks else {}
         return dict.fromkeys(names, _TOKENS) | switch
 
     @property
@@ -124,12 +123,12 @@ def configuration_of(family: str, task: Task, config: PretrainedConfig, computed
     """
     register = TasksManager.create_register(BACKEND)
     for name in FAMILIES:
-        register(name, *map(_known_to_optimum, MODEL_KINDS))(Configuration)
+        register(name, *map(_known_to_optimum, package.MODEL_KINDS))(Configuration)
     constructor = TasksManager.get_exporter_config_constructor(
         BACKEND, model_type=family, task=_known_to_optimum(task), library_name="transformers"
     )
     configuration = constructor(config)
-    configuration.kind, configuration.computed = kind_of(task), computed
+    configuration.kind, configuration.computed = package.kind_of(task), computed
     configuration.takes_types, configuration.chooses_positions = FAMILIES.get(family, False), family in families.LAYOUTS
     return configuration
 

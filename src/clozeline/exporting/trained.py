@@ -15,8 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from clozeline.encoder.architecture import longest_row_of
-from clozeline.encoder.checkpoints import WEIGHT_FILES, AnyModel, Checkpoint, check_whole, opened
+from clozeline.encoder import architecture, checkpoints
 from clozeline.encoder.families.layout import HeadKind
 from clozeline.exporting.graph import MAX_PROTOBUF_BYTES
 from clozeline.inference.package import MODEL_KINDS, ModelKind, kind_of
@@ -111,7 +110,7 @@ class TrainedModel:
 
     folder: Path
     task: Task
-    model: AnyModel
+    model: checkpoints.AnyModel
     tokenizer: PreTrainedTokenizerFast
     published: ImportParams | None = None  # what a published model says outside its config.json
 
@@ -134,7 +133,7 @@ class TrainedModel:
     @property
     def num_positions(self) -> int:
         """Longest input in tokens that the positions allow."""
-        return longest_row_of(self.model.config)
+        return architecture.longest_row_of(self.model.config)
 
     @property
     def pooling(self) -> str:
@@ -197,7 +196,7 @@ def open_trained(folder: Path, published: ImportParams | None = None, family: st
     task = task_of(folder) if published is None else published.task
     kind = cast(HeadKind, kind_of(task).head)
     inspect_model(str(folder))
-    for names in (("tokenizer.json",), WEIGHT_FILES):
+    for names in (("tokenizer.json",), checkpoints.WEIGHT_FILES):
         if not any((folder / name).is_file() for name in names):
             raise ArtifactError(
                 f"{folder} is not a complete model: no {folder / names[0]}",
@@ -268,15 +267,15 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def _model(folder: Path, kind: HeadKind, family: str | None, do: str) -> AnyModel:
-    checkpoint = Checkpoint(str(folder), family=family)
+def _model(folder: Path, kind: HeadKind, family: str | None, do: str) -> checkpoints.AnyModel:
+    checkpoint = checkpoints.Checkpoint(str(folder), family=family)
     try:
-        model, missing = opened(checkpoint, checkpoint.config(), kind)
+        model, missing = checkpoints.opened(checkpoint, checkpoint.config(), kind)
     except (*_FAULTS_OF_VALUES, AttributeError, StrictDataclassError) as error:
         raise damaged(folder / "config.json", str(error), "a configuration that transformers can build") from error
     if kind == "feature-extraction":
         missing = model.of_encoder(missing)  # no output depends on a pooler
-    check_whole(folder / "model.safetensors", missing, do)
+    checkpoints.check_whole(folder / "model.safetensors", missing, do)
     broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
     if broken:
         raise ArtifactError(

@@ -15,22 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field
 
+from clozeline.inference import open_model, tokenization
 from clozeline.inference.fields import OUTSIDE, UNDESCRIBED, Aggregation, TagReading
-from clozeline.inference.open_model import (
-    AnyQuestion,
-    Dialogue,
-    OpenModel,
-    PerToken,
-    Question,
-    Records,
-    Round,
-    Rows,
-    alone,
-    check_top_k,
-    scored,
-    softmax,
-)
-from clozeline.inference.tokenization import Given, NotAPairError, Window
 from clozeline.records.package import ScoreFunction
 
 # Labels that mean that the second text of a pair goes with the first, including those of GLUE's presets.
@@ -61,7 +47,7 @@ class LabelScore:
     score: Annotated[float, _SCORE]
 
 
-class Classifier(OpenModel):
+class Classifier(open_model.OpenModel):
     """Classifies texts or pairs of texts."""
 
     @property
@@ -78,7 +64,9 @@ class Classifier(OpenModel):
         function = self.manifest.label_scores
         return "sigmoid" if function == "none" else function
 
-    def classify(self, texts: Sequence[Given], *, top_k: int = 1, truncate: bool = False) -> list[list[LabelScore]]:
+    def classify(
+        self, texts: Sequence[tokenization.Given], *, top_k: int = 1, truncate: bool = False
+    ) -> list[list[LabelScore]]:
         """Return the `top_k` likeliest labels of each text (all if there are fewer), best first.
 
         Raises:
@@ -89,37 +77,44 @@ class Classifier(OpenModel):
         return self.answers(self.classifying(texts, top_k=top_k, truncate=truncate))
 
     def classifying(
-        self, texts: Sequence[Given], *, top_k: int = 1, truncate: bool = False, function: ScoreFunction | None = None
-    ) -> Question[list[LabelScore]]:
+        self,
+        texts: Sequence[tokenization.Given],
+        *,
+        top_k: int = 1,
+        truncate: bool = False,
+        function: ScoreFunction | None = None,
+    ) -> open_model.Question[list[LabelScore]]:
         """Return the `Question` that `classify` would run. Raises the same errors as `classify`.
 
         `function` computes the scores; None: the function used in training.
         """
-        check_top_k(top_k)
+        open_model.check_top_k(top_k)
         if self.manifest.reads_pairs:
             _check_pairs(texts)
         to_scores = function or self.manifest.label_scores
 
-        def read(position: int, logits_C: Rows) -> list[LabelScore]:
-            best = scored(logits_C, top_k, to_scores)
+        def read(position: int, logits_C: open_model.Rows) -> list[LabelScore]:
+            best = open_model.scored(logits_C, top_k, to_scores)
             return [LabelScore(self.manifest.labels[place], score) for place, score in best]
 
-        return Question(self.tokenize(texts, truncate=truncate), "logits", read)
+        return open_model.Question(self.tokenize(texts, truncate=truncate), "logits", read)
 
-    def usual(self, texts: Sequence[str]) -> AnyQuestion:
+    def usual(self, texts: Sequence[str]) -> open_model.AnyQuestion:
         given = [(text, text) for text in texts] if self.manifest.reads_pairs else texts
         return self.classifying(given, truncate=True)
 
-    def recording(self, given: Sequence[Given], *, top_k: int, truncate: bool) -> Dialogue[Records]:
-        labelled = yield from alone(lambda: self.classifying(given, top_k=top_k, truncate=truncate))
+    def recording(
+        self, given: Sequence[tokenization.Given], *, top_k: int, truncate: bool
+    ) -> open_model.Dialogue[open_model.Records]:
+        labelled = yield from open_model.alone(lambda: self.classifying(given, top_k=top_k, truncate=truncate))
         return [{"labels": labels} for labels in labelled]
 
 
-def _check_pairs(given: Sequence[Given]) -> None:
+def _check_pairs(given: Sequence[tokenization.Given]) -> None:
     """Refuse single texts: a pair model would give them confident but meaningless labels."""
     for number, one in enumerate(given):
         if isinstance(one, str):
-            raise NotAPairError(
+            raise tokenization.NotAPairError(
                 "is a single text, but the model reads pairs",
                 number=number,
                 given=repr(one[:60]),
@@ -282,12 +277,12 @@ def _entity(group: Sequence[TaggedToken], joined: Joined) -> Entity:
 class TaggedWindow:
     """Tag scores of one window of a text."""
 
-    window: Window
+    window: tokenization.Window
     first_token: int  # index of the window's first token in the text, without special tokens
     score_TC: npt.NDArray[np.float32]
 
 
-class Tagger(PerToken):
+class Tagger(open_model.PerToken):
     """Tags the words of texts of any length; a long text is read in overlapping windows."""
 
     def tag(
@@ -302,14 +297,14 @@ class Tagger(PerToken):
 
     def tags(
         self, texts: Sequence[str], reading: TagReading, ignored: Collection[str] = (OUTSIDE,)
-    ) -> Dialogue[list[Tagged]]:
+    ) -> open_model.Dialogue[list[Tagged]]:
         """Return the dialogue that `tag` runs. It raises the same errors as `tag`."""
         asked = self.tagging(texts, overlap=reading.stride)
-        (windows,) = yield Round([asked], reading_characters=sum(map(len, texts)))
+        (windows,) = yield open_model.Round([asked], reading_characters=sum(map(len, texts)))
         labels, strategy, joined = self.manifest.labels, reading.aggregation_strategy, self.tokenizer.joined
         return [aggregated(tokens, labels, strategy, joined, ignored) for tokens in self.scored_tokens(texts, windows)]
 
-    def tagging(self, texts: Sequence[str], *, overlap: int | None = None) -> Question[TaggedWindow]:
+    def tagging(self, texts: Sequence[str], *, overlap: int | None = None) -> open_model.Question[TaggedWindow]:
         """Return the question about the windows of each text. Raises the same errors as `tag`.
 
         Args:
@@ -318,14 +313,14 @@ class Tagger(PerToken):
         """
         windows, step = self.windows(texts, overlap=overlap), self._room - self._common(overlap)
 
-        def read(position: int, logits_LC: Rows) -> TaggedWindow:
+        def read(position: int, logits_LC: open_model.Rows) -> TaggedWindow:
             window = windows[position]
             is_text_L = np.array(window.encoding.special_tokens_mask) == 0
-            return TaggedWindow(window, window.place * step, softmax(logits_LC[is_text_L]))
+            return TaggedWindow(window, window.place * step, open_model.softmax(logits_LC[is_text_L]))
 
-        return Question([window.read for window in windows], "logits", read)
+        return open_model.Question([window.read for window in windows], "logits", read)
 
-    def windows(self, texts: Sequence[str], *, overlap: int | None = None) -> list[Window]:
+    def windows(self, texts: Sequence[str], *, overlap: int | None = None) -> list[tokenization.Window]:
         """Return the windows of each text; raises as `tag`."""
         return self.tokenizer.windows(texts, longest=self.manifest.max_length, overlap=self._common(overlap))
 
@@ -340,10 +335,10 @@ class Tagger(PerToken):
                     kept[token.index] = (around, token)
         return [[kept[index][1] for index in sorted(kept)] for kept in (chosen[number] for number in range(len(texts)))]
 
-    def usual(self, texts: Sequence[str]) -> AnyQuestion:
+    def usual(self, texts: Sequence[str]) -> open_model.AnyQuestion:
         return self.tagging(texts)
 
-    def recording(self, given: Sequence[str], *, top_k: int, truncate: bool) -> Dialogue[Records]:
+    def recording(self, given: Sequence[str], *, top_k: int, truncate: bool) -> open_model.Dialogue[open_model.Records]:
         """Give all entities of each text; `top_k` and `truncate` have no effect."""
         tagged = yield from self.tags(given, TagReading())
         return [{"entities": entities} for entities in tagged]

@@ -16,20 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field
 
-from clozeline.inference.open_model import (
-    AnyQuestion,
-    Dialogue,
-    OpenModel,
-    Question,
-    Records,
-    Round,
-    Rows,
-    TextBatch,
-    check_top_k,
-    likeliest,
-    without_padding,
-)
-from clozeline.inference.tokenization import MaskCutOffError, NoMaskError, TargetError, TokenizedText
+from clozeline.inference import open_model, tokenization
 from clozeline.system.errors import ArtifactError, ParamsError
 
 # Output with the vector of each token, [B, L, H], under transformers' name for it.
@@ -43,7 +30,7 @@ TOP = "top"
 _MASK = "[MASK]"
 
 
-class Embedder(OpenModel):
+class Embedder(open_model.OpenModel):
     """Embeds texts and their tokens."""
 
     def embed(
@@ -63,9 +50,9 @@ class Embedder(OpenModel):
 
     def embedding(
         self, texts: Sequence[str], *, truncate: bool = False, prompt_name: str | None = None
-    ) -> Question[Rows]:
+    ) -> open_model.Question[open_model.Rows]:
         """Return the `Question` that `embed` would run. Raises the same errors as `embed`."""
-        return Question(
+        return open_model.Question(
             self.tokenize(self._prompted(texts, prompt_name), truncate=truncate),
             "sentence_embedding",
             lambda _, embedding_H: embedding_H,
@@ -76,7 +63,7 @@ class Embedder(OpenModel):
         """Whether the graph gives a vector for each token; those of older versions do not."""
         return any(spec.name == HIDDEN for spec in self.manifest.outputs)
 
-    def tokens(self, texts: Sequence[str], *, truncate: bool = False) -> list[Rows]:
+    def tokens(self, texts: Sequence[str], *, truncate: bool = False) -> list[open_model.Rows]:
         """Return the last hidden states of each text, [L, H], special tokens included.
 
         Raises:
@@ -87,7 +74,7 @@ class Embedder(OpenModel):
 
     def embedding_tokens(
         self, texts: Sequence[str], *, truncate: bool = False, prompt_name: str | None = None
-    ) -> Question[Rows]:
+    ) -> open_model.Question[open_model.Rows]:
         """Return the `Question` that `tokens` would run. Raises the same errors as `tokens`."""
         if not self.embeds_tokens:
             raise ArtifactError(
@@ -95,7 +82,7 @@ class Embedder(OpenModel):
                 do="export the model again with this version (`dvc repro export@NAME`)",
             )
         read = self.tokenize(self._prompted(texts, prompt_name), truncate=truncate)
-        return Question(read, HIDDEN, lambda _, hidden_LH: hidden_LH)
+        return open_model.Question(read, HIDDEN, lambda _, hidden_LH: hidden_LH)
 
     def _prompted(self, texts: Sequence[str], name: str | None) -> Sequence[str]:
         """Return the texts with their prompt before each."""
@@ -109,16 +96,16 @@ class Embedder(OpenModel):
             )
         return [f"{prompts[name]}{text}" for text in texts]
 
-    def split(self, batch: TextBatch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
+    def split(self, batch: open_model.TextBatch, output: str, values: npt.NDArray[np.float32]) -> list[open_model.Rows]:
         if output != HIDDEN:
             return super().split(batch, output, values)
-        return without_padding(batch, values)
+        return open_model.without_padding(batch, values)
 
-    def usual(self, texts: Sequence[str]) -> AnyQuestion:
+    def usual(self, texts: Sequence[str]) -> open_model.AnyQuestion:
         return self.embedding(texts, truncate=True)
 
-    def recording(self, given: Sequence[str], *, top_k: int, truncate: bool) -> Dialogue[Records]:
-        (vectors,) = yield Round([self.embedding(given, truncate=truncate)])
+    def recording(self, given: Sequence[str], *, top_k: int, truncate: bool) -> open_model.Dialogue[open_model.Records]:
+        (vectors,) = yield open_model.Round([self.embedding(given, truncate=truncate)])
         return [{"embedding": vector_H} for vector_H in vectors]
 
 
@@ -131,14 +118,14 @@ class LanguageModel(Embedder):
         shapes = (output.shape for output in self.manifest.outputs if output.name == TOP_IDS)
         return next((size for _, size in shapes if isinstance(size, int)), 0)
 
-    def _run(self, batch: TextBatch, *outputs: str) -> list[npt.NDArray[np.float32]]:
+    def _run(self, batch: open_model.TextBatch, *outputs: str) -> list[npt.NDArray[np.float32]]:
         if outputs != (TOP,):
             return super()._run(batch, *outputs)
         ids_PK, scores_PK = super()._run(batch, TOP_IDS, TOP_SCORES)
         return [np.stack([ids_PK.astype(np.float32), scores_PK], axis=2)]
 
 
-def named(rows_K2: Rows, top_k: int, but: Sequence[int] = ()) -> list[tuple[int, float]]:
+def named(rows_K2: open_model.Rows, top_k: int, but: Sequence[int] = ()) -> list[tuple[int, float]]:
     """Return the first `top_k` tokens that the graph gives with their probabilities, without the ids `but`."""
     found = [(int(token_id), float(score)) for token_id, score in rows_K2[: top_k + len(but)]]
     return [one for one in found if one[0] not in but][:top_k]
@@ -175,18 +162,18 @@ class OpenEncoder(LanguageModel):
 
     def filling(
         self, texts: Sequence[str], *, top_k: int = 5, targets: Sequence[str] | None = None, truncate: bool = False
-    ) -> Question[list[list[Filled]]]:
+    ) -> open_model.Question[list[list[Filled]]]:
         """Return the `Question` that `fill` would run. Raises the same errors as `fill`."""
-        check_top_k(top_k)
+        open_model.check_top_k(top_k)
         target_ids = self._target_ids(targets) if targets is not None else None
         tokenized = self.tokenize(texts, truncate=truncate)
         self._check_masks(texts, tokenized)
         is_named = target_ids is None and top_k <= self.num_named
 
-        def best(rows_X: Rows) -> list[tuple[int, float]]:
+        def best(rows_X: open_model.Rows) -> list[tuple[int, float]]:
             return named(rows_X, top_k) if is_named else _likeliest(rows_X, top_k, target_ids)
 
-        def read(position: int, rows_MX: Rows) -> list[list[Filled]]:
+        def read(position: int, rows_MX: open_model.Rows) -> list[list[Filled]]:
             return [
                 [self._filled(texts[position], span, *candidate) for candidate in best(rows_X)]
                 for span, rows_X in zip(tokenized[position].mask_spans, rows_MX, strict=True)
@@ -195,21 +182,21 @@ class OpenEncoder(LanguageModel):
         num_candidates = top_k if targets is None else min(top_k, len(targets))
         repeated = sum(len(text) * len(one.mask_spans) for text, one in zip(texts, tokenized, strict=True))
         output = TOP if is_named else "logits"
-        return Question(tokenized, output, read, most_characters=num_candidates * repeated)
+        return open_model.Question(tokenized, output, read, most_characters=num_candidates * repeated)
 
     def with_own_masks(self, texts: Sequence[str]) -> list[str]:
         """Return `texts` with `[MASK]` replaced by the model's own mask token, such as `<mask>`."""
         mask_token = self.manifest.special_tokens.mask_token
         return [text.replace(_MASK, mask_token) for text in texts] if mask_token else list(texts)
 
-    def usual(self, texts: Sequence[str]) -> AnyQuestion:
+    def usual(self, texts: Sequence[str]) -> open_model.AnyQuestion:
         """Return the question of `fill` if every text has a mask, otherwise that of `embed`."""
         mask_token = self.manifest.special_tokens.mask_token
         if mask_token and all(mask_token in text for text in texts):
             return self.filling(texts, truncate=True)
         return self.embedding(texts, truncate=True)
 
-    def recording(self, given: Sequence[str], *, top_k: int, truncate: bool) -> Dialogue[Records]:
+    def recording(self, given: Sequence[str], *, top_k: int, truncate: bool) -> open_model.Dialogue[open_model.Records]:
         """Embed every text and fill its masks; a text that loses a mask to truncation is only embedded."""
         embedding = self.embedding(given, truncate=truncate)  # first, so that errors count all texts
         mask_token = self.manifest.special_tokens.mask_token
@@ -219,11 +206,11 @@ class OpenEncoder(LanguageModel):
         read = zip(own.items(), self.tokenize(list(own.values()), truncate=truncate), strict=True)
         masked = dict(item for item, tokens in read if tokens.mask_spans and not tokens.num_masks_cut_off)
         filling = [self.filling(list(masked.values()), top_k=top_k, truncate=truncate)] if masked else []
-        vectors, *filled = yield Round([embedding, *filling])
+        vectors, *filled = yield open_model.Round([embedding, *filling])
         masks = dict(zip(masked, chain(*filled), strict=True))
         return [{"embedding": vector_H, "masks": masks.get(place, [])} for place, vector_H in enumerate(vectors)]
 
-    def split(self, batch: TextBatch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
+    def split(self, batch: open_model.TextBatch, output: str, values: npt.NDArray[np.float32]) -> list[open_model.Rows]:
         if output not in ("logits", TOP):
             return super().split(batch, output, values)
         # The graph gives masks row by row, so the masks of a text follow each other.
@@ -239,7 +226,7 @@ class OpenEncoder(LanguageModel):
         specials = set(self.manifest.special_tokens.ids)  # an unknown word is one token too: [UNK]
         wrong = [target for target in targets if len(ids[target]) != 1 or specials & set(ids[target])]
         if wrong or not targets:
-            raise TargetError(
+            raise tokenization.TargetError(
                 "a target is not one token of the vocabulary" if wrong else "no target was given",
                 given=", ".join(f"{target!r} ({len(ids[target])} tokens)" for target in wrong[:5]) or "an empty list",
                 expected="words that are one token each",
@@ -247,11 +234,11 @@ class OpenEncoder(LanguageModel):
             )
         return np.unique([ids[target][0] for target in targets])
 
-    def _check_masks(self, texts: Sequence[str], tokenized: Sequence[TokenizedText]) -> None:
+    def _check_masks(self, texts: Sequence[str], tokenized: Sequence[tokenization.TokenizedText]) -> None:
         mask_token = self.manifest.special_tokens.mask_token
         for number, text in enumerate(tokenized):
             if not text.mask_spans:
-                raise NoMaskError(
+                raise tokenization.NoMaskError(
                     f"has no mask within the {self.manifest.max_length:,} tokens that the model reads",
                     number=number,
                     given=f"{texts[number][:60]!r}",
@@ -260,7 +247,7 @@ class OpenEncoder(LanguageModel):
                 )
             if text.num_masks_cut_off:
                 num_masks = len(text.mask_spans) + text.num_masks_cut_off
-                raise MaskCutOffError(
+                raise tokenization.MaskCutOffError(
                     f"has masks beyond the {self.manifest.max_length:,} tokens that the model reads",
                     number=number,
                     given=f"{num_masks} masks, the last {text.num_masks_cut_off} cut off: {texts[number][:60]!r}…",
@@ -269,8 +256,10 @@ class OpenEncoder(LanguageModel):
                 )
 
 
-def _likeliest(logits_V: Rows, top_k: int, target_ids: npt.NDArray[np.int64] | None) -> list[tuple[int, float]]:
+def _likeliest(
+    logits_V: open_model.Rows, top_k: int, target_ids: npt.NDArray[np.int64] | None
+) -> list[tuple[int, float]]:
     """Return the `top_k` likeliest tokens from the logits of the vocabulary, among `target_ids` only if given."""
     if target_ids is None:
-        return likeliest(logits_V, top_k)
-    return [(int(target_ids[place]), score) for place, score in likeliest(logits_V[target_ids], top_k)]
+        return open_model.likeliest(logits_V, top_k)
+    return [(int(target_ids[place]), score) for place, score in open_model.likeliest(logits_V[target_ids], top_k)]

@@ -31,16 +31,7 @@ import numpy.typing as npt
 from pydantic import ConfigDict, Field
 from tokenizers import AddedToken, Encoding, Tokenizer
 
-from clozeline.records.word_cuts import (
-    BEFORE_BLANKS,
-    MARK,
-    ONLY_PYTHON_SAYS_SPACE,
-    PUNCTUATION,
-    PUNCTUATION_BLANKS,
-    WORD_BLANKS,
-    Cut,
-    cut_of,
-)
+from clozeline.records import word_cuts
 from clozeline.system.errors import ArtifactError, DataError
 
 # Number of words in each of two generations. When one is full, the other is dropped, except words used since.
@@ -64,13 +55,14 @@ class _Words:
     ends_before: str = ""  # characters that are always words of their own
 
 
-_WORDS: Mapping[Cut, _Words] = {
+_WORDS: Mapping[word_cuts.Cut, _Words] = {
     "at punctuation": _Words(
-        f"[{re.escape(PUNCTUATION)}]|[^{re.escape(PUNCTUATION + PUNCTUATION_BLANKS)}]+", ends_before=PUNCTUATION
+        f"[{re.escape(word_cuts.PUNCTUATION)}]|[^{re.escape(word_cuts.PUNCTUATION + word_cuts.PUNCTUATION_BLANKS)}]+",
+        ends_before=word_cuts.PUNCTUATION,
     ),
-    "at blanks": _Words(f"[^{WORD_BLANKS}]+"),
-    "at blanks unless marked": _Words(f"[^{WORD_BLANKS}]+", (MARK,)),
-    "before blanks": _Words(BEFORE_BLANKS.pattern, (ONLY_PYTHON_SAYS_SPACE.pattern,)),
+    "at blanks": _Words(f"[^{word_cuts.WORD_BLANKS}]+"),
+    "at blanks unless marked": _Words(f"[^{word_cuts.WORD_BLANKS}]+", (word_cuts.MARK,)),
+    "before blanks": _Words(word_cuts.BEFORE_BLANKS.pattern, (word_cuts.ONLY_PYTHON_SAYS_SPACE.pattern,)),
 }
 
 
@@ -92,7 +84,7 @@ class KnownWords:
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self | None:
         """Return the cache of a tokenizer that neither pads nor truncates; None if its words are not independent."""
-        cut, around = cut_of(tokenizer), _around(tokenizer)
+        cut, around = word_cuts.cut_of(tokenizer), _around(tokenizer)
         if cut is None or around is None:
             return None
         # A token that is matched in the normalized text may match although the raw text does not contain it.

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clozeline.evaluation.measuring import DocumentSums
-from clozeline.records.reading.files import matching_files
-from clozeline.records.reading.streams import read_lines
+from clozeline.records.reading import files, streams
 from clozeline.system.errors import DataError
 
 _PATTERN = "**/*.jsonl*"
@@ -43,7 +42,7 @@ def read_pairs(path: Path) -> list[MinimalPair]:
     Raises:
         DataError: there are no pairs, or a line is not a pair; the message names the file and line.
     """
-    pairs = [pair for file in matching_files(path, _PATTERN) for pair in _pairs_of(file)] if path.exists() else []
+    pairs = [pair for file in files.matching_files(path, _PATTERN) for pair in _pairs_of(file)] if path.exists() else []
     if not pairs:
         raise DataError(
             f"{path}: there are no minimal pairs, but {'no lines' if path.exists() else 'no such file or folder'}",
@@ -109,7 +108,7 @@ def _by_name(names: Sequence[str], verdicts: Verdicts) -> tuple[Accuracy, ...]:
 
 
 def _pairs_of(file: Path) -> Iterator[MinimalPair]:
-    with closing(read_lines(file)) as lines:
+    with closing(streams.read_lines(file)) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue

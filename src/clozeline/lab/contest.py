@@ -24,22 +24,19 @@ from scipy import stats
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from clozeline.corpus.cleaning.portions import texts_of
+from clozeline.encoder import families, own
 from clozeline.encoder.architecture import longest_row_of
 from clozeline.encoder.checkpoints import find_checkpoint, opened
-from clozeline.encoder.families import LANGUAGE_HEADS
 from clozeline.encoder.families.layout import LanguageHead
-from clozeline.encoder.own import OWN_MODEL_TYPE
 from clozeline.evaluation import groups, measuring
 from clozeline.evaluation.measuring import DocumentSums, EncoderFigures
 from clozeline.lab.blimp import BlimpFigures, Verdicts, read_pairs, sentences
-from clozeline.language import models
+from clozeline.language import models, objectives
 from clozeline.language.models import LanguageModel
-from clozeline.language.objectives import Split
 from clozeline.language.shards import TokenShards
 from clozeline.params.text import SourceParams
-from clozeline.records import clean_text
+from clozeline.records import clean_text, published
 from clozeline.records.finetune.statistics import Floats, ratio_intervals, sign_flip_p_value
-from clozeline.records.published import inspect_model, pinned
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.system.files import replacing_file
@@ -70,10 +67,10 @@ def open_published(name: str, family: str | None = None, revision: str | None = 
             predicts tokens.
     """
     checkpoint, facts = find_checkpoint(name, revision)
-    inspect_model(name, checkpoint.revision)
+    published.inspect_model(name, checkpoint.revision)
     architecture = (facts.get("architectures") or ["none"])[0]
-    head = LANGUAGE_HEADS.get(architecture)
-    if checkpoint.is_folder and (facts.get("model_type") == OWN_MODEL_TYPE or head == "rtd"):
+    head = families.LANGUAGE_HEADS.get(architecture)
+    if checkpoint.is_folder and (facts.get("model_type") == own.OWN_MODEL_TYPE or head == "rtd"):
         return models.load(Path(name), family)
     if head is None or head == "rtd":
         head = "mlm" if facts.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES else None
@@ -151,7 +148,7 @@ class Contender:
             ArtifactError: the model is missing, has no head that predicts tokens, or lacks a usable tokenizer of its
                 own.
         """
-        revision = pinned(name, None)
+        revision = published.pinned(name, None)
         model = open_published(name, family, revision)
         scratch.mkdir()
         try:
@@ -186,7 +183,7 @@ class Contender:
                 do=f"give `--max-length {self.longest_row}` or less",
             )
         shards = shards_of(texts, self.opened, scratch)
-        split = Split.open(shards, how.max_length)
+        split = objectives.Split.open(shards, how.max_length)
         head = models.head_of(self.model)
         if how.estimator == "pll" and head != "clm":
             questions, total = groups.one_by_one(split, batch_tokens=how.batch_tokens), groups.num_copies(split)

@@ -23,18 +23,12 @@ from typing import Any, Final, NamedTuple, Self
 import torch
 
 from clozeline.encoder.own import sources_of_family
-from clozeline.evaluation.groups import BATCH_TOKENS, NUM_FOLDS
-from clozeline.evaluation.measuring import MOST_BLOCKS, DocumentSums
+from clozeline.evaluation import groups, measuring
 from clozeline.lab.contest import Contender, ContestAsking
-from clozeline.params.editing import Change, Config, assignments, changes_in, edit
-from clozeline.params.pretraining import FROM_CHAMPION
-from clozeline.params.project import Params
-from clozeline.params.reading import read_params
+from clozeline.params import editing, pretraining, project, reading
 from clozeline.pretraining.starting import sources_of_start
-from clozeline.records import clean_text
-from clozeline.records.record import Record
-from clozeline.stages.calling.api import PARAMS, Run, call, written
-from clozeline.stages.calling.calls import own_graph
+from clozeline.records import clean_text, record
+from clozeline.stages.calling import api, calls
 from clozeline.system.content import code_of, fingerprint
 from clozeline.system.errors import ParamsError
 from clozeline.system.files import link_or_copy, remove_folder, replacing_folder
@@ -60,7 +54,7 @@ _RESULT: Final = "result.json"
 
 def code_of_stage(stage: str) -> list[Path]:
     """Return the files of the package that the stage depends on."""
-    entry = own_graph()["stages"][stage]
+    entry = calls.own_graph()["stages"][stage]
     deps = entry.get("do", entry)["deps"]
     return code_of(dep.removeprefix(_PACKAGE) for dep in deps if dep.startswith(_PACKAGE))
 
@@ -89,15 +83,15 @@ class Corpus:
             (folder / part).symlink_to((self.folder / part).resolve())
 
 
-def refuse_champion(params: Params, what: str, do: str) -> None:
+def refuse_champion(params: project.Params, what: str, do: str) -> None:
     """Refuse to continue from the live model, which a release may replace meanwhile.
 
     Raises:
         ParamsError: the params ask for it.
     """
-    if params.pretrain.start == FROM_CHAMPION:
+    if params.pretrain.start == pretraining.FROM_CHAMPION:
         raise ParamsError(
-            f"{what} cannot continue from the live model (`pretrain.start: {FROM_CHAMPION}`): a release may replace it",
+            f"{what} cannot continue from the live model (`start: {pretraining.FROM_CHAMPION}`), which may change",
             do=do,
         )
 
@@ -117,7 +111,7 @@ def held(root: Path, kept: Path, *, with_encoder: bool = False) -> Corpus:
     return Corpus(folder, digest)
 
 
-def tokenized(corpus: Corpus, config: Config, kept: Path) -> Corpus:
+def tokenized(corpus: Corpus, config: editing.Config, kept: Path) -> Corpus:
     """Return the corpus with the tokens that the section `tokenize` of `config` makes of its text, made only once.
 
     Raises:
@@ -128,10 +122,10 @@ def tokenized(corpus: Corpus, config: Config, kept: Path) -> Corpus:
     folder = kept / f"tokens-{digest}"
     done = folder / "metrics" / "tokenize.json"
     if not done.is_file():  # the stage writes it last
-        run = Run(folder)
+        run = api.Run(folder)
         corpus.laid_into(folder, [_CLEAN])
-        written(run, config)
-        call("tokenize", run, {})
+        api.written(run, config)
+        api.call("tokenize", run, {})
     return Corpus(folder, digest)
 
 
@@ -150,7 +144,7 @@ class Seconds(NamedTuple):
         return cls(time.monotonic(), time.process_time())
 
 
-class _Spent(Record):
+class _Spent(record.Record):
     """Seconds from the start of the training to each of some steps."""
 
     at_step: dict[int, Seconds]
@@ -203,11 +197,11 @@ class Arm:
     """One side of an ablation."""
 
     name: str  # as it was typed
-    config: Config
-    params: Params
+    config: editing.Config
+    params: project.Params
 
 
-def training_of(params: Params) -> dict[str, Any]:
+def training_of(params: project.Params) -> dict[str, Any]:
     """Return the section `pretrain` without keys that change neither the model nor its speed."""
     return {"pretrain": params.pretrain.model_dump(exclude=_WITHOUT_EFFECT)}
 
@@ -221,7 +215,7 @@ def arms_of(first: str, second: str, root: Path) -> tuple[Arm, Arm]:
     Raises:
         ParamsError: an arm cannot be read, cannot be compared with the other, or is the same training.
     """
-    base = read_params(root / PARAMS)
+    base = reading.read_params(root / api.PARAMS)
     arms = (_arm(first, root), _arm(second, root))
     for arm in arms:
         _check_measured_alike(arm, base)
@@ -231,15 +225,15 @@ def arms_of(first: str, second: str, root: Path) -> tuple[Arm, Arm]:
 
 def _arm(typed: str, root: Path) -> Arm:
     with TemporaryDirectory(prefix="clozeline-") as folder:
-        copy = Path(folder) / PARAMS
-        shutil.copyfile(root / PARAMS, copy)
+        copy = Path(folder) / api.PARAMS
+        shutil.copyfile(root / api.PARAMS, copy)
         if changes := list(_changes(typed, root)):
-            edit(copy, changes, typed)
-        config = Config(copy)
+            editing.edit(copy, changes, typed)
+        config = editing.Config(copy)
     return Arm(typed, config, config.checked)
 
 
-def _changes(typed: str, root: Path) -> Iterator[Change]:
+def _changes(typed: str, root: Path) -> Iterator[editing.Change]:
     try:
         words = shlex.split(typed)
     except ValueError as error:  # an open quote
@@ -249,11 +243,11 @@ def _changes(typed: str, root: Path) -> Iterator[Change]:
     for word in words:
         path = root / word
         if "=" in word and not path.is_file():
-            yield from assignments([word])
+            yield from editing.assignments([word])
         elif not path.is_file():
             raise _no_arm(typed, word)
-        elif not path.samefile(root / PARAMS):
-            yield from changes_in(path)
+        elif not path.samefile(root / api.PARAMS):
+            yield from editing.changes_in(path)
 
 
 def _no_arm(typed: str, given: str) -> ParamsError:
@@ -263,7 +257,7 @@ def _no_arm(typed: str, given: str) -> ParamsError:
     )
 
 
-def _check_measured_alike(arm: Arm, base: Params) -> None:
+def _check_measured_alike(arm: Arm, base: project.Params) -> None:
     changed = [name for name in _SAME_IN_BOTH if getattr(arm.params, name) != getattr(base, name)]
     if changed:
         raise ParamsError(
@@ -290,7 +284,7 @@ def _check_comparable(first: Arm, second: Arm) -> None:
         )
 
 
-class Result(Record):
+class Result(record.Record):
     """What an experiment found, by block of documents of the validation text."""
 
     nats: tuple[float, ...]  # loss of each block, with the charge for unknown tokens
@@ -309,12 +303,12 @@ class Experiment:
     """A training that has run, or is to run."""
 
     folder: Path
-    config: Config
+    config: editing.Config
     corpus: Corpus
     measured_with: int  # seed that assigns the tokens of the validation text to folds, the same for all experiments
 
     @classmethod
-    def of(cls, config: Config, seed: int, corpus: Corpus, kept: Path) -> Self:
+    def of(cls, config: editing.Config, seed: int, corpus: Corpus, kept: Path) -> Self:
         """Return the experiment of these params from `seed`, whose folder is in `kept`."""
         params = config.checked
         facts = {
@@ -359,24 +353,24 @@ class Experiment:
                 remove_folder(self.model)
             return result
 
-    def predicted(self, text: Path) -> DocumentSums:
+    def predicted(self, text: Path) -> measuring.DocumentSums:
         """Return the losses of the kept weights on the texts of a Parquet file, by block of documents."""
         params = self.config.checked
         length = params.evaluate.max_length
-        how = ContestAsking("folds", self.measured_with, NUM_FOLDS, length, max(BATCH_TOKENS, length))
-        num_groups = min(clean_text.num_rows(text, clean_text.TEXT), MOST_BLOCKS)
+        how = ContestAsking("folds", self.measured_with, groups.NUM_FOLDS, length, max(groups.BATCH_TOKENS, length))
+        num_groups = min(clean_text.num_rows(text, clean_text.TEXT), measuring.MOST_BLOCKS)
         with TemporaryDirectory(prefix="clozeline-") as scratch:
             contender = Contender.open(str(self.model), Path(scratch) / "tokenizer", params.pretrain.model.family)
             return contender.ask(text, how, Path(scratch) / "texts", num_groups=num_groups).documents
 
     def _run(self, callbacks: Iterable[Callback]) -> Result:
-        run = Run(self.folder)
+        run = api.Run(self.folder)
         watch = Stopwatch(self.folder / "seconds.json")
         is_trained = (self.folder / "metrics" / "pretrain.json").is_file()  # the stage writes it last
         if not (is_trained and self.model.is_dir()):
             self.corpus.laid_into(self.folder)
-            written(run, self.config)
-            call("pretrain", run, {}, callbacks=[watch, *callbacks])
+            api.written(run, self.config)
+            api.call("pretrain", run, {}, callbacks=[watch, *callbacks])
         text = self.corpus.clean / "validation.parquet"
         documents = self.predicted(text)
         result = Result(

@@ -27,10 +27,9 @@ from clozeline.params.pretraining import laid_over
 from clozeline.params.project import Params
 from clozeline.params.reading import default_tree, params_in, read_tree
 from clozeline.params.tasks import FinetuneParams
-from clozeline.records.clean_text import SCHEMA
+from clozeline.records import clean_text, record
 from clozeline.records.finetune.scored_items import pearson, spearman
 from clozeline.records.finetune.statistics import Interval, bootstrap_interval
-from clozeline.records.record import MetricFile, Record
 from clozeline.stages.finetune import watched
 from clozeline.system.content import code_of, fingerprint
 from clozeline.system.errors import ArtifactError, DataError, ParamsError
@@ -72,7 +71,7 @@ METRICS: Mapping[str, Callable[[Values, Values], float]] = MappingProxyType(
 )
 
 
-class Trained(MetricFile):
+class Trained(record.MetricFile):
     """Answers of the model of one seed to the rows of a task's dev part: a file of the folder `results`."""
 
     parts: list[str]  # name of the part that each row is from
@@ -81,7 +80,7 @@ class Trained(MetricFile):
     num_train: int
 
 
-class TaskFigures(Record):
+class TaskFigures(record.Record):
     """Figures of one task on its dev part, means over seeds."""
 
     task: str
@@ -95,7 +94,7 @@ class TaskFigures(Record):
     num_dev: int
 
 
-class Average(Record):
+class Average(record.Record):
     """Mean of the scores of several tasks."""
 
     tasks: tuple[str, ...]
@@ -104,7 +103,7 @@ class Average(Record):
     over_rows: Interval
 
 
-class GlueFigures(Record):
+class GlueFigures(record.Record):
     """glue.json."""
 
     model: str
@@ -246,7 +245,7 @@ def trained(task: GlueTask, params: FinetuneParams, seed: int, run: GlueRun, fam
         return Trained.read(kept)
     nothing = run.work / _NO_TEXT
     if not nothing.is_file():
-        pq.write_table(SCHEMA.empty_table(), nothing)
+        pq.write_table(clean_text.SCHEMA.empty_table(), nothing)
     use_threads(params.num_threads)
     inputs = TaskInputs(params, seed, run.encoder, data, nothing, family)
     work = run.work / "training" / f"{task.name}-{seed}"

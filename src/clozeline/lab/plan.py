@@ -10,9 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from clozeline.lab.experiment import refuse_champion
-from clozeline.params.editing import Config
-from clozeline.params.project import Params
-from clozeline.params.schema import Count, Section
+from clozeline.params import editing, project, schema
 from clozeline.stages.calling.api import PARAMS
 from clozeline.system.errors import ParamsError
 
@@ -30,7 +28,7 @@ _EXPECTED: Final = {
 }
 
 
-class NumberRange(Section):
+class NumberRange(schema.Section):
     """Numbers from `low` to `high`, both included; whole numbers if both are."""
 
     low: int | float
@@ -52,11 +50,11 @@ class NumberRange(Section):
 Dimension = NumberRange | tuple[Value, ...]
 
 
-class SweepPlan(Section):
+class SweepPlan(schema.Section):
     """Content of sweep.yaml."""
 
     metric: Metric
-    trials: Count
+    trials: schema.Count
     space: dict[str, Dimension]  # key of params.yaml → the values that are tried
     # Seed of the proposals. Every training starts from `seed` of params.yaml.
     seed: int = 0
@@ -85,14 +83,14 @@ class SweepPlan(Section):
         return next(iter(self.space)).split(".")[1] if self.stage == "finetune" else None
 
 
-def read_plan(path: Path, root: Path) -> tuple[SweepPlan, Config]:
+def read_plan(path: Path, root: Path) -> tuple[SweepPlan, editing.Config]:
     """Return the sweep in the file `path`, and the params of the project in `root`, which it changes.
 
     Raises:
         ParamsError: the file cannot be used with these params; nothing has been started.
     """
     plan = _parsed(path)
-    config = Config(root / PARAMS)
+    config = editing.Config(root / PARAMS)
     params = config.checked
     _check_keys(plan, path, params)
     _check_values(plan, path, config)
@@ -100,7 +98,7 @@ def read_plan(path: Path, root: Path) -> tuple[SweepPlan, Config]:
     return plan, config
 
 
-def with_values(config: Config, values: Mapping[str, Value]) -> Config:
+def with_values(config: editing.Config, values: Mapping[str, Value]) -> editing.Config:
     """Return a copy of `config` with these values.
 
     Raises:
@@ -116,7 +114,7 @@ def with_values(config: Config, values: Mapping[str, Value]) -> Config:
     return changed
 
 
-def value_in(params: Params, key: str) -> Value:
+def value_in(params: project.Params, key: str) -> Value:
     """Return the value of a key of params.yaml."""
     found: Any = params
     for name in key.split("."):
@@ -148,7 +146,7 @@ def _fault(path: Path, fault: Any) -> ParamsError:
     return ParamsError(f"{which} cannot be used: {given}; expected: {expected}", do=_EXAMPLE)
 
 
-def _check_keys(plan: SweepPlan, path: Path, params: Params) -> None:
+def _check_keys(plan: SweepPlan, path: Path, params: project.Params) -> None:
     if wrong := [key for key in plan.space if key.partition(".")[0] != plan.stage]:
         raise ParamsError(
             f"{path}: {', '.join(wrong)} cannot change the figure `{plan.metric}` of stage `{plan.stage}`",
@@ -162,7 +160,7 @@ def _check_keys(plan: SweepPlan, path: Path, params: Params) -> None:
         )
 
 
-def _check_values(plan: SweepPlan, path: Path, config: Config) -> None:
+def _check_values(plan: SweepPlan, path: Path, config: editing.Config) -> None:
     """Check both ends of each range, and each value of a list, as params.yaml would be."""
     for key, values in plan.space.items():
         ends = (values.low, values.high) if isinstance(values, NumberRange) else values
@@ -179,7 +177,7 @@ def _check_values(plan: SweepPlan, path: Path, config: Config) -> None:
                 ) from error
 
 
-def _check_stage(plan: SweepPlan, params: Params) -> None:
+def _check_stage(plan: SweepPlan, params: project.Params) -> None:
     do = "run `clozeline run --set pretrain.start=null --set pretrain.replay_fraction=null` first"
     refuse_champion(params, "a sweep", do)
     needs_validation = plan.metric.startswith("best_validation") or plan.pruning

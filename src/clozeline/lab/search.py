@@ -20,16 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clozeline.inference.language import Embedder
-from clozeline.records import clean_text
-from clozeline.records.finetune.scored_items import Floats, by_vectors
-from clozeline.records.finetune.statistics import Interval, bootstrap_interval
+from clozeline.records import clean_text, record
+from clozeline.records.finetune import scored_items, statistics
 from clozeline.records.package import FILES
 from clozeline.records.reading.files import read_json_lines, read_separated
-from clozeline.records.record import Record
-from clozeline.system.content import fingerprint
-from clozeline.system.errors import ArtifactError, DataError
+from clozeline.system import content, errors, progress
 from clozeline.system.files import remove_folder, replacing_folder
-from clozeline.system.progress import ProgressBar
 from clozeline.tasks.similarity.bm25 import WordIndex, bm25, fused, scorer_with_fusion
 from clozeline.tasks.similarity.data import parted, without_name
 
@@ -85,7 +81,7 @@ def entries_of(clean: Path) -> Iterator[tuple[IndexEntry, str]]:
         if title
     )
     if not found:
-        raise ArtifactError(
+        raise errors.ArtifactError(
             f"{clean} has no functions to search for: its texts are without titles",
             do="set the source's `kind: python-docs`, and run `dvc repro`",
         )
@@ -119,7 +115,7 @@ class SearchIndex:
             ArtifactError: the clean text is missing or has no entries.
         """
         # Everything that the index is built from; the manifest has the hash of each model file.
-        folder = kept / fingerprint({"format": _FORMAT}, (package / FILES.manifest, *parts_of(clean)))
+        folder = kept / content.fingerprint({"format": _FORMAT}, (package / FILES.manifest, *parts_of(clean)))
         if not folder.is_dir():
             _LOG.info("embedding every docstring of %s once; later searches read %s", clean, folder)
             with replacing_folder(folder) as beside:
@@ -131,7 +127,7 @@ class SearchIndex:
         return cls(entries, np.load(folder / _VECTORS), WordIndex.open(folder))
 
     def nearest(
-        self, query: str, vector_H: Floats, top_k: int, library: str | None = None, by: By = "both"
+        self, query: str, vector_H: scored_items.Floats, top_k: int, library: str | None = None, by: By = "both"
     ) -> list[SearchHit]:
         """Return the `top_k` best entries, optionally of one library, best first; ties are in the order of names.
 
@@ -141,7 +137,7 @@ class SearchIndex:
         is_meant_E = np.array([library in (None, entry.library) for entry in self.entries])
         cosine_E = self.vector_EH.astype(np.float32) @ vector_H
         words_E = np.where(is_meant_E, self.words.scores(query), np.float32(0))
-        scores_E: dict[By, Floats] = {
+        scores_E: dict[By, scored_items.Floats] = {
             "meaning": cosine_E,
             "words": np.where(words_E > 0, words_E, _NOT_FOUND),
             "both": fused(cosine_E[None], words_E[None]).reshape(-1),
@@ -159,11 +155,11 @@ class SearchIndex:
         return sorted({entry.library for entry in self.entries})
 
 
-def embedded(model: Embedder, texts: Sequence[str], name: str, prompts: Sequence[str] = ()) -> Floats:
+def embedded(model: Embedder, texts: Sequence[str], name: str, prompts: Sequence[str] = ()) -> scored_items.Floats:
     """Return `vector_TH`, with the first of these prompts that the model has; `name`: what the bar shows."""
     prompt = next((prompt for prompt in prompts if prompt in model.manifest.prompts), None)
     vector_TH = np.empty((len(texts), model.manifest.hidden_size), dtype=np.float32)
-    with ProgressBar(name, len(texts)) as bar:
+    with progress.ProgressBar(name, len(texts)) as bar:
         for start in range(0, len(texts), _CHUNK_TEXTS):
             chunk = texts[start : start + _CHUNK_TEXTS]
             vector_TH[start : start + len(chunk)] = model.embed(chunk, truncate=True, prompt_name=prompt)
@@ -205,7 +201,7 @@ class JudgedQueries:
             if relevance > 0 and document in place_of and query in texts:
                 gains.setdefault(query, {})[place_of[document]] = relevance
         if not gains:
-            raise DataError(
+            raise errors.DataError(
                 f"{folder}: {judgements.name} has no score above 0 for these queries and documents",
                 do="check that the three files are of the same data set",
             )
@@ -217,7 +213,7 @@ class JudgedQueries:
         ids = self.document_ids
         return np.array(sorted(range(len(ids)), key=ids.__getitem__, reverse=True), dtype=np.int64)
 
-    def first(self, score_D: Floats, query: int) -> list[int]:
+    def first(self, score_D: scored_items.Floats, query: int) -> list[int]:
         """Return the places of the first `K` documents of a query, best first. A document with its id is not found."""
         own, most = self.query_ids[query], K + 1
         least = np.partition(score_D, -most)[-most] if len(score_D) > most else -np.inf
@@ -231,7 +227,7 @@ def _files(folder: Path, split: str) -> list[Path]:
     names = ("corpus.jsonl", "queries.jsonl", f"qrels/{split}.tsv")
     found = [next(iter(sorted(folder.glob(f"{name}*"))), None) for name in names]
     if missing := [name for name, path in zip(names, found, strict=True) if path is None]:
-        raise DataError(
+        raise errors.DataError(
             f"{folder} is no retrieval data in BEIR's layout: there is no {', no '.join(missing)}",
             do="name a folder as BEIR's archives have it (for example scifact)",
         )
@@ -244,19 +240,19 @@ def _judgements(path: Path) -> Iterator[tuple[str, str, int]]:
     for place, row in read_separated(path, fields, delimiter="\t"):
         query, document, score = (str(row[name]) for name in fields.values())
         if not score.strip().lstrip("-").isdecimal():
-            raise DataError(f"{place}: the score is no whole number: {score[:80]}", do="correct the line")
+            raise errors.DataError(f"{place}: the score is no whole number: {score[:80]}", do="correct the line")
         yield query, document, int(score)
 
 
-class MeanOverQueries(Record):
+class MeanOverQueries(record.Record):
     """A mean over queries with its interval."""
 
     value: float
-    interval: Interval
-    lead: Interval | None = None  # interval of the difference to BM25, paired by query; None for BM25
+    interval: statistics.Interval
+    lead: statistics.Interval | None = None  # interval of the difference to BM25, paired by query; None for BM25
 
 
-class MethodFigures(Record):
+class MethodFigures(record.Record):
     """Figures of one method."""
 
     method: str
@@ -264,7 +260,7 @@ class MethodFigures(Record):
     recall_at_10: MeanOverQueries
 
 
-class Retrieval(Record):
+class Retrieval(record.Record):
     """Figures of all methods on one data set."""
 
     num_queries: int
@@ -277,9 +273,9 @@ def retrieval(model: Embedder, judged: JudgedQueries) -> Retrieval:
     queries_QH = embedded(model, judged.queries, "queries", prompts=_QUERY_PROMPTS)
     documents_DH = embedded(model, judged.documents, "documents", prompts=_DOCUMENT_PROMPTS)
     words = bm25(judged.queries, judged.documents)
-    scores_of = scorer_with_fusion(by_vectors(queries_QH, documents_DH), words)
+    scores_of = scorer_with_fusion(scored_items.by_vectors(queries_QH, documents_DH), words)
     found: dict[str, list[tuple[float, float]]] = {method: [] for method in METHODS}
-    with ProgressBar("search", len(judged.queries)) as bar:
+    with progress.ProgressBar("search", len(judged.queries)) as bar:
         for start in range(0, len(judged.queries), _BLOCK):
             stop = min(start + _BLOCK, len(judged.queries))
             cosine_BD, words_BD, both_BD = scores_of(start, stop)
@@ -310,9 +306,9 @@ def _dcg(gains: Sequence[int]) -> float:
 
 
 def _measured(ours_Q: npt.NDArray[np.float64], baseline_Q: npt.NDArray[np.float64] | None) -> MeanOverQueries:
-    def interval(values_Q: npt.NDArray[np.float64]) -> Interval:
-        low, high = bootstrap_interval(lambda places_Q: float(values_Q[places_Q].mean()), len(values_Q))
-        return Interval(low=low, high=high)
+    def interval(values_Q: npt.NDArray[np.float64]) -> statistics.Interval:
+        low, high = statistics.bootstrap_interval(lambda places_Q: float(values_Q[places_Q].mean()), len(values_Q))
+        return statistics.Interval(low=low, high=high)
 
     lead = None if baseline_Q is None else interval(ours_Q - baseline_Q)
     return MeanOverQueries(value=float(ours_Q.mean()), interval=interval(ours_Q), lead=lead)

@@ -23,8 +23,7 @@ from clozeline.params.editing import Config
 from clozeline.records.finetune.task_metrics import TaskMetrics
 from clozeline.records.record import MetricFile, Record
 from clozeline.stages.calling.api import Run, call, written
-from clozeline.system.content import fingerprint
-from clozeline.system.errors import DataError, ParamsError, TrainingError
+from clozeline.system import content, errors
 from clozeline.system.files import remove_folder
 from clozeline.system.workers import Workers
 from clozeline.system.workspace import Workspace, run_lock, tracking_uri
@@ -32,11 +31,9 @@ from clozeline.tasks.files import at_commit, hub_commit
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.training import best_of, files_of, prepare_training, use_threads
-from clozeline.tracking.delivery import WORKSPACE
+from clozeline.tracking import delivery, runs
 from clozeline.tracking.outbox import OUTBOX, RUN, Outbox, Status, TrackedRun, now_ms
-from clozeline.tracking.runs import FlowRun
-from clozeline.training.curves import ValidationPass
-from clozeline.training.state import Callback
+from clozeline.training import curves, state
 
 _LOG = logging.getLogger(__name__)
 # Called with the step and the figure of each validation pass; what it raises ends the training.
@@ -44,12 +41,12 @@ OnValidation = Callable[[int, float], None]
 _STATUS: Final[Mapping[str, Status]] = {"finished": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
 
 
-class _Telling(Callback):
+class _Telling(state.Callback):
     def __init__(self, on_validation: OnValidation, figure: str) -> None:
         self._on_validation = on_validation
         self._figure = figure
 
-    def on_validation(self, validation: ValidationPass) -> None:
+    def on_validation(self, validation: curves.ValidationPass) -> None:
         self._on_validation(validation.step, getattr(validation, self._figure))
 
 
@@ -104,7 +101,7 @@ class TaskTraining:
         own["finetune"] = {task: dict(own["finetune"][task])}
         own["export"]["models"] = {}
         code = [*code_of_stage("finetune"), *sources_of_family(params.pretrain.model.family)]
-        folder = kept / fingerprint(facts, [*files_of(data), *code])
+        folder = kept / content.fingerprint(facts, [*files_of(data), *code])
         return cls(folder, own, task, corpus, data)
 
     def run(self, on_validation: OnValidation) -> float:
@@ -119,7 +116,7 @@ class TaskTraining:
             fixed, text = at_commit(section, hub_commit(section)), corpus.clean / "train.parquet"
             inputs = TaskInputs(fixed, params.seed, corpus.folder / ENCODER, self.data, text, family)
             training = prepare_training(KINDS[section.kind].prepare(inputs), inputs, self.folder / "work")
-            trained = training.chosen().run(Callback(), lambda it: on_validation(it.step, it.validation_score))
+            trained = training.chosen().run(state.Callback(), lambda it: on_validation(it.step, it.validation_score))
             score = _Score(validation_score=best_of(trained.validations).validation_score)
             score.write(file)
             training.forget()
@@ -171,7 +168,7 @@ class Sweep:
             "corpus": self.corpus.digest,
         }
         code = [*code_of_stage(self.plan.stage), *sources_of_family(params.pretrain.model.family)]
-        return self.kept / f"sweep-{fingerprint(facts, code)}"
+        return self.kept / f"sweep-{content.fingerprint(facts, code)}"
 
     @property
     def outbox(self) -> Outbox:
@@ -257,7 +254,7 @@ def _ended(sweep: Sweep, trial: TrialRecord, workers: Workers) -> TrialRecord:
         curves_to = {name: os.environ[name] for name in (OUTBOX, RUN) if name in os.environ}
         (ended,) = workers.map(_trained, [_Item(sweep, trial, training, curves_to)])
         return ended
-    except (ParamsError, TrainingError, DataError) as error:  # these values do not work together
+    except (errors.ParamsError, errors.TrainingError, errors.DataError) as error:  # these values do not work together
         if trial.number == 0:
             raise
         return replace(trial, state="failed", reason=error.cause)
@@ -307,7 +304,7 @@ class TrialLog:
         run, workspace, outbox = f"{self.parent}-{trial.number}", self.sweep.folder.name, self.sweep.outbox
         record = TrackedRun(
             name=f"trial {trial.number + 1}",
-            tags={WORKSPACE: workspace},
+            tags={delivery.WORKSPACE: workspace},
             started_ms=now_ms(),
             parent=self.parent,
             fingerprint=f"{workspace}-{trial.number}",
@@ -334,8 +331,8 @@ class TrialLog:
 @contextmanager
 def tracked(sweep: Sweep, workspace: Workspace, files: Sequence[Path]) -> Iterator[TrialLog]:
     """Open the run of the sweep in MLflow; it ends with these files, or as killed, however the block ends."""
-    name, tags = f"sweep of {sweep.plan.task or sweep.plan.stage}", {WORKSPACE: sweep.folder.name}
-    run = FlowRun(sweep.outbox.folder, tracking_uri(workspace), name, tags)
+    name, tags = f"sweep of {sweep.plan.task or sweep.plan.stage}", {delivery.WORKSPACE: sweep.folder.name}
+    run = runs.FlowRun(sweep.outbox.folder, tracking_uri(workspace), name, tags)
     try:
         yield TrialLog(sweep, run.run)
     except BaseException:

@@ -10,14 +10,12 @@ from typing import Final
 
 import numpy as np
 
-from clozeline.lab import contest
+from clozeline.lab import contest, plan
 from clozeline.lab.contest import PairedTest
-from clozeline.lab.plan import Value
 from clozeline.lab.sweep import EncoderTraining, Sweep, TaskTraining
 from clozeline.lab.trials import TrialRecord
 from clozeline.params.editing import edit
-from clozeline.records import clean_text
-from clozeline.records.record import Record
+from clozeline.records import clean_text, record
 from clozeline.stages.calling.api import PARAMS
 from clozeline.system.errors import TrainingError
 
@@ -25,7 +23,7 @@ _MOST_TEXTS: Final = 2000
 _FILE: Final = "outcome.json"
 
 
-class FinalFigure(Record):
+class FinalFigure(record.Record):
     """Figure of the winner on test data."""
 
     figure: str
@@ -38,7 +36,7 @@ class FinalFigure(Record):
     p_value: float | None = None  # of the difference; None: not tested
 
 
-class Outcome(Record):
+class Outcome(record.Record):
     """End of a sweep."""
 
     winner: int
@@ -70,7 +68,7 @@ def outcome_of(sweep: Sweep) -> tuple[TrialRecord, Outcome]:
     return winner, outcome
 
 
-def diff_of(root: Path, values: Mapping[str, Value]) -> str:
+def diff_of(root: Path, values: Mapping[str, plan.Value]) -> str:
     """Return the change of the params.yaml in `root` to these values, for `git apply`; empty if it has them."""
     with TemporaryDirectory(prefix="clozeline-") as folder:
         copy = Path(folder) / PARAMS

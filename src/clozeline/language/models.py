@@ -14,12 +14,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from clozeline.encoder.architecture import Shape
-from clozeline.encoder.checkpoints import AnyModel, Checkpoint, fresh_stock, opened_whole
-from clozeline.encoder.families import FAMILIES, LANGUAGE_HEADS, LAYOUTS
+from clozeline.encoder import architecture, checkpoints, families, own
 from clozeline.encoder.families.layout import LanguageHead, TokenIds
 from clozeline.encoder.model import EncoderModel
-from clozeline.encoder.own import OWN_MODEL_TYPE, OwnModel, fresh_own
 from clozeline.language.detection import GENERATOR, ReplacedTokenPair, fresh_generator, load_pair, parts_of
 from clozeline.language.objectives import TargetBatch
 from clozeline.params.model import ModelParams, is_own
@@ -27,9 +24,9 @@ from clozeline.system.errors import ArtifactError, ParamsError
 
 _LOG = logging.getLogger(__name__)
 
-_SKIPPABLE = [name for name, family in FAMILIES.items() if family.is_pre_norm]
+_SKIPPABLE = [name for name, family in families.FAMILIES.items() if family.is_pre_norm]
 
-LanguageModel: TypeAlias = AnyModel | ReplacedTokenPair
+LanguageModel: TypeAlias = checkpoints.AnyModel | ReplacedTokenPair
 
 
 def regularize(model: Any, params: ModelParams) -> None:
@@ -80,21 +77,21 @@ def outline(params: ModelParams, head: LanguageHead, vocab_size: int) -> Languag
 
 def _fresh(params: ModelParams, head: LanguageHead, ids: TokenIds) -> LanguageModel:
     if is_own(params.family) and head == "mlm":
-        return fresh_own(params, ids)
-    forms = FAMILIES[params.family].forms if params.family in FAMILIES else {}
+        return own.fresh_own(params, ids)
+    forms = families.FAMILIES[params.family].forms if params.family in families.FAMILIES else {}
     if head not in forms:
-        able = [name for name, family in FAMILIES.items() if head in family.forms]
+        able = [name for name, family in families.FAMILIES.items() if head in family.forms]
         raise ParamsError(
             f"`family: {params.family}` has no head for `{head}`; these have: {', '.join(able)}",
             do="choose one of these, or another `objective`",
         )
-    for fixed in FAMILIES[params.family].fixed:
+    for fixed in families.FAMILIES[params.family].fixed:
         if getattr(params, fixed.knob) != fixed.value:
             told = (params.family, fixed.knob, fixed.where, fixed.value)
             _LOG.warning("%s: `%s` of %s is %s; the value given has no effect", *told)
     config = forms[head].configure(params, ids)
-    if config.model_type not in LAYOUTS:
-        return fresh_stock(config, head)
+    if config.model_type not in families.LAYOUTS:
+        return checkpoints.fresh_stock(config, head)
     model = EncoderModel(config, head)
     return ReplacedTokenPair(model, fresh_generator(model, params.generator_fraction)) if head == "rtd" else model
 
@@ -112,18 +109,18 @@ def load(folder: Path, family: str | None = None) -> LanguageModel:
     if not config.is_file():
         raise ArtifactError(f"{folder} holds no model: no {config}", do="run `dvc repro pretrain`")
     facts = json.loads(config.read_text(encoding="utf-8"))
-    if facts.get("model_type") == OWN_MODEL_TYPE:
-        return opened_whole(Checkpoint(str(folder), family=family), "mlm").eval()
+    if facts.get("model_type") == own.OWN_MODEL_TYPE:
+        return checkpoints.opened_whole(checkpoints.Checkpoint(str(folder), family=family), "mlm").eval()
     name = (facts.get("architectures") or ["no architecture"])[0]
-    if name not in LANGUAGE_HEADS:
+    if name not in families.LANGUAGE_HEADS:
         raise ArtifactError(
-            f"{folder} holds a model of family {name}, not one of {', '.join(sorted(LANGUAGE_HEADS))} or of your own",
+            f"{folder} holds a {name}, not one of {', '.join(sorted(families.LANGUAGE_HEADS))} or of your own",
             do="pre-train one of them, or add a row for it to clozeline/encoder/families/",
         )
-    head = LANGUAGE_HEADS[name]
+    head = families.LANGUAGE_HEADS[name]
     if head == "rtd":
         return load_pair(folder).eval()
-    return opened_whole(Checkpoint(str(folder)), head).eval()
+    return checkpoints.opened_whole(checkpoints.Checkpoint(str(folder)), head).eval()
 
 
 def head_of(model: LanguageModel) -> LanguageHead:
@@ -181,13 +178,15 @@ def check_vocabulary(model: LanguageModel, vocab_size: int, tokens: Path) -> Non
         )
 
 
-def shape_of_encoder(model: LanguageModel) -> Shape | None:
+def shape_of_encoder(model: LanguageModel) -> architecture.Shape | None:
     """Return depth and widths of the encoder; None for your own encoder, of which only the width is known."""
     part = parts_of(model)[0]
-    if isinstance(part, OwnModel):
+    if isinstance(part, own.OwnModel):
         return None
     if isinstance(part, EncoderModel):
         ours = part.encoder.architecture
-        return Shape(len(ours.layers), ours.hidden_size, ours.num_heads, ours.intermediate_size)
+        return architecture.Shape(len(ours.layers), ours.hidden_size, ours.num_heads, ours.intermediate_size)
     stock = part.config
-    return Shape(stock.num_hidden_layers, stock.hidden_size, stock.num_attention_heads, stock.intermediate_size)
+    return architecture.Shape(
+        stock.num_hidden_layers, stock.hidden_size, stock.num_attention_heads, stock.intermediate_size
+    )

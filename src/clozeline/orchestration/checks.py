@@ -15,18 +15,11 @@ from uuid import uuid4
 
 from prefect import get_run_logger
 
+from clozeline.params import pretraining, project, reading, tasks
 from clozeline.params.model import is_own
-from clozeline.params.pretraining import FROM_CHAMPION, Setting, architecture_of
-from clozeline.params.project import Params
-from clozeline.params.reading import read_tree
-from clozeline.params.tasks import LabelledParams
-from clozeline.records.clean_text import SOURCE
+from clozeline.records import clean_text, record
 from clozeline.records.reading.tokens import documents_path
-from clozeline.records.record import Lock, Record, leaves
-from clozeline.registry.lineage import ancestry
-from clozeline.registry.models import model_name
-from clozeline.registry.publishing import LOCK
-from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
+from clozeline.registry import lineage, models, publishing, start_lock
 from clozeline.registry.trained import TrainedEncoder, check_still_registered, fetch_trained, locked_champion
 from clozeline.system.errors import DataError, ParamsError, StorageError, TransientError
 from clozeline.system.files import files_in, replacing_file
@@ -71,7 +64,7 @@ def require_inputs(root: Path, graph: Sequence[StageNode], done: Collection[str]
                 raise _missing(root, node, path)
 
 
-def require_readable_labels(root: Path, graph: Sequence[StageNode], params: Params) -> None:
+def require_readable_labels(root: Path, graph: Sequence[StageNode], params: project.Params) -> None:
     """Check the files of every task that will be trained; `finetune` itself would fail only after pre-training.
 
     Files that a stage has yet to make and hub datasets are not checked.
@@ -93,7 +86,7 @@ def require_readable_labels(root: Path, graph: Sequence[StageNode], params: Para
             ) from error
 
 
-def unlabelled_tasks(params: Params) -> list[str]:
+def unlabelled_tasks(params: project.Params) -> list[str]:
     """Return the tasks whose labels would be the names of the source's files, for lack of a label field."""
     source = params.preprocess.source
     if source.kind == _LABELLED_BY_ITSELF or source.label_field is not None:
@@ -101,11 +94,13 @@ def unlabelled_tasks(params: Params) -> list[str]:
     return [
         name
         for name, task in params.finetune.items()
-        if isinstance(task, LabelledParams) and task.label_field == SOURCE and Path(task.data).is_relative_to(_CLEAN)
+        if isinstance(task, tasks.LabelledParams)
+        and task.label_field == clean_text.SOURCE
+        and Path(task.data).is_relative_to(_CLEAN)
     ]
 
 
-def warn_of_missing_labels(params: Params) -> None:
+def warn_of_missing_labels(params: project.Params) -> None:
     """Log a warning for each of `unlabelled_tasks`."""
     for name in unlabelled_tasks(params):
         get_run_logger().warning(
@@ -116,14 +111,14 @@ def warn_of_missing_labels(params: Params) -> None:
 
 
 def _missing(root: Path, node: StageNode, path: str) -> DataError:
-    keys = [key for key, value in leaves(read_tree(root / "params.yaml")) if value == path]
+    keys = [key for key, value in record.leaves(reading.read_tree(root / "params.yaml")) if value == path]
     return DataError(
         f"{path} does not exist in {root}, and stage `{node.name}` reads it ({' and '.join(keys) or 'dvc.yaml'})",
         do=f"correct {keys[0] if keys else 'dvc.yaml'}, or restore the file (`dvc pull`, if DVC tracks it)",
     )
 
 
-def needed_bytes(root: Path, graph: Sequence[StageNode], params: Params) -> int:
+def needed_bytes(root: Path, graph: Sequence[StageNode], params: project.Params) -> int:
     """Return an estimate of what the changed stages write: as in the last run, or as planned if they never ran.
 
     Outputs count once, as DVC's cache links them where the file system can.
@@ -140,7 +135,7 @@ def needed_bytes(root: Path, graph: Sequence[StageNode], params: Params) -> int:
     return outs + trains * checkpoints + _LOGS_AND_RECORDS_BYTES
 
 
-def require_disk_space(root: Path, graph: Sequence[StageNode], params: Params) -> None:
+def require_disk_space(root: Path, graph: Sequence[StageNode], params: project.Params) -> None:
     """Check that the disk has room for the run; warn if it would not if DVC had to copy the outputs into its cache.
 
     Raises:
@@ -160,7 +155,7 @@ def require_disk_space(root: Path, graph: Sequence[StageNode], params: Params) -
         )
 
 
-def _planned_encoder_bytes(changed: Sequence[StageNode], params: Params) -> int:
+def _planned_encoder_bytes(changed: Sequence[StageNode], params: project.Params) -> int:
     if params.pretrain.start or not any(node.name == _PRETRAIN for node in changed):
         return 0
     from clozeline.language.models import outline
@@ -180,7 +175,7 @@ def _first_bytes(root: Path, node: StageNode, out: str, encoder: int) -> int:
     return 0
 
 
-def require_own_encoder(workspace: Workspace, graph: Sequence[StageNode], params: Params) -> None:
+def require_own_encoder(workspace: Workspace, graph: Sequence[StageNode], params: project.Params) -> None:
     """Build your own encoder and try it; if models are exported, try to export it too, which takes seconds.
 
     Nothing is checked if `pretrain` is up to date, or starts from a trained model.
@@ -211,7 +206,7 @@ def require_own_encoder(workspace: Workspace, graph: Sequence[StageNode], params
         check_export(model, workspace.work / _PRETRAIN)
 
 
-def settle_start(workspace: Workspace, graph: Sequence[StageNode], params: Params) -> bool:
+def settle_start(workspace: Workspace, graph: Sequence[StageNode], params: project.Params) -> bool:
     """Make start.lock agree with `pretrain.start` and with the snapshot; return whether it changed.
 
     With `start: champion` it names the champion of the time when this snapshot was first seen, so that a second run on
@@ -224,21 +219,21 @@ def settle_start(workspace: Workspace, graph: Sequence[StageNode], params: Param
         ParamsError: the champion is another model than `params` asks for.
         TransientError: the registry does not answer.
     """
-    if not any(START_LOCK in node.deps for node in graph):
+    if not any(start_lock.START_LOCK in node.deps for node in graph):
         return False
-    if params.pretrain.start != FROM_CHAMPION:
+    if params.pretrain.start != pretraining.FROM_CHAMPION:
         return _replace(workspace, None)
     if not _is_new(graph):
         return _continue(workspace, params)
     champion = _champion(workspace, params, _NO_TEXT)
     fetch_trained(champion, workspace)
-    locked = StartLock.of_yaml(workspace.root / START_LOCK)
+    locked = start_lock.StartLock.of_yaml(workspace.root / start_lock.START_LOCK)
     if locked is not None and locked.architecture == champion.architecture:
         return False
     return _replace(workspace, champion)
 
 
-def require_start(workspace: Workspace, graph: Sequence[StageNode], params: Params) -> None:
+def require_start(workspace: Workspace, graph: Sequence[StageNode], params: project.Params) -> None:
     """Check and fetch the version in start.lock if a stage will read it, so that a lost one is known before any work.
 
     Raises:
@@ -246,8 +241,8 @@ def require_start(workspace: Workspace, graph: Sequence[StageNode], params: Para
         ParamsError: it is another model than `params` asks for.
         TransientError: the registry does not answer, and the files are not here yet.
     """
-    locked = StartLock.of_yaml(workspace.root / START_LOCK)
-    is_read = any(START_LOCK in node.deps and node.is_changed for node in graph)
+    locked = start_lock.StartLock.of_yaml(workspace.root / start_lock.START_LOCK)
+    is_read = any(start_lock.START_LOCK in node.deps and node.is_changed for node in graph)
     if locked is not None and is_read and not _is_new(graph):
         locked.check_architecture(params.pretrain)
         with suppress(TransientError):
@@ -255,9 +250,9 @@ def require_start(workspace: Workspace, graph: Sequence[StageNode], params: Para
         fetch_trained(locked, workspace)
 
 
-def settle_for(node: StageNode, workspace: Workspace, params: Params) -> None:
+def settle_for(node: StageNode, workspace: Workspace, params: project.Params) -> None:
     """Settle start.lock for stage `node`, after the snapshot and before the stage runs; raises as `settle_start`."""
-    if node.is_changed and START_LOCK in node.deps and params.pretrain.start == FROM_CHAMPION:
+    if node.is_changed and start_lock.START_LOCK in node.deps and params.pretrain.start == pretraining.FROM_CHAMPION:
         _continue(workspace, params)
 
 
@@ -266,9 +261,9 @@ def _is_new(graph: Sequence[StageNode]) -> bool:
     return any(node.name == _SNAPSHOT and node.is_changed for node in graph)
 
 
-def _continue(workspace: Workspace, params: Params) -> bool:
+def _continue(workspace: Workspace, params: project.Params) -> bool:
     """Lock the champion if start.lock is of another snapshot than the last one; return whether it changed."""
-    locked, text = StartLock.of_yaml(workspace.root / START_LOCK), _text_hash(workspace)
+    locked, text = start_lock.StartLock.of_yaml(workspace.root / start_lock.START_LOCK), _text_hash(workspace)
     if text is None or (locked is not None and locked.text == text):
         return False
     wanted = _champion(workspace, params, text)
@@ -276,8 +271,8 @@ def _continue(workspace: Workspace, params: Params) -> bool:
     return _replace(workspace, wanted)
 
 
-def _champion(workspace: Workspace, params: Params, text: str) -> StartLock:
-    champion = locked_champion(model_name(params.encoder_package or ""), text, workspace)
+def _champion(workspace: Workspace, params: project.Params, text: str) -> start_lock.StartLock:
+    champion = locked_champion(models.model_name(params.encoder_package or ""), text, workspace)
     champion.check_architecture(params.pretrain)
     return champion
 
@@ -288,29 +283,29 @@ def _text_hash(workspace: Workspace) -> str | None:
     return stage.outs[0].md5 if stage and stage.outs else None
 
 
-def _replace(workspace: Workspace, wanted: StartLock | None) -> bool:
-    path = workspace.root / START_LOCK
-    if path.exists() and StartLock.of_yaml(path) == wanted:
+def _replace(workspace: Workspace, wanted: start_lock.StartLock | None) -> bool:
+    path = workspace.root / start_lock.START_LOCK
+    if path.exists() and start_lock.StartLock.of_yaml(path) == wanted:
         return False
     with Objects.open(workspace.root) as objects:
         if path.exists():
             objects.keep(path)
-        write_start_lock(path, wanted)
+        start_lock.write_start_lock(path, wanted)
         objects.keep(path)  # the lineage of models trained with it needs it; each push sends what the cache has
     return True
 
 
-def trained_encoder(workspace: Workspace, params: Params) -> TrainedEncoder | None:
+def trained_encoder(workspace: Workspace, params: project.Params) -> TrainedEncoder | None:
     """Return what a later training continues from: the encoder behind the package, and the keys of its documents.
 
     None, with a warning, if the workspace no longer has them: the release itself needs only the package.
     """
     root, package = workspace.root, params.encoder_package or ""
-    locked = Lock.read(root / LOCK)
+    locked = record.Lock.read(root / publishing.LOCK)
     model = f"models/{params.export.models[package]}"
     files = {file.relative_to(root / _ENCODER).as_posix(): file for file in (root / _ENCODER).rglob("*")}
     keys = [documents_path(root / _TOKENS, split) for split in ("train", "validation")]
-    wanted = {ancestor.path: ancestor.md5 for ancestor in ancestry(locked, f"dist/{package}").all()}
+    wanted = {ancestor.path: ancestor.md5 for ancestor in lineage.ancestry(locked, f"dist/{package}").all()}
     with Objects.open(root) as objects:
         is_whole = all(objects.md5_of(root / path) == wanted.get(path) for path in (model, _TOKENS))
     if not (is_whole and all(path.is_file() for path in keys)):
@@ -326,7 +321,7 @@ def trained_encoder(workspace: Workspace, params: Params) -> TrainedEncoder | No
     )
 
 
-def locked_architecture(lock: Lock) -> Mapping[str, Setting]:
+def locked_architecture(lock: record.Lock) -> Mapping[str, pretraining.Setting]:
     """Return the settings in dvc.lock that the encoder was trained with: params.yaml may have changed since.
 
     Empty if dvc.lock does not have them, as for an encoder that no stage trained.
@@ -335,7 +330,7 @@ def locked_architecture(lock: Lock) -> Mapping[str, Setting]:
     settings = {key: value for file in maker[1].params.values() for key, value in file.items()} if maker else {}
     if not {"pretrain.objective", "pretrain.model"} <= settings.keys():
         return {}
-    return architecture_of(settings["pretrain.objective"], settings["pretrain.model"])
+    return pretraining.architecture_of(settings["pretrain.objective"], settings["pretrain.model"])
 
 
 def git_tags(root: Path) -> dict[str, str]:
@@ -347,7 +342,7 @@ def git_tags(root: Path) -> dict[str, str]:
     return {"mlflow.source.git.commit": commit.decode().strip(), "git.is_dirty": str(bool(changed)).lower()}
 
 
-class _Identity(Record):
+class _Identity(record.Record):
     name: str
     root: str  # folder that the name was last used in
     # Inode of the file itself: a rename of the folder keeps it, a copy to any machine or path gets another one.

@@ -20,15 +20,11 @@ from clozeline.corpus.sources.store import SnapshotStore, keep_earlier_records
 from clozeline.orchestration.garbage import held_to_remove, lock_of
 from clozeline.orchestration.import_items import FOLDER as ITEMS
 from clozeline.orchestration.import_items import items_files, without, write_items
-from clozeline.records import snapshot
+from clozeline.records import record, snapshot
 from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.reading.streams import decompressed
-from clozeline.records.record import Lock, LockedPath, Record
 from clozeline.records.snapshot import FORGOTTEN_LOCK, MANIFEST, MIN_WORDS, Earlier, Forgotten, words_of
-from clozeline.registry.decisions import every_version, mark
-from clozeline.registry.lineage import Ancestor, ancestry
-from clozeline.registry.models import MODEL_PREFIX, Registered
-from clozeline.registry.publishing import Publisher
+from clozeline.registry import decisions, lineage, models, publishing
 from clozeline.system.errors import ArtifactError, DataError
 from clozeline.system.files import Removal, SweptStore, files_in, remove_folder, replacing_folder, sweep
 from clozeline.system.workspace import Workspace, tracking_uri
@@ -138,7 +134,7 @@ def items_store(root: Path, sought: Sought) -> SweptStore:
 class AffectedVersion:
     """A registered version whose lineage holds the text, or was made of a file that does."""
 
-    version: Registered
+    version: models.Registered
     aliases: tuple[str, ...]
     holding: tuple[str, ...]  # files of its lineage that hold the text
     removed: tuple[str, ...]  # paths of its lineage that are removed
@@ -161,7 +157,7 @@ class Findings:
         return bool(self.holding or self.versions or any(store.removals for store in self.stores))
 
 
-class _Unfinished(Record):
+class _Unfinished(record.Record):
     """Objects that a killed `forget` was to remove: some links between them may be gone."""
 
     objects: tuple[str, ...] = ()
@@ -204,11 +200,11 @@ class _Forgetting:
         self._lock = own_lock(workspace.root)
         database = database_of(self._address)
         self._has_mlflow = database is None or database.exists()
-        self._registered = every_version(self._address) if self._has_mlflow else []
-        self._locks: dict[Registered, Lock] = {}
+        self._registered = decisions.every_version(self._address) if self._has_mlflow else []
+        self._locks: dict[models.Registered, record.Lock] = {}
         for version, _ in self._registered:
             with suppress(ArtifactError):  # it is gone: nobody can say what the version was made of
-                self._locks[version] = lock_of(version, Publisher(self._address))
+                self._locks[version] = lock_of(version, publishing.Publisher(self._address))
         quoting = {str(file.relative_to(self._root)) for file in items_files(self._root) if sought.is_quoted_in(file)}
         deps = [dep for stage in self._lock.stages.values() for dep in stage.deps]
         items = {dep.md5 for dep in deps if dep.md5 and dep.path in quoting}
@@ -240,7 +236,7 @@ class _Forgetting:
         snapshot.write(self._root / FORGOTTEN_LOCK, self._forgotten)
         _Unfinished(objects=tuple(sorted(self._spread))).write(self._root / _UNFINISHED)
         for one in findings.versions:
-            mark(one.version, one.removed, self._address, was_trained_on=one.was_trained_on)
+            decisions.mark(one.version, one.removed, self._address, was_trained_on=one.was_trained_on)
         self._rewrite_snapshot()
         sweep(findings.stores)
         (self._root / _UNFINISHED).unlink()
@@ -250,7 +246,7 @@ class _Forgetting:
             if version not in self._locks:
                 continue
             lock = self._locks[version]
-            behind = list(ancestry(lock, f"dist/{version.name.removeprefix(MODEL_PREFIX)}").all())
+            behind = list(lineage.ancestry(lock, f"dist/{version.name.removeprefix(models.MODEL_PREFIX)}").all())
             removed = tuple(sorted(one.path for one in behind if one.md5 in self._spread))
             if removed:
                 raw = [one for one in behind if one.stage == _SNAPSHOT]
@@ -258,7 +254,7 @@ class _Forgetting:
                 was_trained_on = any(self._held_of(clean))
                 yield AffectedVersion(version, aliases, tuple(self._held_of(behind)), removed, was_trained_on)
 
-    def _held_of(self, ancestors: Iterable[Ancestor]) -> Iterator[str]:
+    def _held_of(self, ancestors: Iterable[lineage.Ancestor]) -> Iterator[str]:
         """Yield the files of these ancestors that hold the text."""
         for one in ancestors:
             if one.md5 in self._holding:
@@ -267,13 +263,13 @@ class _Forgetting:
                 if md5 in self._holding:
                     yield f"{one.path}/{name}"
 
-    def _present(self) -> Iterator[Ancestor]:
+    def _present(self) -> Iterator[lineage.Ancestor]:
         """Yield the outputs of the stages, and the items of imports."""
         for name, stage in self._lock.stages.items():
             items = [dep for dep in stage.data if dep.path.startswith(f"{ITEMS}/")]
-            yield from (Ancestor(one.path, one.md5 or "", name, ()) for one in (*stage.outs, *items))
+            yield from (lineage.Ancestor(one.path, one.md5 or "", name, ()) for one in (*stage.outs, *items))
 
-    def _outs(self) -> list[tuple[str, LockedPath]]:
+    def _outs(self) -> list[tuple[str, record.LockedPath]]:
         return [(name, out) for name, stage in self._lock.stages.items() for out in stage.outs]
 
     def _in_outputs(self) -> Iterator[str]:

@@ -5,27 +5,23 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from clozeline.orchestration.checks import identity_of
-from clozeline.orchestration.stage_process import run_folders
+from clozeline.orchestration import checks, stage_process
 from clozeline.records.record import Lock
 from clozeline.registry.decisions import versions_in_use
 from clozeline.registry.models import Registered, model_name
 from clozeline.registry.publishing import LOCK, Publisher
 from clozeline.registry.start_lock import START_LOCK, StartLock
 from clozeline.registry.versions import copy_name
-from clozeline.system.errors import ArtifactError, TransientError
-from clozeline.system.files import SweptStore, sweep
+from clozeline.system import errors, files
 from clozeline.system.workspace import Workspace, run_lock, tracking_uri
-from clozeline.tracking.addresses import database_of
-from clozeline.tracking.past_runs import Nights
-from clozeline.tracking.runs import deliver_waiting
+from clozeline.tracking import addresses, past_runs, runs
 from clozeline.versions.objects import Stored
 from clozeline.versions.project import own_lock
 
 
 def sweep_project(
     workspace: Workspace, num_nights: int, min_age: timedelta, *, shared: bool, is_dry: bool
-) -> tuple[SweptStore, ...]:
+) -> tuple[files.SweptStore, ...]:
     """Remove data that is no longer needed, unless `is_dry`. Return the kept and the removable data of each store.
 
     Every store is read before the first removal. A sweep may be killed; the next one continues it. Kept are the data of
@@ -39,7 +35,7 @@ def sweep_project(
         TransientError: MLflow or the remote does not answer, or a run is active.
     """
     address = tracking_uri(workspace)
-    database = database_of(address)
+    database = addresses.database_of(address)
     if database is not None and not database.exists():
         raise _nothing_known(address)
     before = datetime.now(UTC) - min_age
@@ -50,11 +46,11 @@ def sweep_project(
         versions = versions_in_use(address)
         if start := StartLock.of_yaml(workspace.root / START_LOCK):  # its version may have no alias any more
             versions.append(publisher.registry.version(start.model, start.version))
-        nights = Nights.read(address, identity_of(workspace), num_nights)
+        nights = past_runs.Nights.read(address, checks.identity_of(workspace), num_nights)
         if not nights.has_own:
             raise _nothing_known(address)
         if shared and nights.running_elsewhere:
-            raise TransientError(
+            raise errors.TransientError(
                 f"{', '.join(nights.running_elsewhere)} of another workspace is active, and may need shared data",
                 do="wait until it ends (or end it in `clozeline ui`), or leave `--shared` out",
             )
@@ -64,7 +60,7 @@ def sweep_project(
         ended = min(before, nights.oldest_kept) if nights.oldest_kept else datetime.min.replace(tzinfo=UTC)
         stores = (*in_dvc, nights.files(locks, ended), *_in_work(workspace, versions, before, ended))
         if not is_dry:
-            sweep(stores)
+            files.sweep(stores)
     return stores
 
 
@@ -78,8 +74,8 @@ def held_to_remove(workspace: Workspace) -> Iterator[None]:
     """
     with run_lock(workspace.lock_file):
         address = tracking_uri(workspace)
-        if reason := deliver_waiting(workspace.outbox, address):
-            raise TransientError(
+        if reason := runs.deliver_waiting(workspace.outbox, address):
+            raise errors.TransientError(
                 f"MLflow at {address} lacks records of {workspace.outbox}, which decide what is removed: {reason}",
                 do="start it and the store of its files, or try again later; nothing was removed",
             )
@@ -96,8 +92,8 @@ def lock_of(version: Registered, publisher: Publisher) -> Lock:
         return Lock.read(evidence / LOCK)
 
 
-def _nothing_known(address: str) -> ArtifactError:
-    return ArtifactError(
+def _nothing_known(address: str) -> errors.ArtifactError:
+    return errors.ArtifactError(
         f"MLflow at {address} knows no run of this workspace, so it cannot say what is still needed",
         do="correct MLFLOW_TRACKING_URI, or run the pipeline here first (`clozeline run`); nothing was removed",
     )
@@ -105,7 +101,7 @@ def _nothing_known(address: str) -> ArtifactError:
 
 def _in_work(
     workspace: Workspace, versions: Iterable[Registered], before: datetime, ended: datetime
-) -> tuple[SweptStore, ...]:
+) -> tuple[files.SweptStore, ...]:
     """Return logs and checkpoints of runs that ended before `ended`, indexes and copies of models that are gone, and
     trainings and sweeps that ended before `ended`, with the text and tokens that no other training reads.
     """
@@ -131,12 +127,12 @@ def _in_work(
         return text in old and text.resolve() not in read
 
     return (
-        SweptStore.of_paths("work: logs", run_folders(workspace.logs), is_old),
-        SweptStore.of_paths("work: checkpoints", {step.parent for step in saved}, is_old),
-        SweptStore.of_paths("work: search indexes", workspace.work.glob("search/[!.]*"), is_unnamed),
-        SweptStore.of_paths("work: fetched models", workspace.work.glob("registry/[!.]*"), is_lost),
-        SweptStore.of_paths("work: experiments", kept - texts, old.__contains__),
-        SweptStore.of_paths("work: text of experiments", texts, is_unread),
+        files.SweptStore.of_paths("work: logs", stage_process.run_folders(workspace.logs), is_old),
+        files.SweptStore.of_paths("work: checkpoints", {step.parent for step in saved}, is_old),
+        files.SweptStore.of_paths("work: search indexes", workspace.work.glob("search/[!.]*"), is_unnamed),
+        files.SweptStore.of_paths("work: fetched models", workspace.work.glob("registry/[!.]*"), is_lost),
+        files.SweptStore.of_paths("work: experiments", kept - texts, old.__contains__),
+        files.SweptStore.of_paths("work: text of experiments", texts, is_unread),
     )
 
 

@@ -14,12 +14,8 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, Validation
 from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
-from clozeline.encoder import families
-from clozeline.encoder.architecture import longest_row_of
-from clozeline.encoder.checkpoints import Checkpoint
-from clozeline.encoder.layers import POOLINGS
-from clozeline.exporting.to_onnx import FAMILIES
-from clozeline.exporting.trained import architectures_in, damaged, facts_in, tokenizer_of_vocabulary
+from clozeline.encoder import architecture, checkpoints, families, layers
+from clozeline.exporting import to_onnx, trained
 from clozeline.inference.package import MODEL_KINDS
 from clozeline.params.model import NOT_EXPORTED
 from clozeline.records.package import Task
@@ -30,7 +26,7 @@ from clozeline.system.machine import available_bytes
 MODULES: Final = "modules.json"
 # Key that switches a pooling on, or since version 5 value of `pooling_mode` → our name.
 _MODES: Final[Mapping[str, str]] = MappingProxyType(
-    {row.switch: name for name, row in POOLINGS.items()} | {name: name for name in POOLINGS}
+    {row.switch: name for name, row in layers.POOLINGS.items()} | {name: name for name in layers.POOLINGS}
 )
 # Modules whose work the graph does.
 _KNOWN: Final = ("Transformer", "Pooling", "Normalize")
@@ -146,11 +142,11 @@ def _read(published: Published, name: str, form: type[_Form]) -> _Form:
     """Return the content of a file, empty if it is missing, in this form."""
     path, kind = published.file(name), list if name == MODULES else dict
     try:
-        return TypeAdapter(form).validate_python({} if path is None else facts_in(path, kind=kind))
+        return TypeAdapter(form).validate_python({} if path is None else trained.facts_in(path, kind=kind))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "an entry"
-        raise damaged(Path(published.name) / name, f"{key}: {first['input']!r}", first["msg"]) from error
+        raise trained.damaged(Path(published.name) / name, f"{key}: {first['input']!r}", first["msg"]) from error
 
 
 @dataclass(frozen=True)
@@ -186,15 +182,15 @@ def described(published: Published, task: str | None = None, *, reads_pairs: boo
             f"{published.name} cannot be imported: it has no config.json",
             do="correct the path: a model has config.json, model.safetensors and tokenizer.json",
         )
-    facts_in(published.file("config.json") or Path())  # refuses a damaged one, of which transformers tells less
-    config = Checkpoint(published.name, published.revision).config()
+    trained.facts_in(published.file("config.json") or Path())  # refuses a damaged one, of which transformers tells less
+    config = checkpoints.Checkpoint(published.name, published.revision).config()
     _check_family(published, config)
     _check_weights(published)
     vectors = sentence_vectors(published, config.hidden_size)
     chosen = _task(published, task, is_sentence_encoder=vectors is not None)
     _check_tokenizer(published, config)
     labels = _labels(published, config, chosen)
-    longest = longest_row_of(config)
+    longest = architecture.longest_row_of(config)
     vectors = vectors or SentenceVectors()
     says_pairs = _names_entailment(labels) or any(getattr(config, it, None) for it in _PAIR_MARKS)
     if reads_pairs and MODEL_KINDS[chosen].labels != "of a text":
@@ -217,12 +213,12 @@ def _names_entailment(labels: tuple[str, ...]) -> bool:
 
 def _check_family(published: Published, config: Any) -> None:
     kind = config.model_type
-    if kind not in FAMILIES:
+    if kind not in to_onnx.FAMILIES:
         other = f", such as {_INSTEAD[kind]}" if kind in _INSTEAD else ""
         raise ArtifactError(
             f"{published.name} cannot be imported: its model_type is {kind}"
             + (f": {NOT_EXPORTED[kind]}" if kind in NOT_EXPORTED else ""),
-            do=f"import a model of one of the families {', '.join(FAMILIES)}{other}",
+            do=f"import a model of one of the families {', '.join(to_onnx.FAMILIES)}{other}",
         )
 
 
@@ -252,7 +248,7 @@ def _check_weights(published: Published) -> None:
 
 def _task(published: Published, asked: str | None, *, is_sentence_encoder: bool) -> Task:
     """Return the kind of model: as asked, a sentence encoder, or by the head in config.json."""
-    names, ours = architectures_in(published.file("config.json") or Path())
+    names, ours = trained.architectures_in(published.file("config.json") or Path())
     ours += [_MASKS for name in names if name in _WITH_TWO_HEADS]
     # Without a name, only the weights say which head there is: the stage refuses a model that lacks some.
     known = list(MODEL_KINDS) if not names else [*ours, *([] if _EMBEDDING in ours else [_EMBEDDING])]
@@ -276,7 +272,7 @@ def _task(published: Published, asked: str | None, *, is_sentence_encoder: bool)
 
 def _check_tokenizer(published: Published, config: Any) -> None:
     if settings := published.file(_SETTINGS):
-        facts_in(settings)
+        trained.facts_in(settings)
     tokenizer = _tokenizer(published)
     largest = max(tokenizer.get_vocab().values(), default=0)
     if largest >= config.vocab_size:
@@ -287,7 +283,7 @@ def _check_tokenizer(published: Published, config: Any) -> None:
 def _tokenizer(published: Published) -> Tokenizer:
     file = published.file(TOKENIZER)
     if file is None:
-        made = tokenizer_of_vocabulary(published.name, published.revision)
+        made = trained.tokenizer_of_vocabulary(published.name, published.revision)
         _check_case(published, made)
         return made
     try:
@@ -301,7 +297,7 @@ def _tokenizer(published: Published) -> Tokenizer:
 def _check_case(published: Published, made: Tokenizer) -> None:
     """Refuse a vocabulary with upper case whose texts would be lowercased because no file says otherwise."""
     settings = published.file(_SETTINGS)
-    is_said = settings is not None and "do_lower_case" in facts_in(settings)
+    is_said = settings is not None and "do_lower_case" in trained.facts_in(settings)
     is_lowered = made.normalizer is not None and made.normalizer.normalize_str("A") == "a"
     capitals = [token for token in made.get_vocab() if _CAPITAL.fullmatch(token)]
     if is_lowered and not is_said and len(capitals) > made.get_vocab_size() / _MANY:

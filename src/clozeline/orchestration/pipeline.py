@@ -14,16 +14,12 @@ from clozeline.orchestration.checks import git_tags, identity_of, require_inputs
 from clozeline.orchestration.prefect_adapter import seconds_before
 from clozeline.orchestration.stage_process import StageProcesses, failure_of, stage_environment
 from clozeline.records.record import Lock
-from clozeline.system.content import md5_of
-from clozeline.system.errors import ClozelineError
+from clozeline.system import content, errors
 from clozeline.system.processes import uninterrupted
 from clozeline.system.workspace import Workspace, tracking_uri
-from clozeline.tracking.delivery import WORKSPACE
-from clozeline.tracking.outbox import Status
-from clozeline.tracking.runs import FlowRun
+from clozeline.tracking import delivery, outbox, runs
+from clozeline.versions import remote, reproduce
 from clozeline.versions.graph import StageNode, fingerprint
-from clozeline.versions.remote import fetch_runs
-from clozeline.versions.reproduce import RESTORE_FROM_REMOTE, Outcome
 
 _LINES_IN_PREFECT: Final = 2_000  # per stage; the log file has all
 _CHARACTERS_IN_PREFECT: Final = 1_000  # per line
@@ -35,7 +31,7 @@ class StageResult:
     """Outcome and duration of a stage."""
 
     name: str
-    outcome: Outcome | Literal["failed"]
+    outcome: reproduce.Outcome | Literal["failed"]
     seconds: float
 
 
@@ -51,13 +47,13 @@ class PipelineRun:
         self._at_work = threading.Condition()
         self._num_at_work = 0  # stages that threads bring up to date
         self._logs = workspace.logs / str(runtime.flow_run.id)
-        self._can_restore = any(node.is_changed for node in graph) and fetch_runs(workspace.root)
+        self._can_restore = any(node.is_changed for node in graph) and remote.fetch_runs(workspace.root)
         self._tags = {
             **git_tags(workspace.root),
-            WORKSPACE: identity_of(workspace),
+            delivery.WORKSPACE: identity_of(workspace),
             "prefect.flow_run_id": str(runtime.flow_run.id),
         }
-        self._tracked = FlowRun(workspace.outbox, tracking_uri(workspace), str(runtime.flow_run.name), self._tags)
+        self._tracked = runs.FlowRun(workspace.outbox, tracking_uri(workspace), str(runtime.flow_run.name), self._tags)
 
     @classmethod
     @contextlib.contextmanager
@@ -72,7 +68,7 @@ class PipelineRun:
         run = cls(workspace, graph, StageProcesses(kept_open))
         try:
             yield run
-        except ClozelineError:
+        except errors.ClozelineError:
             run._end("FAILED")
             not_started = [node.name for node in graph if node.name not in run.results]
             get_run_logger().error("not started: %s", ", ".join(not_started) or "none")
@@ -106,7 +102,7 @@ class PipelineRun:
             ClozelineError: the error that the stage reported.
         """
         started = time.monotonic()
-        outcome: Outcome | Literal["failed"] = "failed"
+        outcome: reproduce.Outcome | Literal["failed"] = "failed"
         with self._at_work:
             self._num_at_work += 1
         try:
@@ -120,13 +116,13 @@ class PipelineRun:
                 self._num_at_work -= 1
                 self._at_work.notify_all()
 
-    def _reproduce(self, node: StageNode) -> Outcome:
+    def _reproduce(self, node: StageNode) -> reproduce.Outcome:
         root = self.workspace.root
         with self._alone:
             run_id = self._tracked.start_stage(node.name, fingerprint(root, node.name), self._tags)
         environment = stage_environment(self.workspace, self._tracked.environment(run_id))
         if self._can_restore:
-            environment[RESTORE_FROM_REMOTE] = "1"
+            environment[reproduce.RESTORE_FROM_REMOTE] = "1"
         log = self._logs / f"{node.name.replace('/', '_')}.log"
         hearing = _Hearing()
         ended = self._processes.reproduce(
@@ -145,12 +141,12 @@ class PipelineRun:
             self._tracked.drop_stage(run_id)
         return ended.outcome
 
-    def _end(self, status: Status) -> None:
+    def _end(self, status: outbox.Status) -> None:
         root = self.workspace.root
         lock = root / "dvc.lock"
         tags: dict[str, str] = {f"dvc.outcome.{result.name}": result.outcome for result in self.results.values()}
         if lock.exists():
-            tags["dvc.lock_md5"] = md5_of(lock)
+            tags["dvc.lock_md5"] = content.md5_of(lock)
         metrics = [path for node in self.graph for path in node.metrics]
         self._tracked.end(
             status,

@@ -34,8 +34,7 @@ from prefect.types import SecretDict as SecretDict
 from pydantic import SecretStr
 
 from clozeline.cluster.address import takes_whole_stages
-from clozeline.system.errors import ClozelineError, TransientError
-from clozeline.system.workspace import run_lock
+from clozeline.system import errors, workspace
 
 # Prefect has no block for e-mail by SMTP. Its block for Slack passes an address that is not Slack's on to Apprise.
 
@@ -83,7 +82,7 @@ STAGES: Final = cast("TaskRunner[PrefectFuture[Any]]", _Stages())
 
 
 def _is_transient(task: object, task_run: object, state: State[Any]) -> bool:
-    return isinstance(state.result(raise_on_failure=False), TransientError)
+    return isinstance(state.result(raise_on_failure=False), errors.TransientError)
 
 
 # Options of a task that acts on the outside world: it runs each time.
@@ -104,7 +103,7 @@ class WithoutTraceback(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, ClozelineError):
+        if isinstance(error, errors.ClozelineError):
             if error.is_reported:
                 return False
             error.is_reported = True
@@ -194,9 +193,9 @@ def living_run(lock_file: Path, *, wait_seconds: float = 15.0) -> str | None:
     Prefect only sees its heartbeats.
     """
     try:
-        with run_lock(lock_file, wait_seconds=wait_seconds):
+        with workspace.run_lock(lock_file, wait_seconds=wait_seconds):
             return None
-    except TransientError:
+    except errors.TransientError:
         found = _FLOW_RUN.search(lock_file.read_text(encoding="utf-8"))
         return found[1] if found else None
 
@@ -226,7 +225,7 @@ def require_no_crash_loop() -> None:
     with get_client(sync_client=True) as client:
         crashes = last_crashes(client, UUID(str(runtime.deployment.id)))
     if crashes >= _MOST_CRASHES:
-        raise ClozelineError(
+        raise errors.ClozelineError(
             f"the last {crashes} runs crashed within {_WITHIN.total_seconds() / 3600:.0f} hours, so this one would too",
             do="read work/logs and the worker's log, remove the cause, then start a run by hand: `clozeline run`",
         )

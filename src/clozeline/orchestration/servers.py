@@ -26,9 +26,8 @@ from urllib.request import urlopen
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import PrefectHTTPStatusError
 
-from clozeline.orchestration import prefect_adapter
+from clozeline.orchestration import prefect_adapter, stage_process
 from clozeline.orchestration.prefect_adapter import HEALTH, SERVER_PASSWORD, api_url, has_server_password
-from clozeline.orchestration.stage_process import stage_environment
 from clozeline.system import processes
 from clozeline.system.errors import ParamsError, TransientError, without_secrets
 from clozeline.system.files import held_beside
@@ -64,7 +63,7 @@ def running(server: Server, workspace: Workspace) -> Iterator[subprocess.Popen[b
         process = processes.start(
             server.command,
             folder=workspace.root,
-            environment=stage_environment(workspace, server.environment),
+            environment=stage_process.stage_environment(workspace, server.environment),
             output=file.fileno(),
             errors=file.fileno(),
         )

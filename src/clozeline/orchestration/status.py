@@ -15,9 +15,8 @@ from prefect.client.schemas.sorting import FlowRunSort
 from clozeline.orchestration.prefect_adapter import deployments_of, runs_of
 from clozeline.orchestration.servers import answering_server
 from clozeline.records.record import Record
-from clozeline.registry.decisions import newest_decision
+from clozeline.registry import decisions, versions
 from clozeline.registry.models import CANDIDATE, CHAMPION, MODEL_PREFIX
-from clozeline.registry.versions import Registry
 from clozeline.system.errors import ClozelineError
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import database_of
@@ -162,15 +161,15 @@ def _models(address: str) -> list[ModelStatus]:
     database = database_of(address)
     if database is not None and not database.exists():
         return []
-    registry = Registry.open(address)
+    registry = versions.Registry.open(address)
     names = {*registry.names_with(CHAMPION), *registry.names_with(CANDIDATE)}
     return [_model(registry, address, name) for name in sorted(names)]
 
 
-def _model(registry: Registry, address: str, name: str) -> ModelStatus:
+def _model(registry: versions.Registry, address: str, name: str) -> ModelStatus:
     champion, candidate = registry.at(name, CHAMPION), registry.at(name, CANDIDATE)
     last = next(iter(registry.changes(name)[-1:]), None)
-    decision = newest_decision(candidate, registry.run_of(candidate), address) if candidate else None
+    decision = decisions.newest_decision(candidate, registry.run_of(candidate), address) if candidate else None
     serves_from = champion.announcement.serve_from_seconds if champion and champion.announcement else 0.0
     return ModelStatus(
         name=name,

@@ -24,21 +24,13 @@ from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import kind_of, load
 from clozeline.inference.tokenization import TokenizedText, Window
 from clozeline.orchestration.import_items import are_built_in
-from clozeline.params.pretraining import FROM_CHAMPION
-from clozeline.params.project import Params
-from clozeline.records.evaluation import NATS_PER_UNKNOWN_BYTE
-from clozeline.records.finetune.scored_items import TEST_FILE, HeldOut
-from clozeline.records.finetune.statistics import difference_interval
-from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
+from clozeline.params import pretraining, project
+from clozeline.records import evaluation, limits, package_metrics, record
+from clozeline.records.finetune import scored_items, statistics
 from clozeline.records.package import read_manifest
-from clozeline.records.package_metrics import MetricPaths, PackageMetrics
-from clozeline.records.record import Lock
-from clozeline.registry.models import Registered, fetch
-from clozeline.registry.trained import document_keys_of
+from clozeline.registry import models, trained
+from clozeline.system import errors, files, machine
 from clozeline.system.content import sha256_of
-from clozeline.system.errors import ArtifactError, DataError
-from clozeline.system.files import replacing_file
-from clozeline.system.machine import available_cores
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tokenizing.packing import keep_known
 
@@ -95,7 +87,7 @@ def losses_of(model: LanguageModel, texts: Sequence[str], *, longest: int) -> Te
             nats_T[number] += _nats(rows_MV[is_target_M], true_M[is_target_M])
             num_targets += int(is_target_M.sum())
     bytes_per_token = bytes_T.sum() / max(num_tokens, 1)
-    nats_T += NATS_PER_UNKNOWN_BYTE * bytes_per_token * unknown_T
+    nats_T += evaluation.NATS_PER_UNKNOWN_BYTE * bytes_per_token * unknown_T
     return TextLosses(nats_T, bytes_T, num_tokens, num_targets)
 
 
@@ -146,7 +138,7 @@ def _nats(logits_MV: npt.NDArray[np.float32], true_M: npt.NDArray[np.int64]) -> 
     return float((log_sum_M - logits_MV[np.arange(len(true_M)), true_M]).sum())
 
 
-class IncomparableError(DataError):
+class IncomparableError(errors.DataError):
     """No item, or no figure, is common to both packages."""
 
 
@@ -161,7 +153,7 @@ class TrialItems:
     longest: int  # tokens of a row in which encoders read the validation text
 
 
-def try_both(candidate: Path, champion: Path, items: TrialItems) -> PairedFigures:
+def try_both(candidate: Path, champion: Path, items: TrialItems) -> limits.PairedFigures:
     """Return the figures of the packages in the folders `candidate` and `champion` on the same items.
 
     Language models predict every token of the validation text. Other models answer the candidate's test items.
@@ -174,7 +166,7 @@ def try_both(candidate: Path, champion: Path, items: TrialItems) -> PairedFigure
     kinds = [read_manifest(folder).task for folder in (candidate, champion)]
     if kinds[0] != kinds[1]:
         raise incomparable(f"the candidate does {kinds[0]}, the champion {kinds[1]}")
-    opened = [load(folder, precision="fp32", num_threads=available_cores()) for folder in (candidate, champion)]
+    opened = [load(folder, precision="fp32", num_threads=machine.available_cores()) for folder in (candidate, champion)]
     if all(isinstance(model, LanguageModel) for model in opened):
         return _on_text(opened, items)
     return _on_test_items(opened, items)
@@ -188,7 +180,7 @@ def incomparable(given: str) -> IncomparableError:
     )
 
 
-def _on_text(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
+def _on_text(opened: Sequence[OpenModel], items: TrialItems) -> limits.PairedFigures:
     path = items.root / items.validation_text
     if not path.is_file():
         raise incomparable(f"no {items.validation_text or 'validation text: `clozeline run` makes it of your text'}")
@@ -199,12 +191,14 @@ def _on_text(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
     if not ours.num_targets or not theirs.num_targets:
         raise incomparable("a text without a token that both models know")
     counts = [Counts(losses.nats_T, losses.bytes_T) for losses in (ours, theirs)]
-    return _paired(NATS_PER_BYTE, counts, items.validation_text, path, float(theirs.bytes_T.sum()) / theirs.num_tokens)
+    return _paired(
+        limits.NATS_PER_BYTE, counts, items.validation_text, path, float(theirs.bytes_T.sum()) / theirs.num_tokens
+    )
 
 
-def _on_test_items(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
+def _on_test_items(opened: Sequence[OpenModel], items: TrialItems) -> limits.PairedFigures:
     place = items.test_items
-    held_out = HeldOut.lines(items.root / place)[: items.most]
+    held_out = scored_items.HeldOut.lines(items.root / place)[: items.most]
     if not held_out:
         raise incomparable(f"no {place}")
     unknown = f"{place} has no right answer that both know; `clozeline import --labelled FILE` takes some"
@@ -223,11 +217,11 @@ def _on_test_items(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigu
 
 def _paired(
     metric: str, counts: Sequence[Counts], place: str, path: Path, bytes_per_token: float | None = None
-) -> PairedFigures:
+) -> limits.PairedFigures:
     part_D2 = np.stack([one.part_T for one in counts], axis=1).astype(np.float64)
     whole_D2 = np.stack([one.whole_T for one in counts], axis=1).astype(np.float64)
-    low, high = difference_interval(part_D2, whole_D2, seed=_SEED, num_samples=_NUM_SAMPLES)
-    return PairedFigures(
+    low, high = statistics.difference_interval(part_D2, whole_D2, seed=_SEED, num_samples=_NUM_SAMPLES)
+    return limits.PairedFigures(
         metric=metric,
         candidate=counts[0].value,
         champion=counts[1].value,
@@ -244,7 +238,7 @@ def _paired(
 class Tried:
     """Result of a trial."""
 
-    figures: PairedFigures | None = None
+    figures: limits.PairedFigures | None = None
     why_not: str = ""  # why there are no figures, although there is a champion
 
 
@@ -253,7 +247,7 @@ class PackageTrials:
     """Trials of one package of the workspace."""
 
     workspace: Workspace
-    params: Params
+    params: project.Params
     package: str
     accept_held: bool = False  # whether a person has approved versions that are held
 
@@ -262,32 +256,32 @@ class PackageTrials:
         return self.workspace.root / "dist" / self.package
 
     @property
-    def metric_paths(self) -> MetricPaths:
-        return MetricPaths.of(self.package, self.params.packages[self.package])
+    def metric_paths(self) -> package_metrics.MetricPaths:
+        return package_metrics.MetricPaths.of(self.package, self.params.packages[self.package])
 
     @cached_property
-    def figures(self) -> PackageMetrics:
+    def figures(self) -> package_metrics.PackageMetrics:
         """What the stages measured of the package."""
-        return PackageMetrics.read(self.workspace.root / "metrics", self.metric_paths)
+        return package_metrics.PackageMetrics.read(self.workspace.root / "metrics", self.metric_paths)
 
-    def against(self, champion: Registered) -> Tried:
+    def against(self, champion: models.Registered) -> Tried:
         """Measure the package and `champion` on the same items."""
         return self._tried(champion, self._items)
 
-    def on_old_text(self, champion: Registered) -> Tried:
+    def on_old_text(self, champion: models.Registered) -> Tried:
         """Measure both on the validation texts that were held out for `champion` too; only if training continues."""
-        if self.params.pretrain.start != FROM_CHAMPION or self.package != self.params.encoder_package:
+        if self.params.pretrain.start != pretraining.FROM_CHAMPION or self.package != self.params.encoder_package:
             return Tried()
         return self._tried(champion, lambda: self._old_items(champion))
 
-    def _tried(self, champion: Registered, items: Callable[[], TrialItems]) -> Tried:
+    def _tried(self, champion: models.Registered, items: Callable[[], TrialItems]) -> Tried:
         try:
-            theirs = fetch(f"models:/{champion.name}/{champion.version}", self.workspace).folder
+            theirs = models.fetch(f"models:/{champion.name}/{champion.version}", self.workspace).folder
             return Tried(try_both(self.folder, theirs, items()))
-        except (IncomparableError, ArtifactError) as error:
+        except (IncomparableError, errors.ArtifactError) as error:
             return Tried(why_not=error.cause)
 
-    def _old_items(self, champion: Registered) -> TrialItems:
+    def _old_items(self, champion: models.Registered) -> TrialItems:
         """Return the texts of the validation split that were in the champion's: both models were never trained on them.
 
         Raises:
@@ -295,8 +289,8 @@ class PackageTrials:
             IncomparableError: no text is in both.
         """
         items, root = self._items(), self.workspace.root
-        keys = document_keys_of(champion, "validation", tracking_uri(self.workspace))
-        with replacing_file(root / _OLD_TEXT) as beside:
+        keys = trained.document_keys_of(champion, "validation", tracking_uri(self.workspace))
+        with files.replacing_file(root / _OLD_TEXT) as beside:
             num_texts = keep_known(root / items.validation_text, keys, beside)
         if not num_texts:
             raise incomparable(f"no text of {items.validation_text} was in the validation text of {champion}")
@@ -305,18 +299,18 @@ class PackageTrials:
     def _test_items(self) -> str:
         if imported := self.params.imports.get(self.package):
             if not kind_of(imported.task).is_language_model:
-                items = HeldOut.lines(self.workspace.root / imported.items)
+                items = scored_items.HeldOut.lines(self.workspace.root / imported.items)
                 if are_built_in(items, imported.task, reads_pairs=imported.reads_pairs):
                     raise incomparable(
                         f"{imported.items} holds the built-in items, which cannot tell the better model;"
                         " `clozeline import --labelled FILE` takes yours"
                     )
             return imported.items
-        return f"models/{self.params.export.models[self.package]}/{TEST_FILE}"
+        return f"models/{self.params.export.models[self.package]}/{scored_items.TEST_FILE}"
 
     def _items(self) -> TrialItems:
         root = self.workspace.root
-        evaluate = Lock.read(root / "dvc.lock").stages.get("evaluate")
+        evaluate = record.Lock.read(root / "dvc.lock").stages.get("evaluate")
         return TrialItems(
             root=root,
             validation_text=evaluate.argument("validation_text") if evaluate else "",

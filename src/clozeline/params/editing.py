@@ -17,15 +17,9 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node
 
-from clozeline.params import reading
-from clozeline.params.delivery import ExportParams, ImportParams, ReleaseParams
-from clozeline.params.pretraining import BUDGETS, EvaluateParams, PretrainParams, laid_over, where_written
-from clozeline.params.project import Params, with_layers
-from clozeline.params.schema import section_in
-from clozeline.params.tasks import FinetuneParams
+from clozeline.params import delivery, pretraining, project, reading, schema, tasks
 from clozeline.params.text import ContractParams, PreprocessParams, TokenizeParams
-from clozeline.system.errors import ParamsError
-from clozeline.system.files import replacing_file
+from clozeline.system import errors, files
 
 # Dotted key, and its new value.
 Change = tuple[str, Any]
@@ -47,7 +41,7 @@ def assignments(settings: Sequence[str]) -> list[Change]:
     for setting in settings:
         key, separator, value = setting.partition("=")
         if not key or not separator:
-            raise ParamsError(
+            raise errors.ParamsError(
                 f"{setting!r} is not KEY=VALUE, with a key in dots", do="write it as `--set pretrain.steps=500`"
             )
         changes.append((key.strip(), _loaded(value, f"the value of `{key.strip()}`")))
@@ -63,12 +57,12 @@ def changes_in(path: Path) -> list[Change]:
         ParamsError: there is no such file, or it is not YAML with sections.
     """
     if not path.is_file():
-        raise ParamsError(
+        raise errors.ParamsError(
             f"there is no {path}", do="name a YAML file with the params that differ from params.yaml, as in configs/"
         )
     tree = _loaded(path.read_text(encoding="utf-8", errors="replace"), str(path))
     if not isinstance(tree, Mapping):
-        raise ParamsError(
+        raise errors.ParamsError(
             f"{path} holds a {type(tree).__name__}, not sections of params.yaml",
             do="write the keys that differ as the files in configs/ do",
         )
@@ -92,7 +86,7 @@ def edit(path: Path, changes: Sequence[Change], source: str) -> list[str]:
     text, lines = path.read_text(encoding="utf-8"), []
     tree = reading.with_defaults(_loaded(text, str(path)))
     for key, value in _with_one_budget(changes):
-        place = where_written(key, tree)
+        place = pretraining.where_written(key, tree)
         changed_text = _with_value(text, place.split("."), value)
         changed = reading.with_defaults(_loaded(changed_text, source))
         if changed != tree:
@@ -100,13 +94,13 @@ def edit(path: Path, changes: Sequence[Change], source: str) -> list[str]:
             text, tree = changed_text, changed
     reading.params_in(tree, Path(source))
     if lines:
-        with replacing_file(path) as beside:
+        with files.replacing_file(path) as beside:
             beside.write_text(text, encoding="utf-8")
     return lines
 
 
 def _with_one_budget(changes: Sequence[Change]) -> Iterator[Change]:
-    budgets = [f"pretrain.{name}" for name in BUDGETS]
+    budgets = [f"pretrain.{name}" for name in pretraining.BUDGETS]
     unnamed = {*budgets} - {key for key, _ in changes}
     for key, value in changes:
         yield key, value
@@ -116,10 +110,10 @@ def _with_one_budget(changes: Sequence[Change]) -> Iterator[Change]:
 
 def is_section(place: Sequence[str]) -> bool:
     """Return whether the keys at `place` are the fields of a section, rather than names that a user chooses."""
-    kind: Any = Params
+    kind: Any = project.Params
     for name in place:
         field = kind.model_fields.get(name) if kind else None
-        kind = section_in(field.annotation) if field else None
+        kind = schema.section_in(field.annotation) if field else None
     return kind is not None
 
 
@@ -136,7 +130,7 @@ def _loaded(text: str, source: str) -> Any:
     try:
         return YAML(typ="safe").load(text)
     except YAMLError as error:
-        raise ParamsError(
+        raise errors.ParamsError(
             f"{source} is not YAML: {' '.join(str(error).split())}",
             do="write it as in params.yaml (4.0e-3, null, [one, two], {key: value}), with quotes around a `:`",
         ) from error
@@ -214,7 +208,7 @@ class Knobs(MutableMapping[str, Any]):
     @property
     def _values(self) -> dict[str, Any]:
         """The values of the section, with the layers under them."""
-        values: dict[str, Any] = _at(with_layers(self._tree)[1], self._place)
+        values: dict[str, Any] = _at(project.with_layers(self._tree)[1], self._place)
         return values
 
     def __getitem__(self, name: str) -> Any:
@@ -236,19 +230,19 @@ class Knobs(MutableMapping[str, Any]):
         tree = deepcopy(self._tree)
         given = _plain(value)
         key = ".".join(place)
-        *sections, last = where_written(key, tree).split(".")
+        *sections, last = pretraining.where_written(key, tree).split(".")
         section = tree
         for one in sections:
             section = section.setdefault(one, {})  # a task states only what differs from its defaults
         before = section.get(last)
         if isinstance(given, Mapping) and isinstance(before, Mapping) and is_section(place):
-            given = laid_over(before, given)
+            given = pretraining.laid_over(before, given)
         section[last] = given
         reading.check_key(tree, key, _NAME)
         self._tree.clear()
         self._tree.update(tree)
-        if self._place == ("pretrain",) and name in BUDGETS and given is not None:
-            for other in BUDGETS:
+        if self._place == ("pretrain",) and name in pretraining.BUDGETS and given is not None:
+            for other in pretraining.BUDGETS:
                 if other != name:
                     self[other] = None
 
@@ -293,13 +287,13 @@ class Config(Knobs):
     tokenize: TokenizeParams
     contract: ContractParams
     recipes: dict[str, dict[str, Any]]
-    pretrain: PretrainParams
-    evaluate: EvaluateParams
+    pretrain: pretraining.PretrainParams
+    evaluate: pretraining.EvaluateParams
     finetune_defaults: dict[str, dict[str, Any]]
-    finetune: dict[str, FinetuneParams]
-    export: ExportParams
-    imports: dict[str, ImportParams]
-    release: ReleaseParams
+    finetune: dict[str, tasks.FinetuneParams]
+    export: delivery.ExportParams
+    imports: dict[str, delivery.ImportParams]
+    release: delivery.ReleaseParams
 
     def __init__(self, path: str | PathLike[str] | None = None) -> None:
         """Take the defaults, or the params in the file `path`.
@@ -312,7 +306,7 @@ class Config(Knobs):
         super().__init__(reading.default_tree() if path is None else reading.read_tree(Path(path)), ())
 
     @property
-    def checked(self) -> Params:
+    def checked(self) -> project.Params:
         """The params as the stages take them.
 
         Raises:
@@ -330,7 +324,7 @@ class Config(Knobs):
         Raises:
             StorageError: the disk is full.
         """
-        with replacing_file(Path(path)) as file, file.open("w", encoding="utf-8") as stream:
+        with files.replacing_file(Path(path)) as file, file.open("w", encoding="utf-8") as stream:
             reading.write_yaml(self._tree, stream)
 
     def __repr__(self) -> str:

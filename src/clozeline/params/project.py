@@ -6,37 +6,33 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from clozeline.params.delivery import ExportParams, ImportParams, ReleaseParams
-from clozeline.params.model import NOT_EXPORTED
-from clozeline.params.pretraining import FROM_CHAMPION, EvaluateParams, PretrainParams, laid_over
-from clozeline.params.schema import FaultsError, IdleKeyError, Section, UnknownKeyError, mapping_at, section_in
+from clozeline.params import delivery, model, pretraining, schema, text
 from clozeline.params.tasks import DATA, PRESET, SECTIONS, SHARED, AnyTask, FinetuneParams, preset_of, whole_task
-from clozeline.params.text import ContractParams, PreprocessParams, TokenizeParams
 
 _GENERATOR = "encoder/generator"
 _NO_DISCRIMINATOR = f"objective `mlm`, or `{_GENERATOR}`: a discriminator fills no masks, the generator beside it does"
 
 
-class Params(Section):
+class Params(schema.Section):
     """The whole of params.yaml: a section for each stage, recipes, defaults of tasks, and a section for releases."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)]
-    preprocess: PreprocessParams
-    tokenize: TokenizeParams
-    contract: ContractParams
+    preprocess: text.PreprocessParams
+    tokenize: text.TokenizeParams
+    contract: text.ContractParams
     recipes: dict[str, dict[str, Any]]
     """Name of a recipe → values that it sets in `pretrain`."""
-    pretrain: PretrainParams
-    evaluate: EvaluateParams
+    pretrain: pretraining.PretrainParams
+    evaluate: pretraining.EvaluateParams
     finetune_defaults: dict[str, dict[str, Any]]
     """`shared`, or a kind of task → default values of its tasks."""
     presets: dict[str, dict[str, Any]]
     """Name of a preset → values of a task on a known dataset."""
     finetune: dict[str, AnyTask]
-    export: ExportParams
-    imports: dict[str, ImportParams]
+    export: delivery.ExportParams
+    imports: dict[str, delivery.ImportParams]
     """Name in dist/ → published model that is packaged as it is."""
-    release: ReleaseParams
+    release: delivery.ReleaseParams
 
     @model_validator(mode="wrap")
     @classmethod
@@ -49,16 +45,16 @@ class Params(Section):
         try:
             params = validated(whole)
         except ValidationError as error:
-            raise FaultsError([*faults, error]) from error
+            raise schema.FaultsError([*faults, error]) from error
         if faults:
-            raise FaultsError(faults)
+            raise schema.FaultsError(faults)
         return params
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         faults = [*self._lengths(), *self._family(), *self._tasks(), *self._exports(), *self._imports(), *self._start()]
         if faults:
-            raise FaultsError(faults)
+            raise schema.FaultsError(faults)
         return self
 
     def _lengths(self) -> Iterator[ValueError]:
@@ -73,7 +69,7 @@ class Params(Section):
         if self.pretrain.start is not None:
             return
         family = self.pretrain.model.family
-        if self.export.models and family in NOT_EXPORTED:
+        if self.export.models and family in model.NOT_EXPORTED:
             expected = "`export.models: {}` with a family that cannot be exported to ONNX"
             given = {"pretrain.model.family": family, "export.models": ", ".join(self.export.models)}
             yield ValueError(expected, given)
@@ -108,7 +104,7 @@ class Params(Section):
 
     def _start(self) -> Iterator[ValueError]:
         start = {"pretrain.start": self.pretrain.start}
-        if start["pretrain.start"] != FROM_CHAMPION:
+        if start["pretrain.start"] != pretraining.FROM_CHAMPION:
             return
         if self.encoder_package is None:
             yield ValueError("the encoder in `export.models`: its champion is the start", start)
@@ -122,7 +118,7 @@ class Params(Section):
         """Folders or hub names of the models that stages begin with, by key; null: none."""
         start = self.pretrain.start
         return {
-            "pretrain.start": None if start == FROM_CHAMPION else start,
+            "pretrain.start": None if start == pretraining.FROM_CHAMPION else start,
             "tokenize.existing": self.tokenize.existing,
         }
 
@@ -148,11 +144,11 @@ def with_layers(tree: Any) -> tuple[list[ValueError], Any]:
         case {"recipes": Mapping() as recipes, "pretrain": Mapping() as pretrain}:
             faults.extend(_in_recipes(recipes, chosen := pretrain.get("recipe")))
             if isinstance(recipe := recipes.get(str(chosen)), Mapping):
-                tree = {**tree, "pretrain": laid_over(pretrain, recipe)}
+                tree = {**tree, "pretrain": pretraining.laid_over(pretrain, recipe)}
     match tree:
         case {"finetune_defaults": Mapping() as defaults, "finetune": Mapping() as tasks}:
             faults.extend(_in_defaults(defaults))
-            presets, whole = mapping_at(tree, "presets"), dict(tasks)
+            presets, whole = schema.mapping_at(tree, "presets"), dict(tasks)
             for name, task in tasks.items():
                 if isinstance(task, Mapping):
                     whole[name] = whole_task(task, defaults, presets)
@@ -168,7 +164,7 @@ def _in_recipes(recipes: Mapping[str, Any], chosen: Any) -> Iterator[ValueError]
     if str(chosen) not in recipes:
         yield ValueError(f"a key of `recipes`: {', '.join(recipes)}", {"pretrain.recipe": chosen})
     for name, recipe in recipes.items():
-        yield from _in_keys(f"recipes.{name}", recipe, PretrainParams, without={"recipe"})
+        yield from _in_keys(f"recipes.{name}", recipe, pretraining.PretrainParams, without={"recipe"})
 
 
 def _in_defaults(defaults: Mapping[str, Any]) -> Iterator[ValueError]:
@@ -176,7 +172,7 @@ def _in_defaults(defaults: Mapping[str, Any]) -> Iterator[ValueError]:
     known: Mapping[str, type[BaseModel]] = {SHARED: FinetuneParams, **SECTIONS}
     for kind, section in defaults.items():
         if kind not in known:
-            yield UnknownKeyError(f"finetune_defaults.{kind}", str(kind), section, list(known))
+            yield schema.UnknownKeyError(f"finetune_defaults.{kind}", str(kind), section, list(known))
         else:
             yield from _in_keys(f"finetune_defaults.{kind}", section, known[kind], without={"kind", DATA})
 
@@ -189,8 +185,8 @@ def _in_keys(place: str, values: Any, section: type[BaseModel], without: Collect
     known = {key: field.annotation for key, field in section.model_fields.items() if key not in without}
     for key, value in values.items():
         if key not in known:
-            yield UnknownKeyError(f"{place}.{key}", str(key), value, sorted(known))
-        elif (inner := section_in(known[key])) is not None and value is not None:
+            yield schema.UnknownKeyError(f"{place}.{key}", str(key), value, sorted(known))
+        elif (inner := schema.section_in(known[key])) is not None and value is not None:
             yield from _in_keys(f"{place}.{key}", value, inner)
 
 
@@ -204,13 +200,13 @@ def _in_preset(name: str, task: Mapping[str, Any], presets: Mapping[str, Any]) -
     yield ValueError(expected, {f"finetune.{name}.{PRESET}": task[PRESET]})
 
 
-def _idle(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any], kind: str) -> Iterator[IdleKeyError]:
+def _idle(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any], kind: str) -> Iterator[schema.IdleKeyError]:
     """Yield keys without effect in the task or in its kind's defaults; shared defaults may set them."""
     expected = f"no such key: it has no effect in a task of kind `{kind}`"
-    for place, given in ((f"finetune.{name}", task), (f"finetune_defaults.{kind}", mapping_at(defaults, kind))):
+    for place, given in ((f"finetune.{name}", task), (f"finetune_defaults.{kind}", schema.mapping_at(defaults, kind))):
         for key in SECTIONS[kind].idle if kind in SECTIONS else ():
             if key in given:
-                yield IdleKeyError(f"{place}.{key}", given[key], expected)
+                yield schema.IdleKeyError(f"{place}.{key}", given[key], expected)
 
 
 def _in_sources(name: str, task: Mapping[str, Any], hub: Any) -> Iterator[ValueError]:

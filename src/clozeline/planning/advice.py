@@ -15,8 +15,7 @@ from ruamel.yaml import YAML
 from clozeline.encoder.families import FAMILIES
 from clozeline.language.objectives import OBJECTIVES
 from clozeline.params.model import NOT_EXPORTED
-from clozeline.planning.costs import TOO_LARGE, TrainingPlan
-from clozeline.planning.timing import Speed
+from clozeline.planning import costs, timing
 
 _DAY_SECONDS = 86_400
 _SHORT_BUDGET_TOKENS = 100_000_000
@@ -31,8 +30,8 @@ _EAGER = {"deberta-v2", "deberta-v3"}
 class Situation:
     """The facts that advice is based on."""
 
-    plan: TrainingPlan
-    speed: Speed | None
+    plan: costs.TrainingPlan
+    speed: timing.Speed | None
     memory_bytes: int  # memory of the device that will train
 
     @property
@@ -52,7 +51,7 @@ def advise(situation: Situation) -> list[str]:
     could_be_smaller = params.start is None and params.model.size != "mini"
     exports = family is not None and plan.family not in NOT_EXPORTED and OBJECTIVES[params.objective].head != "rtd"
     table = {
-        TOO_LARGE: plan.memory.total > situation.memory_bytes,
+        costs.TOO_LARGE: plan.memory.total > situation.memory_bytes,
         "The training takes more than a day here: choose a smaller size, fewer steps, a GPU, or several GPUs"
         ' (CLOZELINE_TORCHRUN="--nproc-per-node 8").': situation.seconds > _DAY_SECONDS,
         "Families that normalize after each layer leave the unigram plateau late. On such a short budget, modernbert,"

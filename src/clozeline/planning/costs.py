@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from clozeline.encoder.architecture import SIZES, Shape
-from clozeline.encoder.families import FAMILIES
-from clozeline.encoder.families.layout import LanguageHead, TokenIds
+from clozeline.encoder.families import FAMILIES, layout
 from clozeline.encoder.own import OwnModel
 from clozeline.language import models
 from clozeline.language.detection import ReplacedTokenPair, parts_of
@@ -44,7 +43,7 @@ TOO_LARGE = (
     " `gradient_checkpointing: true` (a third slower), or choose a smaller size."
 )
 # Heads shown by `zoo`; `clm` is omitted because it has the same parameters as `mlm`.
-_IN_ZOO: tuple[LanguageHead, ...] = ("mlm", "rtd")
+_IN_ZOO: tuple[layout.LanguageHead, ...] = ("mlm", "rtd")
 _LOG = logging.getLogger(__name__)
 _GIB = 2**30
 
@@ -369,7 +368,7 @@ def _built(params: PretrainParams, vocab_size: int, device: str) -> LanguageMode
     head = OBJECTIVES[params.objective].head
     if params.start is None:
         with torch.device(device):
-            return models.build(params.model, head, TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=0)
+            return models.build(params.model, head, layout.TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=0)
     ids = replace(token_ids(params.start, params.start_revision, head), vocab_size=vocab_size)
     return start_from(params, ids, seed=0)
 

@@ -15,14 +15,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from clozeline.encoder.checkpoints import fresh_stock, published_config
-from clozeline.encoder.families import FAMILIES, LAYOUTS
-from clozeline.encoder.families.layout import TokenIds
+from clozeline.encoder.families import FAMILIES, LAYOUTS, layout
 from clozeline.encoder.model import EncoderModel
 from clozeline.encoder.own import OwnModel
+from clozeline.exporting import ladder, quantization, to_onnx
 from clozeline.exporting.graph import absorb_graph, remove_graph, write_graph
-from clozeline.exporting.ladder import scheme_of
-from clozeline.exporting.quantization import quantize
-from clozeline.exporting.to_onnx import export_onnx, head_products
 from clozeline.exporting.trained import open_trained
 from clozeline.language import models
 from clozeline.language.models import LanguageModel
@@ -99,7 +96,7 @@ def _variants(graph: ModelProto, export: ExportParams, head: Sequence[str]) -> I
     yield "fp32", graph
     yield "fp16", with_half_weights(graph)
     for rung in export.ladder[:1]:
-        yield "INT8", quantize(graph, scheme_of(rung), exact=head).model
+        yield "INT8", quantization.quantize(graph, ladder.scheme_of(rung), exact=head).model
 
 
 def _cost(graph: ModelProto, path: Path, feed: GraphFeed) -> Footprint:
@@ -115,7 +112,7 @@ def of_params(params: ModelParams, vocab_size: int) -> LanguageModel:
     Raises:
         ParamsError: the family is unknown.
     """
-    return models.build(params, "mlm", TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=0)
+    return models.build(params, "mlm", layout.TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=0)
 
 
 def of_published(name: str) -> LanguageModel:
@@ -159,10 +156,10 @@ def _exported(model: LanguageModel, opset: int, folder: Path) -> tuple[ModelProt
     family = model.config.model_params.family if isinstance(model, OwnModel) else None
     trained = open_trained(folder / "model", family=family)
     path = folder / "fp32.onnx"
-    inputs = export_onnx(trained, opset, path)
+    inputs = to_onnx.export_onnx(trained, opset, path)
     graph = absorb_graph(path)
     feed = GraphFeed(tuple(inputs), vocab_size, trained.tokenizer.mask_token_id, ("logits", "sentence_embedding"))
-    return graph, feed, head_products(trained, graph)
+    return graph, feed, to_onnx.head_products(trained, graph)
 
 
 def _save_tokenizer(vocab_size: int, folder: Path) -> None:

@@ -26,8 +26,7 @@ from clozeline.language.objectives import DetectionBatch, TargetBatch
 from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining.job import compiled
 from clozeline.pretraining.losses import loss_of
-from clozeline.training.micro_batches import Precision
-from clozeline.training.optimizers import build_optimizer
+from clozeline.training import micro_batches, optimizers
 
 # Upper limit of a timed pass in FLOPs: a few seconds on a slow core.
 _MOST_FLOPS = 2e11
@@ -65,12 +64,12 @@ def measure(model: LanguageModel, params: PretrainParams, *, target_share: float
         ParamsError: this processor does not support the precision, or no compiler is installed.
     """
     device = own_device()
-    precision = Precision.choose(params.precision, device)
+    precision = micro_batches.Precision.choose(params.precision, device)
     no_flags_V = np.zeros(model.config.vocab_size, dtype=bool)
     if params.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     loss = compiled(loss_of(model.train(), no_flags_V, params.discriminator_weight).to(device), params.compile)
-    optimizer = build_optimizer(model, params.optimizer)
+    optimizer = optimizers.build_optimizer(model, params.optimizer)
     most = min(params.batch_tokens, params.micro_batch_tokens or params.batch_tokens, _MOST_FLOPS / flops_per_token)
     batch = _synthetic(max(int(most) // params.max_length, 1), params.max_length, target_share, model).to(device)
 

@@ -33,10 +33,8 @@ from clozeline.language.shards import NUM_BOUNDARY_TOKENS, Rows, RowTokens
 from clozeline.language.spelling import Spelling
 from clozeline.params.pretraining import WordDropoutParams
 from clozeline.records.reading.tokens import REBUILD, documents_path
-from clozeline.system.arrays import DiskArrays, chunks
-from clozeline.system.errors import ArtifactError, ParamsError
-from clozeline.training.micro_batches import share_of
-from clozeline.training.state import Batch
+from clozeline.system import arrays, errors
+from clozeline.training import micro_batches, state
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,7 +55,7 @@ class WordDropout:
         if not params.text_share or not params.word_share:
             return None
         if not spelling.marks_words:
-            raise ParamsError(
+            raise errors.ParamsError(
                 "`word_dropout`: no token marks where a word begins (##, byte-level BPE, SentencePiece ▁, </w>)",
                 do="set `word_dropout.text_share: 0.0`, or take another tokenizer",
             )
@@ -94,7 +92,7 @@ class WordDropout:
 
 
 @dataclass(frozen=True)
-class Feed(Dataset[Batch[TargetBatch]]):
+class Feed(Dataset[state.Batch[TargetBatch]]):
     """Material of the batches, and the share of their rows that this process gets."""
 
     objective: Objective
@@ -113,7 +111,7 @@ class Feed(Dataset[Batch[TargetBatch]]):
         """Number of batches in the first epoch; other epochs differ by a few."""
         return _num_batches(self.split, self.batch_tokens, self.seed)
 
-    def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetBatch]]:
+    def batches_from(self, epoch: int, index: int) -> Iterator[state.Batch[TargetBatch]]:
         """Return an endless iterator of batches. Starting late costs no extra time."""
         turns = self._turns_from(epoch, index)
         if self.num_workers == 0:
@@ -138,17 +136,17 @@ class Feed(Dataset[Batch[TargetBatch]]):
                 Thread(target=shards.read_ahead, args=[turn.blocks_ahead], name="read-ahead", daemon=True).start()
             yield turn
 
-    def __getitem__(self, turn: Turn) -> Batch[TargetBatch]:
+    def __getitem__(self, turn: Turn) -> state.Batch[TargetBatch]:
         return self.batch(turn)
 
-    def batch(self, turn: Turn) -> Batch[TargetBatch]:
+    def batch(self, turn: Turn) -> state.Batch[TargetBatch]:
         """Make the whole batch, so that all its targets are counted, then take this process's rows."""
         tokens = self.split.read(turn.rows_B)
         if self.word_dropout is not None:
             tokens = self.word_dropout.shorten(tokens, turn.epoch)
         whole = self.objective.training_batch(self.split, self.masker, tokens, turn.epoch, self.progress(turn))
-        own, rows_short = share_of(whole, self.rank, self.world_size)
-        return Batch(
+        own, rows_short = micro_batches.share_of(whole, self.rank, self.world_size)
+        return state.Batch(
             epoch=turn.epoch,
             index=turn.batch,
             inputs=own,
@@ -239,8 +237,8 @@ def _first(
 
 def _of_documents(rows: Rows, is_kept_D: NDArray[np.bool_]) -> Rows:
     def kept(values_R: NDArray[np.int64]) -> NDArray[np.int64]:
-        parts = (values_R[chunk][is_kept_D[rows.document_R[chunk]]] for chunk in chunks(len(rows)))
-        return DiskArrays().joined(parts, np.int64)
+        parts = (values_R[chunk][is_kept_D[rows.document_R[chunk]]] for chunk in arrays.chunks(len(rows)))
+        return arrays.DiskArrays().joined(parts, np.int64)
 
     return Rows(kept(rows.document_R), kept(rows.start_R), kept(rows.length_R))
 
@@ -254,7 +252,7 @@ def _keys(folder: Path) -> NDArray[np.uint64]:
     return keys
 
 
-def _missing(path: Path, given: str) -> ArtifactError:
-    return ArtifactError(
+def _missing(path: Path, given: str) -> errors.ArtifactError:
+    return errors.ArtifactError(
         f"{path} does not tell which documents are old: expected a key for each document, got {given}", do=REBUILD
     )

@@ -33,11 +33,7 @@ from clozeline.pretraining.starting import sources_of_start, start_from
 from clozeline.pretraining.watching import Advancing, ShownExamples, plateau_warning
 from clozeline.records.published import pinned
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo, documents_path
-from clozeline.system.content import code_of, fingerprint
-from clozeline.system.errors import ParamsError
-from clozeline.system.files import replacing_folder
-from clozeline.system.group import agreed
-from clozeline.system.progress import ProgressBar
+from clozeline.system import content, errors, files, group, progress
 from clozeline.training.checkpoints import Checkpoints
 from clozeline.training.distribution import Processes
 from clozeline.training.loop import Loop, Validation
@@ -82,7 +78,9 @@ def name_of_training(
     }
     documents = [path for path in [documents_path(tokens, "train")] if path.is_file()]
     of_start = sources_of_start(params.start)
-    return fingerprint(facts, [tokens / INFO_NAME, *documents, *code_of(CODE), *sources_of(model), *of_start])
+    return content.fingerprint(
+        facts, [tokens / INFO_NAME, *documents, *content.code_of(CODE), *sources_of(model), *of_start]
+    )
 
 
 def tell_what_has_no_effect(params: PretrainParams) -> None:
@@ -108,7 +106,7 @@ def compiled(module: nn.Module, wanted: bool, backend: str | Callable[..., Any] 
     if not wanted:
         return module
     if backend == "inductor" and not torch.cuda.is_available() and not any(map(shutil.which, _COMPILERS)):
-        raise ParamsError(
+        raise errors.ParamsError(
             f"`compile` needs a C++ compiler on a CPU, and none of {', '.join(_COMPILERS)} is installed",
             do="install one (Debian's package is called g++), or set `compile` to false",
         )
@@ -183,7 +181,7 @@ class Pretrained:
         """
         if not self.writes:
             return
-        with replacing_folder(out) as folder:
+        with files.replacing_folder(out) as folder:
             models.save(self.model, self.tokenizer, folder, weights=self.weights)
             if card is not None:
                 card.save(folder / "README.md")
@@ -194,7 +192,7 @@ class Pretrained:
         """Write the encoder without its head: what stock `AutoModel` and `AutoTokenizer` load. Checkpoints stay."""
         if not self.writes:
             return
-        with replacing_folder(out) as folder:
+        with files.replacing_folder(out) as folder:
             models.save_encoder(self.model, self.tokenizer, folder, weights=self.weights)
 
 
@@ -232,7 +230,7 @@ def pretrain(
 def _watched(job: Pretraining, tokenizer: Path, callbacks: Iterable[Callback]) -> State:
     if not job.is_first_process:
         return job.run(callbacks)
-    with ProgressBar("pretrain", job.loop.total_steps) as bar:
+    with progress.ProgressBar("pretrain", job.loop.total_steps) as bar:
         return job.run([Advancing(bar), *job.advisers(tokenizer), *callbacks])
 
 
@@ -276,7 +274,7 @@ def prepare(
         rank=processes.rank,
         world_size=processes.world_size,
     )
-    name = agreed(processes, work, name_of_training(params, seed, tokens, total_steps, model, precision))
+    name = group.agreed(processes, work, name_of_training(params, seed, tokens, total_steps, model, precision))
     bare_loss = loss_of(model, feed.masker.is_fixed_V, params.discriminator_weight).to(processes.device)
     loss = processes.wrap(compiled(bare_loss, params.compile), feed.one_row)
     judge = Judge(loss, feed.objective, validation, seed, VALIDATION_TOKENS, params.batch_tokens, hardware)

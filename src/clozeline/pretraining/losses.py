@@ -16,17 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clozeline.language import models
-from clozeline.language.detection import ReplacedTokenPair, detection_logits, draw
-from clozeline.language.draws import Flags
+from clozeline.language import detection, draws, models, objectives, order, shards
 from clozeline.language.models import LanguageModel
-from clozeline.language.objectives import DetectionBatch, Objective, Split, TargetBatch
-from clozeline.language.order import sorted_plan
-from clozeline.language.shards import NUM_BOUNDARY_TOKENS
 from clozeline.system.errors import DataError
-from clozeline.training.curves import Quality
-from clozeline.training.micro_batches import Hardware
-from clozeline.training.state import Scored
+from clozeline.training import curves, micro_batches, state
 
 # Tokens of the validation split in each validation pass: enough for a trend. Stage `evaluate` measures all of it.
 VALIDATION_TOKENS = 20_000
@@ -34,12 +27,12 @@ VALIDATION_TOKENS = 20_000
 _NUM_FOLDS = 7
 
 
-def loss_of(model: LanguageModel, is_fixed_V: Flags, discriminator_weight: float) -> nn.Module:
+def loss_of(model: LanguageModel, is_fixed_V: draws.Flags, discriminator_weight: float) -> nn.Module:
     """Return a module that maps a batch to its summed loss in nats and its number of right answers (`Scored`).
 
     Only replaced-token detection uses `is_fixed_V` and `discriminator_weight`: see `DetectionLoss`.
     """
-    if isinstance(model, ReplacedTokenPair):
+    if isinstance(model, detection.ReplacedTokenPair):
         return DetectionLoss(model, is_fixed_V, discriminator_weight)
     return TargetLoss(model)
 
@@ -51,10 +44,10 @@ class TargetLoss(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, batch: TargetBatch) -> Scored:
+    def forward(self, batch: objectives.TargetBatch) -> state.Scored:
         logits_TV = models.target_logits(self.model, batch)
         loss_sum = functional.cross_entropy(logits_TV, batch.labels_T, reduction="sum")
-        return Scored(loss_sum, _num_right(logits_TV.detach(), batch.labels_T))
+        return state.Scored(loss_sum, _num_right(logits_TV.detach(), batch.labels_T))
 
 
 def _num_right(logits_TV: Tensor, labels_T: Tensor) -> Tensor:
@@ -80,20 +73,22 @@ class DetectionLoss(nn.Module):
 
     is_fixed_V: Tensor
 
-    def __init__(self, model: ReplacedTokenPair, is_fixed_V: Flags, discriminator_weight: float) -> None:
+    def __init__(
+        self, model: detection.ReplacedTokenPair, is_fixed_V: draws.Flags, discriminator_weight: float
+    ) -> None:
         """`is_fixed_V`: tokens that the generator never inserts. `discriminator_weight`: λ of the paper."""
         super().__init__()
         self.model = model
         self.register_buffer("is_fixed_V", torch.from_numpy(is_fixed_V), persistent=False)
         self._weight = discriminator_weight
         # Kept out of the compiled graph: its number of iterations depends on the number of targets.
-        self._draw: Callable[[Tensor, Tensor, Tensor], Tensor] = torch.compiler.disable(draw)
+        self._draw: Callable[[Tensor, Tensor, Tensor], Tensor] = torch.compiler.disable(detection.draw)
 
-    def forward(self, batch: DetectionBatch) -> Scored:
+    def forward(self, batch: objectives.DetectionBatch) -> state.Scored:
         logits_TV = models.target_logits(self.model, batch)
         generator_sum = functional.cross_entropy(logits_TV, batch.labels_T, reduction="sum")
         ids_BL, is_replaced_BL = batch.with_guesses(self._draw(logits_TV.detach(), batch.uniform_T, self.is_fixed_V))
-        logits_BL = detection_logits(self.model, ids_BL, batch.attention_mask_BL)
+        logits_BL = detection.detection_logits(self.model, ids_BL, batch.attention_mask_BL)
         is_real_BL = batch.attention_mask_BL
         discriminator_sum = functional.binary_cross_entropy_with_logits(
             logits_BL,
@@ -102,7 +97,7 @@ class DetectionLoss(nn.Module):
             reduction="sum",
         )
         loss_sum = generator_sum + self._weight * batch.targets_per_token * discriminator_sum
-        return Scored(loss_sum, _num_right(logits_TV.detach(), batch.labels_T))
+        return state.Scored(loss_sum, _num_right(logits_TV.detach(), batch.labels_T))
 
 
 @dataclass(frozen=True)
@@ -110,15 +105,15 @@ class Judge:
     """Evaluates every model on the same targets in the same rows."""
 
     loss: nn.Module  # maps a batch to its summed loss and its number of right answers
-    objective: Objective
-    split: Split
+    objective: objectives.Objective
+    split: objectives.Split
     seed: int
     max_tokens: int
     batch_tokens: int
-    hardware: Hardware[Any]
+    hardware: micro_batches.Hardware[Any]
 
     @torch.no_grad()
-    def measure(self) -> Quality:
+    def measure(self) -> curves.Quality:
         loss_sum, num_right, num_targets = 0.0, 0, 0
         for batch in self._batches:
             for part in self.hardware.micro_batches.parts(batch):
@@ -127,12 +122,12 @@ class Judge:
                 loss_sum += scored.loss_sum.item()
                 num_right += scored.num_right.item()
             num_targets += len(batch.labels_T)
-        return Quality(loss_sum / num_targets, num_right / num_targets)
+        return curves.Quality(loss_sum / num_targets, num_right / num_targets)
 
     @cached_property
-    def _batches(self) -> list[TargetBatch]:
+    def _batches(self) -> list[objectives.TargetBatch]:
         chosen_R = self._rows()
-        plan = sorted_plan(self.split.rows.length_R[chosen_R], self.batch_tokens)
+        plan = order.sorted_plan(self.split.rows.length_R[chosen_R], self.batch_tokens)
         tokens = [self.split.read(chosen_R[plan.rows_of(index)]) for index in range(plan.num_batches)]
         for fold in range(_NUM_FOLDS):  # the first fold with a target: few tokens may leave a fold empty
             asked = [self.objective.evaluation_batch(self.split, part, self.seed, fold, _NUM_FOLDS) for part in tokens]
@@ -148,6 +143,6 @@ class Judge:
     def _rows(self) -> NDArray[np.int64]:
         """Return rows spread evenly over the split, of `max_tokens` in all."""
         num_rows = len(self.split.rows)
-        tokens = self.split.shards.num_tokens + NUM_BOUNDARY_TOKENS * num_rows
+        tokens = self.split.shards.num_tokens + shards.NUM_BOUNDARY_TOKENS * num_rows
         wanted = max(min(num_rows * self.max_tokens // tokens, num_rows), 1)
         return np.linspace(0, num_rows - 1, wanted).astype(np.int64)

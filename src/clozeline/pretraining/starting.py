@@ -15,11 +15,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PretrainedConfig
 
-from clozeline.encoder.architecture import first_position, longest_row_of
-from clozeline.encoder.checkpoints import AnyModel, Checkpoint, check_whole, find_checkpoint, opened, opened_whole
-from clozeline.encoder.families import FAMILIES
+from clozeline.encoder import architecture, checkpoints, families, own
 from clozeline.encoder.families.layout import Family, FamilyForm, LanguageHead, TokenIds
-from clozeline.encoder.own import OWN_MODEL_TYPE, OwnModel, read_config
 from clozeline.language.detection import GENERATOR, ReplacedTokenPair, fresh_generator
 from clozeline.language.models import LanguageModel, regularize
 from clozeline.language.objectives import OBJECTIVES
@@ -40,7 +37,7 @@ _OURS = ("is_decoder", "attention_type")
 _BY_TYPE: Mapping[tuple[str, LanguageHead], tuple[Family, FamilyForm]] = MappingProxyType(
     {
         (form.config_class.model_type, head): (family, form)
-        for family in FAMILIES.values()
+        for family in families.FAMILIES.values()
         for head, form in family.forms.items()
     }
 )
@@ -79,7 +76,7 @@ def fit_vocabulary(model: Any, name: str, ids: TokenIds, seed: int) -> None:
     gained = ids.vocab_size - trained
     if gained == 0:
         return
-    if isinstance(model, OwnModel) or not -_MOST_UNUSED_ROWS <= gained <= _MOST_NEW_TOKENS:
+    if isinstance(model, own.OwnModel) or not -_MOST_UNUSED_ROWS <= gained <= _MOST_NEW_TOKENS:
         raise ArtifactError(
             f"the tokens were not made with the tokenizer of {name}: {ids.vocab_size:,} kinds, not {trained:,}",
             do=f"tokenize with it: set `algorithm: existing` and `existing: {name}`",
@@ -114,14 +111,14 @@ def start_from(params: PretrainParams, ids: TokenIds, seed: int, tokenizer: Path
     if tokenizer is not None:
         check_tokens(name, checkpoint.revision, tokenizer)
     start = _Start(checkpoint, facts.get("model_type", "none"), params, ids, seed)
-    if start.model_type == OWN_MODEL_TYPE and head == "mlm" and checkpoint.is_folder:
-        model: LanguageModel = opened_whole(Checkpoint(name, family=params.model.family), "mlm")
+    if start.model_type == own.OWN_MODEL_TYPE and head == "mlm" and checkpoint.is_folder:
+        model: LanguageModel = checkpoints.opened_whole(checkpoints.Checkpoint(name, family=params.model.family), "mlm")
     else:
         model = start.trained(checkpoint, head, keeps_dropout=params.steps == 0)
     parts: Any = (model, start.generator(model)) if head == "rtd" else (model,)
     for part in parts:
         fit_vocabulary(part, name, ids, seed)
-        longest = longest_row_of(part.config)
+        longest = architecture.longest_row_of(part.config)
         if params.max_length > longest:
             raise ParamsError(
                 f"`max_length: {params.max_length}` exceeds the {longest} positions of {name}",
@@ -145,22 +142,22 @@ def token_ids(name: str, revision: str | None, head: LanguageHead) -> TokenIds:
         ArtifactError: the checkpoint is missing, or training of `head` cannot start from it.
     """
     checkpoint, facts = _found(name, revision)
-    if facts.get("model_type") == OWN_MODEL_TYPE and head == "mlm":
-        return read_config(name, facts).token_ids
+    if facts.get("model_type") == own.OWN_MODEL_TYPE and head == "mlm":
+        return own.read_config(name, facts).token_ids
     _, form = _known(checkpoint, facts.get("model_type", "none"), head)
     config = form.config_class.from_pretrained(**checkpoint.where)
     ids = (getattr(config, f"{role}_token_id", None) for role in ("pad", "cls", "sep"))
     return TokenIds(config.vocab_size, *(id_ or 0 for id_ in ids))
 
 
-def _found(name: str, revision: str | None) -> tuple[Checkpoint, dict[str, Any]]:
+def _found(name: str, revision: str | None) -> tuple[checkpoints.Checkpoint, dict[str, Any]]:
     """Return the checkpoint at the commit that `revision` stands for now, and its config.json."""
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
         raise ArtifactError(
             f"{name} holds no model: no config.json in it",
             do="correct `start`: a folder that `pretrain` wrote, or that was downloaded whole",
         )
-    checkpoint, facts = find_checkpoint(name, revision, named=f"`start: {name}`")
+    checkpoint, facts = checkpoints.find_checkpoint(name, revision, named=f"`start: {name}`")
     inspect_model(name, checkpoint.revision)
     return checkpoint, facts
 
@@ -169,13 +166,15 @@ def _found(name: str, revision: str | None) -> tuple[Checkpoint, dict[str, Any]]
 class _Start:
     """A checkpoint to start from, and what it is made for."""
 
-    checkpoint: Checkpoint
+    checkpoint: checkpoints.Checkpoint
     model_type: str
     params: PretrainParams
     ids: TokenIds
     seed: int
 
-    def trained(self, checkpoint: Checkpoint, head: LanguageHead, *, keeps_dropout: bool = False) -> AnyModel:
+    def trained(
+        self, checkpoint: checkpoints.Checkpoint, head: LanguageHead, *, keeps_dropout: bool = False
+    ) -> checkpoints.AnyModel:
         """Return the model saved as `checkpoint`: that of the start, or its generator."""
         params, name = self.params.model, checkpoint.name
         family, form = _known(checkpoint, self.model_type, head)
@@ -188,21 +187,21 @@ class _Start:
         for field, value in (changed | ({} if keeps_dropout else family.dropouts(params))).items():
             setattr(config, field, value)
         _check_padding(config, name, self.ids)
-        model, missing = opened(checkpoint, config, head, self.seed)
+        model, missing = checkpoints.opened(checkpoint, config, head, self.seed)
         _tell_what_is_fresh(model, missing, name)
         return model
 
     def generator(self, discriminator: Any) -> Any:
         inner = Path(self.checkpoint.name) / GENERATOR
         if (inner / "config.json").is_file():
-            return self.trained(Checkpoint(str(inner)), "mlm")
+            return self.trained(checkpoints.Checkpoint(str(inner)), "mlm")
         _LOG.warning("%s has no generator: a new one is drawn at random", self.checkpoint.name)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return fresh_generator(discriminator, self.params.model.generator_fraction)
 
 
-def _known(checkpoint: Checkpoint, model_type: str, head: LanguageHead) -> tuple[Family, FamilyForm]:
+def _known(checkpoint: checkpoints.Checkpoint, model_type: str, head: LanguageHead) -> tuple[Family, FamilyForm]:
     if (model_type, head) not in _BY_TYPE:
         able = sorted(known for known, its_head in _BY_TYPE if its_head == head)
         raise ArtifactError(
@@ -216,7 +215,7 @@ def _check_padding(config: PretrainedConfig, name: str, ids: TokenIds) -> None:
     """Check that the padding tokens match. A token that is new to the checkpoint is accepted, unless positions are
     counted from it.
     """
-    is_new = ids.pad_id >= config.vocab_size and first_position(config) == 0
+    is_new = ids.pad_id >= config.vocab_size and architecture.first_position(config) == 0
     if config.pad_token_id not in (None, ids.pad_id) and not is_new:
         raise ArtifactError(
             f"the tokens are not of the tokenizer of {name}, which pads with {config.pad_token_id}, not {ids.pad_id}",
@@ -224,9 +223,9 @@ def _check_padding(config: PretrainedConfig, name: str, ids: TokenIds) -> None:
         )
 
 
-def _tell_what_is_fresh(model: AnyModel, missing: list[str], name: str) -> None:
+def _tell_what_is_fresh(model: checkpoints.AnyModel, missing: list[str], name: str) -> None:
     in_encoder = [key for key in missing if key.startswith(f"{model.prefix}.")]
-    check_whole(name, in_encoder, do="download or save it again")
+    checkpoints.check_whole(name, in_encoder, do="download or save it again")
     if missing:
         given = (name, ", ".join(model.config.architectures or ["no class"]), len(missing), min(missing))
         _LOG.warning("%s (%s) has no trained head of this kind: %s weights are drawn at random, such as %s", *given)

@@ -21,10 +21,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from clozeline.encoder.families.layout import LanguageHead
-from clozeline.language import models
-from clozeline.language.detection import ReplacedTokenPair
+from clozeline.language import detection, models, objectives
 from clozeline.language.models import LanguageModel
-from clozeline.language.objectives import Split, TargetBatch
 from clozeline.language.spelling import Spelling
 from clozeline.pretraining.losses import Judge, TargetLoss
 from clozeline.system.progress import ProgressBar
@@ -70,7 +68,7 @@ class ShownAnswer:
 class Examiner:
     """Asks every model with these tokens the same questions."""
 
-    split: Split
+    split: objectives.Split
     tokenizer: Tokenizer
     spelling: Spelling
     head: LanguageHead
@@ -163,7 +161,7 @@ def _spread(items: Sequence[Item], most: int) -> list[Item]:
 
 def _logits(model: LanguageModel, input_ids: tuple[int, ...], slot: int) -> torch.Tensor:
     """Return `logits_V` at `slot`."""
-    batch = TargetBatch(torch.tensor([input_ids]), None, torch.tensor([slot]), torch.tensor([0]))
+    batch = objectives.TargetBatch(torch.tensor([input_ids]), None, torch.tensor([slot]), torch.tensor([0]))
     logits_TV = models.target_logits(model, batch.to(next(model.parameters()).device))
     return logits_TV[0].float().cpu()
 
@@ -177,7 +175,7 @@ class ShownExamples(Callback):
     questions: tuple[ShownQuestion, ...]
 
     @classmethod
-    def of(cls, model: LanguageModel, validation: Split, tokenizer: Path) -> Self:
+    def of(cls, model: LanguageModel, validation: objectives.Split, tokenizer: Path) -> Self:
         """Choose sentences spread over the validation split."""
         reader = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
         examiner = Examiner(validation, reader, Spelling.open(tokenizer), models.head_of(model))
@@ -196,7 +194,7 @@ class ShownParts(Callback):
     Their sum does not show either: a better generator makes the discriminator's task harder.
     """
 
-    model: ReplacedTokenPair
+    model: detection.ReplacedTokenPair
     generator: Judge
     discriminator_weight: float
     plateau: PlateauWarning
@@ -217,7 +215,7 @@ def plateau_warning(
     """Return what warns if the loss stays on the unigram plateau, of a pair the generator's; `judge` measures the loss,
     of a pair the sum of both.
     """
-    if isinstance(model, ReplacedTokenPair):
+    if isinstance(model, detection.ReplacedTokenPair):
         plateau = PlateauWarning(unigram_loss, first_step, patience_points=_PATIENCE_LOOKS)
         return ShownParts(model, replace(judge, loss=TargetLoss(model)), discriminator_weight, plateau)
     return PlateauWarning(unigram_loss, first_step)

@@ -11,10 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from clozeline.records.limits import Limit
-from clozeline.records.record import MetricFile, Record
-from clozeline.system.content import sha256_of
-from clozeline.system.errors import ArtifactError
+from clozeline.records import limits, record
+from clozeline.system import content, errors
 
 Precision = Literal["int8", "fp32"]
 LastLayer = Literal["every position", "first position", "masked positions"]
@@ -36,7 +34,7 @@ CARD = "README.md"
 SBOM = "sbom.cdx.json"
 
 
-class QuantizationScheme(Record):
+class QuantizationScheme(record.Record):
     """How `model.int8.onnx` differs from `model.onnx`."""
 
     activations: Literal["uint8 per token, dynamic"]  # how the activations outside `static_activations` are quantized
@@ -78,7 +76,7 @@ class QuantizationScheme(Record):
         return f"{summary}; {fixed} (ratios up to {self.static_ratio:g}{smoothed})"
 
 
-class Measured(Record):
+class Measured(record.Record):
     """A figure with its 95 % confidence interval."""
 
     value: float
@@ -89,7 +87,7 @@ class Measured(Record):
     num_texts: int
 
 
-class Rung(Record):
+class Rung(record.Record):
     """Evidence for the INT8 graph of one scheme of the ladder: measured beside fp32, on the texts of the export."""
 
     size_bytes: int  # size of the graph file
@@ -110,7 +108,7 @@ class Rung(Record):
     # Mean cosine between the vectors of a token by fp32 and by the graph, for a model that gives them.
     token_cosine_mean: float | None = None
     token_cosine_min: float | None = None
-    checks: tuple[Limit, ...]
+    checks: tuple[limits.Limit, ...]
     scheme: QuantizationScheme
     different_answers: int  # number of distinct answers of fp32 over all items
     int8_metric: float
@@ -152,7 +150,7 @@ def data_file(graph: str) -> str:
     return f"{graph}.data"
 
 
-class TensorSpec(Record):
+class TensorSpec(record.Record):
     """An input or output of both graphs. A name in `shape` is a dynamic axis."""
 
     name: str
@@ -161,7 +159,7 @@ class TensorSpec(Record):
     meaning: str
 
 
-class SpecialTokens(Record):
+class SpecialTokens(record.Record):
     """Token ids that inference needs. A classifier may have no mask token."""
 
     ids: tuple[int, ...]  # every special token
@@ -170,12 +168,12 @@ class SpecialTokens(Record):
     mask_token: str | None
 
 
-class FileRecord(Record):
+class FileRecord(record.Record):
     size_bytes: int
     sha256: Sha256
 
 
-class Manifest(Record):
+class Manifest(record.Record):
     format_version: Literal[2]
     task: Task
     family: str
@@ -235,7 +233,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = _inside(folder, FILES.manifest)
     if not path.is_file():
-        raise ArtifactError(
+        raise errors.ArtifactError(
             f"{folder} is not an exported model: there is no file {path}",
             do="run `dvc repro` (stage export), or give the folder under dist/",
         )
@@ -254,12 +252,12 @@ def verify(folder: Path, manifest: Manifest, names: Iterable[str] | None = None)
         path = _inside(folder, name)
         given = record_of(path) if path.is_file() else None
         if expected is None:
-            raise ArtifactError(
+            raise errors.ArtifactError(
                 f"{folder / FILES.manifest} does not list {name}, but {', '.join(manifest.files) or 'no files'}",
                 do="export the model again (`dvc repro export@NAME`)",
             )
         if given != expected:
-            raise ArtifactError(
+            raise errors.ArtifactError(
                 f"{folder / name} is not the file that was exported: expected"
                 f" {expected.size_bytes:,} bytes of sha256 {expected.sha256}, got "
                 + (f"{given.size_bytes:,} of {given.sha256}" if given else "no such file"),
@@ -269,26 +267,26 @@ def verify(folder: Path, manifest: Manifest, names: Iterable[str] | None = None)
 
 def package_sha256(folder: Path) -> str:
     """Return the identity of the package in `folder`: the hash of its manifest, which has the hash of each file."""
-    return sha256_of(folder / FILES.manifest)
+    return content.sha256_of(folder / FILES.manifest)
 
 
 def record_of(path: Path) -> FileRecord:
     """Return size and hash of the file at `path`."""
-    return FileRecord(size_bytes=path.stat().st_size, sha256=sha256_of(path))
+    return FileRecord(size_bytes=path.stat().st_size, sha256=content.sha256_of(path))
 
 
 def _inside(folder: Path, name: str) -> Path:
     """Return the path of the file `name`; refuse a symbolic link that leads out of `folder`."""
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise ArtifactError(
+        raise errors.ArtifactError(
             f"{path} leads out of the package, to {path.resolve()}",
             do="copy the file there (in a DVC checkout: `dvc config cache.type copy`, then `dvc checkout --relink`)",
         )
     return path
 
 
-class ExportMetrics(MetricFile):
+class ExportMetrics(record.MetricFile):
     """Holds no timing and no machine name, so that the file is reproducible.
 
     The other figures are those of the scheme that is served; `ladder` has every `Rung` that was tried.

@@ -10,9 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 
+from clozeline.system import errors, files
 from clozeline.system.content import sha256_of
-from clozeline.system.errors import ArtifactError
-from clozeline.system.files import replacing_file
 
 CODE_FOLDER = "src/"
 WRITE_AGAIN = "run the stage that writes it (`clozeline run` or `dvc repro`)"
@@ -40,7 +39,7 @@ class Record(BaseModel):
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             if absent is not None:
                 return absent
-            raise ArtifactError(f"there is no file {path}", do=do) from error
+            raise errors.ArtifactError(f"there is no file {path}", do=do) from error
         return cls.of_json(content, path, do=do)
 
     @classmethod
@@ -65,11 +64,11 @@ class Record(BaseModel):
             fault = error.errors(include_url=False)[0]
             key = ".".join(map(str, fault["loc"])) or "the whole file"
             given, expected = repr(str(fault["input"])[:80]), fault["msg"].removeprefix("Value error, ")
-            raise ArtifactError(f"{place} cannot be used: {key}: {given}: {expected}", do=do) from error
+            raise errors.ArtifactError(f"{place} cannot be used: {key}: {given}: {expected}", do=do) from error
 
     def write(self, path: Path, *, indent: int | None = 2, exclude_none: bool = False) -> None:
         """Write the record into the file `path`, whole or not at all."""
-        with replacing_file(path) as beside:
+        with files.replacing_file(path) as beside:
             content = self.model_dump_json(indent=indent, exclude_none=exclude_none)
             beside.write_text(content + "\n", encoding="utf-8")
 
@@ -148,7 +147,7 @@ class Lock(_Record):
         except (MarkedYAMLError, ValidationError) as error:
             fault = " ".join(str(error).split())[:200]
             cause = error
-        raise ArtifactError(
+        raise errors.ArtifactError(
             f"{path} cannot be read: {fault}", do="run the stages first (`clozeline run` or `dvc repro`)"
         ) from cause
 

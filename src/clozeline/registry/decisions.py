@@ -16,16 +16,13 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from clozeline.params.delivery import ReleaseParams
-from clozeline.records.evaluation import EncoderMetrics
+from clozeline.records import evaluation, package_metrics
 from clozeline.records.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.records.limits import NATS_PER_BYTE, Limit, PairedFigures
 from clozeline.records.package import Precision, package_sha256, read_manifest
-from clozeline.records.package_metrics import PackageMetrics
+from clozeline.registry import models, versions
 from clozeline.registry.changes import SUFFIX, ChangeList
-from clozeline.registry.models import CANDIDATE, CHAMPION, MODEL_PREFIX, PREVIOUS, Registered, model_name
-from clozeline.registry.versions import Registry
-from clozeline.tracking.addresses import present
-from clozeline.tracking.mlflow import answering, every, prepare
+from clozeline.tracking import addresses, mlflow
 
 _NO_DUPLICATES = ", without near-duplicates of training items"
 # Name of the gate that an encoder fails if its training was too short.
@@ -47,7 +44,7 @@ class Gate(Limit):
     otherwise: Literal["refused", "held", "kept"] = "refused"
 
 
-def gates(params: ReleaseParams, candidate: PackageMetrics, trial: PairedFigures | None) -> list[Gate]:
+def gates(params: ReleaseParams, candidate: package_metrics.PackageMetrics, trial: PairedFigures | None) -> list[Gate]:
     """Return the gates of a candidate.
 
     `trial` has the figures of candidate and champion on the same items. It is None if there is nothing to compare with:
@@ -57,7 +54,7 @@ def gates(params: ReleaseParams, candidate: PackageMetrics, trial: PairedFigures
     agreement = candidate.export.int8_agreement
     checked = [] if agreement is None else [Gate("int8_agreement", agreement, "at least", params.min_int8_agreement)]
     quality = candidate.quality
-    if isinstance(quality, EncoderMetrics):
+    if isinstance(quality, evaluation.EncoderMetrics):
         ratio = quality.unigram_perplexity / quality.perplexity
         checked.append(Gate(UNIGRAM_RATIO, ratio, "at least", params.min_unigram_ratio))
     if params.max_contaminated_fraction is not None and quality is not None:
@@ -166,7 +163,7 @@ class Decision(BaseModel):
 class Released:
     """A registered package."""
 
-    version: Registered
+    version: models.Registered
     aliases: tuple[str, ...]  # aliases that the version holds now
     decision: Decision | None  # the newest decision; None: the release was cut off after registering the version
     latency: Mapping[str, float]  # figures of `inference.latency` on the machine that released it last
@@ -180,12 +177,12 @@ def released(tracking_uri: str, package: Path) -> Released | None:
         ArtifactError: the package, or the run that holds the version's evidence, is missing.
     """
     read_manifest(package)
-    registry = Registry.open(tracking_uri)
-    version = registry.with_package(model_name(package.name), package_sha256(package))
+    registry = versions.Registry.open(tracking_uri)
+    version = registry.with_package(models.model_name(package.name), package_sha256(package))
     if version is None:
         return None
     run = registry.run_of(version)
-    held = {alias: registry.at(version.name, alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}
+    held = {alias: registry.at(version.name, alias) for alias in (models.CHAMPION, models.CANDIDATE, models.PREVIOUS)}
     metrics = run.data.metrics
     return Released(
         version=version,
@@ -195,13 +192,13 @@ def released(tracking_uri: str, package: Path) -> Released | None:
     )
 
 
-def newest_decision(version: Registered, run: Run, tracking_uri: str) -> Decision | None:
+def newest_decision(version: models.Registered, run: Run, tracking_uri: str) -> Decision | None:
     """Return the newest decision about `version`, whose evidence is in `run`; None if its release was cut off before.
 
     Raises the errors of `answering`.
     """
-    decisions = present(f"{run.info.artifact_uri}/decisions", tracking_uri)
-    with answering(tracking_uri, f"run of {version}"), tempfile.TemporaryDirectory() as folder:
+    decisions = addresses.present(f"{run.info.artifact_uri}/decisions", tracking_uri)
+    with mlflow.answering(tracking_uri, f"run of {version}"), tempfile.TemporaryDirectory() as folder:
         stored = list_artifacts(artifact_uri=decisions, tracking_uri=tracking_uri)
         newest = max((Path(file.path).name for file in stored), default=None)
         if newest is None:
@@ -211,7 +208,7 @@ def newest_decision(version: Registered, run: Run, tracking_uri: str) -> Decisio
         return Decision.model_validate_json(file.read_bytes())
 
 
-def versions_in_use(tracking_uri: str) -> list[Registered]:
+def versions_in_use(tracking_uri: str) -> list[models.Registered]:
     """Return every version of our models that has an alias, or will have one when a killed change is finished.
 
     Raises:
@@ -219,42 +216,42 @@ def versions_in_use(tracking_uri: str) -> list[Registered]:
         TransientError: the registry does not answer.
     """
     found = []
-    with answering(tracking_uri, "models"):
-        client = prepare(tracking_uri)
-        registry, changes = Registry(client, tracking_uri), ChangeList(client)
-        for model in every(client.search_registered_models, f"name LIKE '{MODEL_PREFIX}%'"):
+    with mlflow.answering(tracking_uri, "models"):
+        client = mlflow.prepare(tracking_uri)
+        registry, changes = versions.Registry(client, tracking_uri), ChangeList(client)
+        for model in mlflow.every(client.search_registered_models, f"name LIKE '{models.MODEL_PREFIX}%'"):
             pending = changes.read(model.name).pending
             numbers = {*map(str, model.aliases.values())}.union(*((one.before, one.after) for one in pending))
             found += [registry.version(model.name, number) for number in sorted(numbers - {""})]
     return found
 
 
-def forgotten_paths(version: Registered, tracking_uri: str) -> frozenset[str]:
+def forgotten_paths(version: models.Registered, tracking_uri: str) -> frozenset[str]:
     """Return the paths of the lineage of `version` that were removed. Raises the errors of `answering`."""
-    with answering(tracking_uri, str(version)):
-        tags = prepare(tracking_uri).get_model_version(version.name, version.version).tags
+    with mlflow.answering(tracking_uri, str(version)):
+        tags = mlflow.prepare(tracking_uri).get_model_version(version.name, version.version).tags
     return frozenset(tags.get(_PATHS, "").split())
 
 
-def mark(version: Registered, paths: Collection[str], tracking_uri: str, *, was_trained_on: bool) -> None:
+def mark(version: models.Registered, paths: Collection[str], tracking_uri: str, *, was_trained_on: bool) -> None:
     """Add `paths` to the mark of `version`. Raises the errors of `answering`."""
     known = forgotten_paths(version, tracking_uri)
-    registry = Registry.open(tracking_uri)
+    registry = versions.Registry.open(tracking_uri)
     registry.tag(version, _PATHS, " ".join(sorted(known.union(paths))))
     if was_trained_on:
         registry.tag(version, _TRAINED, "true")
 
 
-def every_version(tracking_uri: str) -> list[tuple[Registered, tuple[str, ...]]]:
+def every_version(tracking_uri: str) -> list[tuple[models.Registered, tuple[str, ...]]]:
     """Return every version of our models, with its aliases. Raises the errors of `answering`."""
     found = []
-    with answering(tracking_uri, "models"):
-        client = prepare(tracking_uri)
-        registry = Registry(client, tracking_uri)
-        for model in every(client.search_registered_models, f"name LIKE '{MODEL_PREFIX}%'"):
+    with mlflow.answering(tracking_uri, "models"):
+        client = mlflow.prepare(tracking_uri)
+        registry = versions.Registry(client, tracking_uri)
+        for model in mlflow.every(client.search_registered_models, f"name LIKE '{models.MODEL_PREFIX}%'"):
             if model.name.endswith(SUFFIX):
                 continue
-            for version in every(client.search_model_versions, f"name = '{model.name}'"):
+            for version in mlflow.every(client.search_model_versions, f"name = '{model.name}'"):
                 number = str(version.version)
                 aliases = tuple(sorted(alias for alias, other in model.aliases.items() if str(other) == number))
                 found.append((registry.version(model.name, number), aliases))

@@ -8,15 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from clozeline.records.evaluation import EncoderMetrics
+from clozeline.records import evaluation, record
 from clozeline.records.finetune.task_metrics import TaskMetrics
 from clozeline.records.package import package_sha256, read_manifest
 from clozeline.records.package import verify as verify_package
-from clozeline.records.record import Lock
-from clozeline.registry.decisions import forgotten_paths
-from clozeline.registry.models import MODEL_PREFIX, FetchedPackage, Registered, fetch
-from clozeline.registry.publishing import LOCK, Publisher
-from clozeline.registry.versions import find_version
+from clozeline.registry import decisions, models, publishing, versions
 from clozeline.system.errors import ArtifactError
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.versions.objects import Objects
@@ -51,8 +47,8 @@ class Trace:
     """Version, package and ancestors of one registry URI."""
 
     uri: str
-    version: Registered
-    package: FetchedPackage
+    version: models.Registered
+    package: models.FetchedPackage
     commit: str | None  # git commit that it was released from; None outside a checkout
     origin: Ancestor  # the package `dist/<model>`
     forgotten: frozenset[str] = frozenset()  # paths that were removed because a text in them was forgotten
@@ -68,21 +64,21 @@ def trace(uri: str, workspace: Workspace) -> Trace:
     Raises:
         ParamsError, ArtifactError, TransientError: see `registry.fetch`; or the stored dvc.lock is gone.
     """
-    publisher = Publisher(tracking_uri(workspace))
-    version = find_version(publisher.registry, uri)
+    publisher = publishing.Publisher(tracking_uri(workspace))
+    version = versions.find_version(publisher.registry, uri)
     with publisher.evidence(version) as evidence:
-        lock = Lock.read(evidence / LOCK)
+        lock = record.Lock.read(evidence / publishing.LOCK)
     return Trace(
         uri=uri,
         version=version,
-        package=fetch(f"models:/{version.name}/{version.version}", workspace),
+        package=models.fetch(f"models:/{version.name}/{version.version}", workspace),
         commit=publisher.registry.run_of(version).data.tags.get("mlflow.source.git.commit"),
-        origin=ancestry(lock, f"dist/{version.name.removeprefix(MODEL_PREFIX)}"),
-        forgotten=forgotten_paths(version, tracking_uri(workspace)),
+        origin=ancestry(lock, f"dist/{version.name.removeprefix(models.MODEL_PREFIX)}"),
+        forgotten=decisions.forgotten_paths(version, tracking_uri(workspace)),
     )
 
 
-def ancestry(lock: Lock, path: str, md5: str | None = None) -> Ancestor:
+def ancestry(lock: record.Lock, path: str, md5: str | None = None) -> Ancestor:
     """Return `path` and its inputs, back to the sources; `md5` is its hash as the reading stage recorded it."""
     maker = lock.maker_of(path)
     if maker is None:
@@ -129,12 +125,12 @@ def verify(traced: Trace, workspace: Workspace) -> int:
     return len(ancestors)
 
 
-def release_section(package: str, quality: EncoderMetrics | TaskMetrics | None, lock: Lock) -> str:
+def release_section(package: str, quality: evaluation.EncoderMetrics | TaskMetrics | None, lock: record.Lock) -> str:
     """Return the section in Markdown, without its heading, of the package `dist/<package>` that `lock` lists."""
     return "\n".join((*_figures(quality), "", *_sources(package, lock)))
 
 
-def _figures(quality: EncoderMetrics | TaskMetrics | None) -> Iterator[str]:
+def _figures(quality: evaluation.EncoderMetrics | TaskMetrics | None) -> Iterator[str]:
     if quality is None:
         yield "A published model, packaged as it is; see its own card for what it was trained on and how good it is."
         return
@@ -153,7 +149,7 @@ def _figures(quality: EncoderMetrics | TaskMetrics | None) -> Iterator[str]:
     yield f"- contamination: {contaminated}"
 
 
-def _sources(package: str, lock: Lock) -> Iterator[str]:
+def _sources(package: str, lock: record.Lock) -> Iterator[str]:
     yield "Source files, with their DVC hashes:"
     yield ""
     for source in ancestry(lock, f"dist/{package}").all():

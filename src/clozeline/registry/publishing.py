@@ -15,16 +15,8 @@ from mlflow.tracking import MlflowClient
 
 from clozeline.inference.package import kind_of, load
 from clozeline.records.package import CARD, Manifest, package_sha256, read_manifest
-from clozeline.registry.decisions import Decision
-from clozeline.registry.models import (
-    PACKAGE,
-    TRAINED_SHA256,
-    Registered,
-    check_registered,
-    package_in,
-)
+from clozeline.registry import decisions, models, versions
 from clozeline.registry.trained import TrainedEncoder, store_trained
-from clozeline.registry.versions import Registry
 from clozeline.registry.wheel import write_wheel
 from clozeline.system.content import sha256_of_files
 from clozeline.system.errors import ArtifactError
@@ -55,14 +47,14 @@ class Publisher:
     def __init__(self, tracking_uri: str) -> None:
         self._tracking_uri = tracking_uri
         self._client: MlflowClient = prepare(tracking_uri)
-        self.registry = Registry(self._client, tracking_uri)
+        self.registry = versions.Registry(self._client, tracking_uri)
 
     def close_killed(self, workspace: str) -> None:
         """Close the runs that killed releases of `workspace` left open; the caller holds its run lock."""
         with answering(self._tracking_uri, "runs of killed releases"):
             close_killed(self._client, experiment_id(self._client, self._tracking_uri), workspace)
 
-    def publish(self, package: Path, name: str, evidence: Evidence) -> Registered:
+    def publish(self, package: Path, name: str, evidence: Evidence) -> models.Registered:
         """Return the version of `name` with exactly this package; register a new one if it is missing.
 
         A moved project gets a new version too, because the address of a version's files cannot be changed.
@@ -98,16 +90,16 @@ class Publisher:
             )
             return self._with_trained(registered, evidence.trained)
 
-    def _with_trained(self, version: Registered, trained: TrainedEncoder | None) -> Registered:
+    def _with_trained(self, version: models.Registered, trained: TrainedEncoder | None) -> models.Registered:
         """Store the trained model with `version`, unless it is there: an earlier release stored none, or was killed."""
         if trained is None or version.trained_sha256:
             return version
         sha256 = store_trained(self._client, version.run_id, trained, self._tracking_uri)
-        self.registry.tag(version, TRAINED_SHA256, sha256)
+        self.registry.tag(version, models.TRAINED_SHA256, sha256)
         return replace(version, trained_sha256=sha256)
 
     @contextmanager
-    def evidence(self, version: Registered) -> Iterator[Path]:
+    def evidence(self, version: models.Registered) -> Iterator[Path]:
         """Yield a temporary folder with copies of the evidence of `version`.
 
         Raises:
@@ -120,7 +112,7 @@ class Publisher:
                 download_artifacts(artifact_uri=source, dst_path=folder, tracking_uri=self._tracking_uri)
             yield Path(folder) / _EVIDENCE
 
-    def check(self, version: Registered, texts: Sequence[str]) -> None:
+    def check(self, version: models.Registered, texts: Sequence[str]) -> None:
         """Compare the stored files of `version` with its tags, and let its package answer.
 
         Its code, which `mlflow.pyfunc.load_model` runs for others, is compared and never run here: who may write to
@@ -134,10 +126,10 @@ class Publisher:
             with answering(self._tracking_uri, files=f"files of {version}"):
                 download_artifacts(artifact_uri=source, dst_path=copy, tracking_uri=self._tracking_uri)
             model = Path(copy) / _MODEL
-            package = package_in(model)
+            package = models.package_in(model)
             if package is None:
                 raise ArtifactError(f"{version} has no package at {source}", do="release it again as a new version")
-            check_registered(package, version)
+            models.check_registered(package, version)
             if version.model_sha256 and sha256_of_files(model) != version.model_sha256:
                 raise ArtifactError(
                     f"the files of {version} at {source} are not those that were registered",
@@ -148,14 +140,14 @@ class Publisher:
             problem = f"{version} gives {len(answers)} answers to {len(texts)} texts"
             raise ArtifactError(problem, do="export the model again (`dvc repro`)")
 
-    def record(self, version: Registered, decision: Decision, file_name: str) -> str:
+    def record(self, version: models.Registered, decision: decisions.Decision, file_name: str) -> str:
         """Store a decision about `version` beside its evidence, and its outcome as a tag; return its address."""
         with answering(self._tracking_uri, str(version)):
             self._client.log_dict(version.run_id, decision.model_dump(), f"decisions/{file_name}")
         self.registry.tag(version, "clozeline.decision", decision.outcome)
         return f"runs:/{version.run_id}/decisions/{file_name}"
 
-    def measured(self, version: Registered, values: Mapping[str, float]) -> None:
+    def measured(self, version: models.Registered, values: Mapping[str, float]) -> None:
         """Log figures measured on this machine, such as latency, to the version's run. No gate reads them."""
         with answering(self._tracking_uri, str(version)):
             for key, value in values.items():
@@ -186,7 +178,7 @@ def _save(package: Path, folder: Path) -> None:
         mlflow.pyfunc.save_model(
             folder,
             python_model=str(Path(__file__).with_name("served_model.py")),
-            artifacts={PACKAGE: str(package)},
+            artifacts={models.PACKAGE: str(package)},
             input_example=example,
             code_paths=[str(wheel)],
             # The wheel's path is relative to the model's folder: MLflow and pip resolve it there.

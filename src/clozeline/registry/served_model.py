@@ -14,8 +14,7 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 from clozeline.inference.package import load
-from clozeline.registry.models import PACKAGE
-from clozeline.registry.versions import check_loaded_by_mlflow
+from clozeline.registry import models, versions
 
 
 class PyfuncModel(PythonModel):
@@ -31,8 +30,8 @@ class PyfuncModel(PythonModel):
             ArtifactError: a file is missing or damaged, or the package differs from the registered one.
             TransientError: the registry does not answer.
         """
-        package = Path(context.artifacts[PACKAGE])
-        check_loaded_by_mlflow(package)
+        package = Path(context.artifacts[models.PACKAGE])
+        versions.check_loaded_by_mlflow(package)
         self._model = load(package)
 
     def predict(

@@ -14,36 +14,30 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.inference.answerer import Answer, Answerer
-from clozeline.inference.classifier import Classifier, LabelScore, Tagged, Tagger
-from clozeline.inference.completer import Completer, Completion, Decoding
-from clozeline.inference.language import Embedder, Filled, OpenEncoder
-from clozeline.inference.open_model import OpenModel
+from clozeline.inference import answerer, classifier, completer, language, open_model, tokenization
 from clozeline.inference.package import kind_of
 from clozeline.inference.package import load as open_package
-from clozeline.inference.tokenization import Given
 from clozeline.records.package import FILES, Manifest, Precision, Task, read_manifest
 from clozeline.registry import models
 from clozeline.registry.models import FetchedPackage
 from clozeline.registry.signature import check_signature, signature_file
-from clozeline.system.errors import ArtifactError, ParamsError
-from clozeline.system.machine import available_cores
+from clozeline.system import errors, machine
 
 DIST = Path("dist")
 REGISTRY_SCHEME = "models:/"
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<place>.+)")
-Kind = TypeVar("Kind", bound=OpenModel)
+Kind = TypeVar("Kind", bound=open_model.OpenModel)
 Texts = str | Sequence[str]
 # Method of `Model` → the class of models that it asks.
-_ASKED_BY: Final[Mapping[str, type[OpenModel]]] = MappingProxyType(
+_ASKED_BY: Final[Mapping[str, type[open_model.OpenModel]]] = MappingProxyType(
     {
-        "fill": OpenEncoder,
-        "complete": Completer,
-        "embed": Embedder,
-        "tokens": Embedder,
-        "classify": Classifier,
-        "tag": Tagger,
-        "answer": Answerer,
+        "fill": language.OpenEncoder,
+        "complete": completer.Completer,
+        "embed": language.Embedder,
+        "tokens": language.Embedder,
+        "classify": classifier.Classifier,
+        "tag": classifier.Tagger,
+        "answer": answerer.Answerer,
     }
 )
 
@@ -99,7 +93,7 @@ def parse_sources(texts: Sequence[str]) -> list[ModelSource]:
     names = [source.name for source in sources]
     twice = next((source for source in reversed(sources) if names.count(source.name) > 1), None)
     if twice:
-        raise ParamsError(
+        raise errors.ParamsError(
             f"two models have the name {twice.name}:"
             f" {', '.join(one.place for one in sources if one.name == twice.name)}",
             do=f"rename one of them: {twice.name}-2={twice.place}",
@@ -135,7 +129,7 @@ def default_for(task: Task) -> ModelSource:
     if not preferred:
         raise _no_model("ask", task)
     if len(preferred) > 1:
-        raise ParamsError(
+        raise errors.ParamsError(
             f"several models have the task {task}: {', '.join(preferred)}", do=f"choose one: --model {preferred[0]}"
         )
     return ModelSource.parse(preferred[0])
@@ -182,8 +176,8 @@ def _champions(task: Task) -> list[str]:
     return [uri for uri in others if read_manifest(models.fetch(uri).folder).task == task]
 
 
-def _no_model(verb: str, task: str) -> ArtifactError:
-    return ArtifactError(
+def _no_model(verb: str, task: str) -> errors.ArtifactError:
+    return errors.ArtifactError(
         f"there is no model to {verb}: no {DIST}/*/{FILES.manifest} ({task}), and no champion in the registry",
         do="run `make run`, or name a model: a folder, or models:/NAME@ALIAS",
     )
@@ -196,7 +190,7 @@ class Model:
     A method that this kind of model cannot answer raises ParamsError, which names those that it can.
     """
 
-    opened: OpenModel
+    opened: open_model.OpenModel
 
     @property
     def manifest(self) -> Manifest:
@@ -205,18 +199,20 @@ class Model:
 
     def fill(
         self, texts: Texts, *, top_k: int = 5, targets: Sequence[str] | None = None, truncate: bool = False
-    ) -> list[list[list[Filled]]]:
+    ) -> list[list[list[language.Filled]]]:
         """Return the likeliest tokens for each mask of each text, best first; `[MASK]` stands for the model's own mask.
 
         Raises:
             TextError: a text has no mask, or is too long.
         """
-        encoder = self._as(OpenEncoder, "fill")
+        encoder = self._as(language.OpenEncoder, "fill")
         return encoder.fill(encoder.with_own_masks(_several(texts)), top_k=top_k, targets=targets, truncate=truncate)
 
-    def complete(self, texts: Texts, *, truncate: bool = False, **decoding: Any) -> list[Completion]:
+    def complete(self, texts: Texts, *, truncate: bool = False, **decoding: Any) -> list[completer.Completion]:
         """Return the continuation of each text. `decoding`: fields of `Decoding`, such as `max_tokens` and `seed`."""
-        return self._as(Completer, "complete").complete(_several(texts), Decoding(**decoding), truncate=truncate)
+        return self._as(completer.Completer, "complete").complete(
+            _several(texts), completer.Decoding(**decoding), truncate=truncate
+        )
 
     def embed(self, texts: Texts, *, truncate: bool = False) -> npt.NDArray[np.float32]:
         """Return a vector of length 1 for each text, [T, H].
@@ -224,7 +220,7 @@ class Model:
         Raises:
             TextTooLongError: a text is longer than the model reads, and `truncate` is not set.
         """
-        return self._as(Embedder, "embed").embed(_several(texts), truncate=truncate)
+        return self._as(language.Embedder, "embed").embed(_several(texts), truncate=truncate)
 
     def tokens(self, texts: Texts, *, truncate: bool = False) -> list[npt.NDArray[np.float32]]:
         """Return the last hidden states of each text, [tokens, H], special tokens included.
@@ -232,34 +228,36 @@ class Model:
         Raises:
             TextTooLongError: a text is longer than the model reads, and `truncate` is not set.
         """
-        return self._as(Embedder, "tokens").tokens(_several(texts), truncate=truncate)
+        return self._as(language.Embedder, "tokens").tokens(_several(texts), truncate=truncate)
 
     def classify(
-        self, texts: str | Sequence[Given], *, top_k: int = 1, truncate: bool = False
-    ) -> list[list[LabelScore]]:
+        self, texts: str | Sequence[tokenization.Given], *, top_k: int = 1, truncate: bool = False
+    ) -> list[list[classifier.LabelScore]]:
         """Return the likeliest labels of each text, or pair of texts, best first.
 
         Raises:
             TextTooLongError: a text is longer than the model reads, and `truncate` is not set.
         """
         given = [texts] if isinstance(texts, str) else list(texts)
-        return self._as(Classifier, "classify").classify(given, top_k=top_k, truncate=truncate)
+        return self._as(classifier.Classifier, "classify").classify(given, top_k=top_k, truncate=truncate)
 
-    def tag(self, texts: Texts) -> list[Tagged]:
+    def tag(self, texts: Texts) -> list[classifier.Tagged]:
         """Return the entities of each text in order; texts may have any length."""
-        return self._as(Tagger, "tag").tag(_several(texts))
+        return self._as(classifier.Tagger, "tag").tag(_several(texts))
 
-    def answer(self, pairs: tuple[str, str] | Sequence[tuple[str, str]], *, top_k: int = 1) -> list[list[Answer]]:
+    def answer(
+        self, pairs: tuple[str, str] | Sequence[tuple[str, str]], *, top_k: int = 1
+    ) -> list[list[answerer.Answer]]:
         """Return the best answers to each pair of a question and its context, best first."""
         given = [pairs] if isinstance(pairs, tuple) and isinstance(pairs[0], str) else pairs
-        return self._as(Answerer, "answer").ask(given, top_k=top_k)  # type: ignore[arg-type]  # one pair, or several
+        return self._as(answerer.Answerer, "answer").ask(given, top_k=top_k)  # type: ignore[arg-type]  # one pair, or several
 
     def _as(self, kind: type[Kind], asked: str) -> Kind:
         if isinstance(self.opened, kind):
             return self.opened
         able = [f"`{name}`" for name, one in _ASKED_BY.items() if isinstance(self.opened, one)]
         problem = f"this model, of the task {self.manifest.task}, cannot `{asked}`"
-        raise ParamsError(problem, do=f"ask it by {' or '.join(able)}, or load a model that can `{asked}`")
+        raise errors.ParamsError(problem, do=f"ask it by {' or '.join(able)}, or load a model that can `{asked}`")
 
 
 def load(place: str | PathLike[str], *, precision: Precision | None = None) -> Model:
@@ -275,7 +273,7 @@ def load(place: str | PathLike[str], *, precision: Precision | None = None) -> M
     """
     found = fetched(ModelSource.parse(str(place)))
     chosen = precision or (found.version.served if found.version else None)
-    return Model(open_package(found.folder, precision=chosen, num_threads=available_cores()))
+    return Model(open_package(found.folder, precision=chosen, num_threads=machine.available_cores()))
 
 
 def _several(texts: Texts) -> list[str]:

@@ -18,15 +18,12 @@ from numpy.typing import NDArray
 from clozeline.params.pretraining import Setting
 from clozeline.records.reading.tokens import documents_path
 from clozeline.records.record import Record
-from clozeline.registry.models import CHAMPION, Registered
-from clozeline.registry.start_lock import RENEW, START_LOCK, StartLock
-from clozeline.registry.versions import Registry
+from clozeline.registry import models, start_lock, versions
 from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError
 from clozeline.system.files import held_beside, remove_folder, replacing_folder
 from clozeline.system.workspace import Workspace, tracking_uri
-from clozeline.tracking.addresses import present
-from clozeline.tracking.mlflow import answering
+from clozeline.tracking import addresses, mlflow
 
 _FOLDER: Final = "trained"
 # File beside the folder with the sha256 of each file; its own sha256 is a tag of the version.
@@ -52,14 +49,14 @@ def store_trained(client: MlflowClient, run_id: str, trained: TrainedEncoder, tr
     """Store `trained` in the run of a version; return the sha256 of its list."""
     files = {path: sha256_of(file) for path, file in sorted(trained.files.items())}
     listed = StoredEncoder(files=files, architecture=trained.architecture).model_dump_json(indent=2) + "\n"
-    with answering(tracking_uri, f"run {run_id}"):
+    with mlflow.answering(tracking_uri, f"run {run_id}"):
         for path, file in trained.files.items():
             client.log_artifact(run_id, str(file), Path(_FOLDER, path).parent.as_posix())
         client.log_text(run_id, listed, _LIST)
     return hashlib.sha256(listed.encode()).hexdigest()
 
 
-def locked_champion(model: str, text: str, workspace: Workspace) -> StartLock:
+def locked_champion(model: str, text: str, workspace: Workspace) -> start_lock.StartLock:
     """Return the champion of `model` as a lock for a training on `text`, a hash.
 
     Raises:
@@ -67,19 +64,19 @@ def locked_champion(model: str, text: str, workspace: Workspace) -> StartLock:
         TransientError: the registry does not answer.
     """
     address = tracking_uri(workspace)
-    champion = Registry.open(address).at(model, CHAMPION)
+    champion = versions.Registry.open(address).at(model, models.CHAMPION)
     if champion is None:
         raise ArtifactError(
             f"there is no champion of {model} to start from at {address}",
             do="train the first version without `start: champion` (`recipe: measured`), and release it",
         )
     stored = _stored(champion, address)
-    return StartLock(
+    return start_lock.StartLock(
         model=model, version=champion.version, text=text, files=stored.files, architecture=stored.architecture
     )
 
 
-def _stored(version: Registered, tracking_uri: str) -> StoredEncoder:
+def _stored(version: models.Registered, tracking_uri: str) -> StoredEncoder:
     """Return the list of what was stored with `version`.
 
     Raises:
@@ -94,7 +91,7 @@ def _stored(version: Registered, tracking_uri: str) -> StoredEncoder:
         return StoredEncoder.read(_unchanged(version, _LIST, Path(folder), tracking_uri, version.trained_sha256))
 
 
-def document_keys_of(version: Registered, split: str, tracking_uri: str) -> NDArray[np.uint64]:
+def document_keys_of(version: models.Registered, split: str, tracking_uri: str) -> NDArray[np.uint64]:
     """Return the keys of the documents in a split of the text that `version` was trained on.
 
     Raises:
@@ -108,7 +105,7 @@ def document_keys_of(version: Registered, split: str, tracking_uri: str) -> NDAr
         return keys
 
 
-def check_still_registered(lock: StartLock, workspace: Workspace) -> None:
+def check_still_registered(lock: start_lock.StartLock, workspace: Workspace) -> None:
     """Check that the registry still has the version of `lock`, with the same files.
 
     Raises:
@@ -121,7 +118,7 @@ def check_still_registered(lock: StartLock, workspace: Workspace) -> None:
             raise _other_bytes(lock, path, f"sha256 {registered.get(path)} in the registry", lock.files.get(path))
 
 
-def fetch_trained(lock: StartLock, workspace: Workspace) -> Path:
+def fetch_trained(lock: start_lock.StartLock, workspace: Workspace) -> Path:
     """Return the folder with the files of `lock`, below `work/start`; download it if it is missing or damaged.
 
     Raises:
@@ -148,23 +145,23 @@ def fetch_trained(lock: StartLock, workspace: Workspace) -> Path:
     return copy
 
 
-def _version(lock: StartLock, workspace: Workspace) -> Registered:
-    registry = Registry.open(tracking_uri(workspace))
+def _version(lock: start_lock.StartLock, workspace: Workspace) -> models.Registered:
+    registry = versions.Registry.open(tracking_uri(workspace))
     try:
         return registry.version(lock.model, lock.version)
     except ArtifactError as error:
-        problem = f"{START_LOCK} names a version that the registry does not have: {lock}; {error.cause}"
-        raise ArtifactError(problem, do=f"restore it; or {RENEW}") from error
+        problem = f"{start_lock.START_LOCK} names a version that the registry does not have: {lock}; {error.cause}"
+        raise ArtifactError(problem, do=f"restore it; or {start_lock.RENEW}") from error
 
 
-def _downloaded(version: Registered, what: str, into: Path, address: str) -> Path:
-    run = Registry.open(address).run_of(version)
-    source = present(f"{run.info.artifact_uri}/{what}", address)
-    with answering(address, files=f"trained files of {version}"):
+def _downloaded(version: models.Registered, what: str, into: Path, address: str) -> Path:
+    run = versions.Registry.open(address).run_of(version)
+    source = addresses.present(f"{run.info.artifact_uri}/{what}", address)
+    with mlflow.answering(address, files=f"trained files of {version}"):
         return Path(download_artifacts(artifact_uri=source, dst_path=str(into), tracking_uri=address))
 
 
-def _unchanged(version: Registered, what: str, into: Path, address: str, sha256: str | None) -> Path:
+def _unchanged(version: models.Registered, what: str, into: Path, address: str, sha256: str | None) -> Path:
     """Download a file that has to have this sha256; None: none was stored, so no file has it."""
     file = _downloaded(version, what, into, address)
     if (given := sha256_of(file)) != sha256:
@@ -173,12 +170,12 @@ def _unchanged(version: Registered, what: str, into: Path, address: str, sha256:
     return file
 
 
-def _differing(folder: Path, lock: StartLock) -> str | None:
+def _differing(folder: Path, lock: start_lock.StartLock) -> str | None:
     """Return the first path whose file in `folder` is missing or differs from the lock."""
     files = ((path, folder / path) for path in sorted(lock.files))
     return next((path for path, file in files if not file.is_file() or sha256_of(file) != lock.files[path]), None)
 
 
-def _other_bytes(lock: StartLock, path: str, given: str, expected: str | None) -> ArtifactError:
-    problem = f"{path} of {lock} is not the file in {START_LOCK}: {given}, not sha256 {expected}"
-    return ArtifactError(problem, do=f"restore the file; or {RENEW}")
+def _other_bytes(lock: start_lock.StartLock, path: str, given: str, expected: str | None) -> ArtifactError:
+    problem = f"{path} of {lock} is not the file in {start_lock.START_LOCK}: {given}, not sha256 {expected}"
+    return ArtifactError(problem, do=f"restore the file; or {start_lock.RENEW}")

@@ -18,8 +18,7 @@ from clozeline.records.package import FILES, Precision
 from clozeline.registry import models
 from clozeline.registry.changes import Change, ChangeList, Changes, Kind, create_model, tried_again
 from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS, ROLLED_BACK, Registered
-from clozeline.system.errors import ArtifactError, ParamsError
-from clozeline.system.files import remove_folder, replacing_folder
+from clozeline.system import errors, files
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import local_path, present
 from clozeline.tracking.mlflow import answering, is_absent, loaded_as, prepare
@@ -30,20 +29,20 @@ _NOT_BY_HAND: Final = timedelta(minutes=10)
 _BY_HAND: Final = "the alias was moved in MLflow, without Clozeline"
 
 
-def nowhere_to_go(name: str, champion: Registered | None, asked: str) -> ArtifactError:
-    return ArtifactError(
+def nowhere_to_go(name: str, champion: Registered | None, asked: str) -> errors.ArtifactError:
+    return errors.ArtifactError(
         f"{name} has no version to go back to (champion: {champion or 'none'}; asked for: {asked})",
         do=f"name one (`clozeline rollback {name} --to VERSION`), or release a second version first",
     )
 
 
-def no_second_time(champion: Registered, previous: Registered) -> ArtifactError:
+def no_second_time(champion: Registered, previous: Registered) -> errors.ArtifactError:
     if previous.was_rolled_back:
-        return ArtifactError(
+        return errors.ArtifactError(
             f"{champion.name} is rolled back already, from {previous} to {champion}",
             do=f"leave it, or put version {previous.version} back with `clozeline rollback {champion.name} --undo`",
         )
-    return ArtifactError(
+    return errors.ArtifactError(
         f"{champion.name} has no rollback to undo: {previous}, before {champion}, was not rolled back",
         do=f"`clozeline rollback {champion.name}` makes version {previous.version} the champion",
     )
@@ -284,12 +283,12 @@ def find_version(registry: Registry, uri: str) -> Registered:
     named = models.MODEL_URI.fullmatch(uri)
     if named is None:
         problem = f"{uri} is not the URI of a registered model, models:/NAME@ALIAS or models:/NAME/VERSION"
-        raise ParamsError(problem, do="for example: models:/clozeline-encoder@champion")
+        raise errors.ParamsError(problem, do="for example: models:/clozeline-encoder@champion")
     if named["version"]:
         return registry.version(named["name"], named["version"])
     found = registry.at(named["name"], named["alias"])
     if found is None:
-        raise ArtifactError(
+        raise errors.ArtifactError(
             f"the registry has no {uri}: no version has this alias", do="run `clozeline release` (or `make run`) first"
         )
     return found
@@ -314,14 +313,14 @@ def fetch_package(uri: str, workspace: Workspace) -> tuple[Path, Registered]:
     model = local_path(present(source, address))
     copy = workspace.work / "registry" / copy_name(version)
     if model is None and not copy.exists():
-        with replacing_folder(copy) as folder, answering(address, files=f"files of {version}"):
+        with files.replacing_folder(copy) as folder, answering(address, files=f"files of {version}"):
             download_artifacts(artifact_uri=source, dst_path=str(folder), tracking_uri=address)
         if "@" in uri:
             _forget(copy.parent, version, registry.named_versions(version.name))
     package = models.package_in(model or copy)
     if package is None:
         problem = f"the files of {version} are gone: no {FILES.manifest} under {model or copy}"
-        raise ArtifactError(problem, do="restore that folder, or release the model again as a new version")
+        raise errors.ArtifactError(problem, do="restore that folder, or release the model again as a new version")
     return package, version
 
 
@@ -353,4 +352,4 @@ def _forget(copies: Path, fetched: Registered, named: Collection[str]) -> None:
     for copy in copies.iterdir():
         found = of_this_model.fullmatch(copy.name)
         if found and found["version"] not in {fetched.version, *named}:
-            remove_folder(copy)
+            files.remove_folder(copy)

@@ -15,8 +15,7 @@ from clozeline.records.finetune.task_metrics import Headline
 from clozeline.reporting import formats
 from clozeline.reporting.charts import Bar, Series, bars, lines
 from clozeline.reporting.run import Fold, Part, ReportedRun, comparison, facts
-from clozeline.system.errors import ArtifactError
-from clozeline.system.files import Dataclass
+from clozeline.system import errors, files
 from clozeline.training.curves import CurvePoint, SpeedPoint, ValidationPass
 
 _METRICS = "metrics/evaluate.json"
@@ -124,7 +123,7 @@ class _Curve:
 
     name: str
     path: str
-    record: type[Dataclass]
+    record: type[files.Dataclass]
     has_dots: bool = False
 
     def rows(self, run: ReportedRun) -> Sequence[Any]:
@@ -192,7 +191,7 @@ def _chart(run: ReportedRun, chart: _CurveChart) -> Markup | None:
     for curve in chart.curves:
         try:
             points = [(row.step, getattr(row, chart.column)) for row in curve.rows(run)]
-        except ArtifactError as error:
+        except errors.ArtifactError as error:
             missing.append(error)
         else:
             series += [Series(curve.name, points, curve.has_dots)] if points else []

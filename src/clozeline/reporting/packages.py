@@ -12,8 +12,7 @@ from markupsafe import Markup
 from clozeline.records.package import ExportMetrics, Rung, read_manifest
 from clozeline.records.record import leaves
 from clozeline.registry.decisions import Gate, Released
-from clozeline.reporting import formats
-from clozeline.reporting.charts import Bar, bars
+from clozeline.reporting import charts, formats
 from clozeline.reporting.run import Part, ReportedRun, code, facts, folded, html, joined, message, table, verdict
 from clozeline.system.errors import ArtifactError
 
@@ -90,14 +89,14 @@ def _heading(run: ReportedRun, package: str) -> Markup:
 def _sizes(run: ReportedRun, package: str) -> Markup | None:
     figures = metrics(run, package)
     sizes = {"fp32": figures.fp32_size_bytes, "INT8": figures.int8_size_bytes}
-    drawn = [Bar(name, size, formats.megabytes(size)) for name, size in sizes.items() if size is not None]
-    return bars(f"{package}: size of the graph", drawn)
+    drawn = [charts.Bar(name, size, formats.megabytes(size)) for name, size in sizes.items() if size is not None]
+    return charts.bars(f"{package}: size of the graph", drawn)
 
 
 def _latencies(run: ReportedRun, package: str) -> Markup | None:
     latency = require_released(run, package).latency
     rows = [
-        Bar(f"{what}, {name}", latency[f"{prefix}{key}"], formats.milliseconds(latency[f"{prefix}{key}"]))
+        charts.Bar(f"{what}, {name}", latency[f"{prefix}{key}"], formats.milliseconds(latency[f"{prefix}{key}"]))
         for key, what in _LATENCIES
         for name, prefix in (("fp32", _EXACT), ("INT8", _SERVED))
         if f"{prefix}{key}" in latency
@@ -107,7 +106,7 @@ def _latencies(run: ReportedRun, package: str) -> Markup | None:
         f"Median latency of one call on the releasing machine: one text of 16 words, or a batch of {texts} texts of"
         f" 4 to 64 words. Threads: {threads}."
     )
-    return bars(f"{package}: time to answer", rows, note=note)
+    return charts.bars(f"{package}: time to answer", rows, note=note)
 
 
 def _figures(run: ReportedRun, package: str) -> Markup:

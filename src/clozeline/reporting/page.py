@@ -20,9 +20,7 @@ from markupsafe import Markup
 from clozeline.params.reading import read_params
 from clozeline.reporting import encoder, overview, packages, tasks, text
 from clozeline.reporting.run import Fold, Part, ReportedRun, ReportSection, RunFiles, facts, html, joined
-from clozeline.system.errors import ClozelineError
-from clozeline.system.files import replacing_file
-from clozeline.system.machine import available_cores, processor
+from clozeline.system import errors, files, machine
 from clozeline.system.workspace import Workspace, tracking_uri
 
 _PACKAGES = ("clozeline", "torch", "transformers", "tokenizers", "onnxruntime", "numpy", "dvc", "mlflow", "prefect")
@@ -37,8 +35,8 @@ def describe(cpu_facts: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             installed[package] = metadata.version(package)
     return {
-        "processor": processor(cpu_facts),
-        "cores for this process": str(available_cores()),
+        "processor": machine.processor(cpu_facts),
+        "cores for this process": str(machine.available_cores()),
         "memory": f"{pages * page_bytes / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
@@ -62,7 +60,7 @@ SECTIONS = (
 @dataclass(frozen=True)
 class Page:
     html: str
-    faults: tuple[ClozelineError, ...]  # missing or damaged inputs; the page names each in its place too
+    faults: tuple[errors.ClozelineError, ...]  # missing or damaged inputs; the page names each in its place too
 
 
 def build(run: ReportedRun, only: Collection[str] = ()) -> Page:
@@ -70,11 +68,11 @@ def build(run: ReportedRun, only: Collection[str] = ()) -> Page:
 
     `only`: ids of the chapters to show, unfolded and without the overview; empty: the whole report.
     """
-    faults: list[ClozelineError] = []
+    faults: list[errors.ClozelineError] = []
     on_top = joined() if only else joined(*(part() for part in overview.parts(run)))
     chapters = []
     for section in (section for section in SECTIONS if not only or section.id in only):
-        shown: list[ClozelineError] = []
+        shown: list[errors.ClozelineError] = []
         pieces = joined(*_pieces(section.parts(run), shown))
         chapters.append((section, pieces, section.is_open or bool(shown or only)))
         faults += shown
@@ -83,7 +81,7 @@ def build(run: ReportedRun, only: Collection[str] = ()) -> Page:
     return Page(f"{made}\n", tuple(faults))
 
 
-def _pieces(parts: Iterable[Part | Fold], shown: list[ClozelineError]) -> Iterable[Markup | None]:
+def _pieces(parts: Iterable[Part | Fold], shown: list[errors.ClozelineError]) -> Iterable[Markup | None]:
     """Yield the HTML of each part. A missing file gets one notice per section, and is added to `shown`."""
     for part in parts:
         if isinstance(part, Fold):
@@ -93,7 +91,7 @@ def _pieces(parts: Iterable[Part | Fold], shown: list[ClozelineError]) -> Iterab
             continue
         try:
             yield part()
-        except ClozelineError as error:
+        except errors.ClozelineError as error:
             if str(error) not in map(str, shown):
                 shown.append(error)
                 yield html("notice", error=error)
@@ -104,7 +102,7 @@ class Written:
     """A written report."""
 
     path: Path
-    faults: tuple[ClozelineError, ...]  # inputs that it could not show
+    faults: tuple[errors.ClozelineError, ...]  # inputs that it could not show
     run_id: str | None  # id of the MLflow run that it is stored with; None if it was not stored
 
 
@@ -120,11 +118,11 @@ def write(workspace: Workspace, built_at: datetime) -> Written:
     run = run_of(workspace, built_at)
     made = build(run)
     path = workspace.root / REPORT
-    with replacing_file(path) as file:
+    with files.replacing_file(path) as file:
         file.write_text(made.html, encoding="utf-8")
     try:
         run_id = run.past().run_id
-    except ClozelineError:
+    except errors.ClozelineError:
         run_id = None  # the lineage chapter reports the failure
     stored = run_id is not None and attach(tracking_uri(workspace), run_id, path)
     return Written(path, made.faults, run_id if stored else None)

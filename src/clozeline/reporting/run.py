@@ -23,8 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from clozeline.records.record import Lock
 from clozeline.reporting import formats
-from clozeline.system.content import md5_of
-from clozeline.system.errors import ArtifactError
+from clozeline.system import content, errors
 from clozeline.system.files import RowRecord
 
 if TYPE_CHECKING:
@@ -88,20 +87,20 @@ class RunFiles:
 
     def md5(self, path: str) -> str:
         """Return the MD5 of a file, as DVC computes it; raises ArtifactError if the file is missing."""
-        return self._read(path, "", "a file", md5_of)
+        return self._read(path, "", "a file", content.md5_of)
 
     def _read(self, path: str, stage: str, expected: str, read: Callable[[Path], Result]) -> Result:
         try:
             return read(self.root / path)
         except FileNotFoundError as error:
-            raise ArtifactError(
+            raise errors.ArtifactError(
                 f"{path}, which stage {stage} writes, is missing",
                 do=f"run the stages: `clozeline run`, or `dvc repro {stage}`",
             ) from error
         except (ValueError, csv.Error) as error:
             fault = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
             given = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" if fault else str(error)
-            raise ArtifactError(
+            raise errors.ArtifactError(
                 f"{path} cannot be read as {expected}: {given[:200]}",
                 do=f"run the stage that writes it again: `dvc repro --force --single-item {stage}`",
             ) from error

@@ -13,8 +13,7 @@ from math import isfinite
 from markupsafe import Markup
 
 from clozeline.records.finetune.task_metrics import CLASS, AnswerRow, Headline, ShownItem, TaskMetrics, ValidationScore
-from clozeline.reporting import formats
-from clozeline.reporting.charts import Bar, Series, bars, lines
+from clozeline.reporting import charts, formats
 from clozeline.reporting.run import Part, ReportedRun, comparison, facts, folded, html, joined, message, table, verdict
 from clozeline.training.curves import CurvePoint
 
@@ -104,13 +103,13 @@ def _headline(run: ReportedRun, task: str) -> Markup:
     shown = form(given)
     text = f"{shown(given.value)} ({shown(given.low)} – {shown(given.high)})"
     rows = [
-        Bar(given.method, given.value, text, given.low, given.high),
-        *(Bar(name, value, shown(value)) for name, value in given.compared),
+        charts.Bar(given.method, given.value, text, given.low, given.high),
+        *(charts.Bar(name, value, shown(value)) for name, value in given.compared),
     ]
     title = f"{task}: {formats.in_words(given.metric)} on the test set"
     notices = [message(fault, "bad", tag="p") for fault in faults(run, task)]
     note = f"The line is the 95 % interval over other items of the same kind.{_lead(given)}{_without_duplicates(given)}"
-    drawn = bars(title, rows, most=1.0, note=note)
+    drawn = charts.bars(title, rows, most=1.0, note=note)
     return joined(*notices, drawn)
 
 
@@ -135,15 +134,15 @@ def _without_duplicates(given: Headline) -> str:
 def _loss(run: ReportedRun, task: str) -> Markup | None:
     rows = run.files.rows(f"plots/finetune/{task}_training.csv", CurvePoint, stage=f"finetune@{task}")
     points = [(row.step, row.loss) for row in rows]
-    return lines(f"{task}: loss in training", [Series("loss", points)], x="step", y="per target")
+    return charts.lines(f"{task}: loss in training", [charts.Series("loss", points)], x="step", y="per target")
 
 
 def _scores(run: ReportedRun, task: str) -> Markup | None:
     rows = run.files.rows(f"plots/finetune/{task}_validation.csv", ValidationScore, stage=f"finetune@{task}")
     points = [(row.step, row.validation_score) for row in rows if isfinite(row.validation_score)]
-    series = [Series("validation score", points, has_dots=True)]
+    series = [charts.Series("validation score", points, has_dots=True)]
     note = f"The weights of epoch {metrics(run, task).best_epoch} were kept."
-    return lines(f"{task}: validation score", series, x="step", y="", note=note) if len(points) > 1 else None
+    return charts.lines(f"{task}: validation score", series, x="step", y="", note=note) if len(points) > 1 else None
 
 
 def _figures(run: ReportedRun, task: str) -> Markup:

@@ -10,13 +10,9 @@ from functools import partial
 from markupsafe import Markup
 
 from clozeline.params.reading import complete_tree, read_params
-from clozeline.records.clean_text import CorpusMetrics, SplitMetrics
-from clozeline.records.evaluation import ClozeExample, Guess
-from clozeline.records.record import leaves
-from clozeline.records.token_metrics import TokenMetrics
+from clozeline.records import clean_text, evaluation, record, token_metrics
 from clozeline.registry.lineage import ancestry
-from clozeline.reporting import formats
-from clozeline.reporting.charts import Bar, bars
+from clozeline.reporting import charts, formats
 from clozeline.reporting.run import Part, ReportedRun, code, facts, folded, html, joined, knobs, message, table
 
 _FILE = "reports/examples/examples.json"
@@ -27,8 +23,8 @@ def corpus_parts(run: ReportedRun) -> Iterable[Part]:
     return [partial(piece, run) for piece in (_kept, _splits, _similarity, _tokens)]
 
 
-def _metrics(run: ReportedRun) -> CorpusMetrics:
-    return run.files.json("metrics/preprocess.json", CorpusMetrics, stage="preprocess")
+def _metrics(run: ReportedRun) -> clean_text.CorpusMetrics:
+    return run.files.json("metrics/preprocess.json", clean_text.CorpusMetrics, stage="preprocess")
 
 
 def _kept(run: ReportedRun) -> Markup:
@@ -36,7 +32,7 @@ def _kept(run: ReportedRun) -> Markup:
     total = figures.documents_in
     rows = [("kept", figures.kept), *((reason, times) for reason, times in figures.dropped.items() if times)]
     drawn = [
-        Bar(formats.in_words(name), times, f"{formats.count(times)} ({formats.share(times / total)})")
+        charts.Bar(formats.in_words(name), times, f"{formats.count(times)} ({formats.share(times / total)})")
         for name, times in rows
     ]
     dropped = [name for name, _ in rows[1:]]
@@ -45,13 +41,13 @@ def _kept(run: ReportedRun) -> Markup:
     meaning = folded("What the reasons mean", html("reasons", names=dropped)) if dropped else None
     altered = [(formats.in_words(kind), formats.count(times)) for kind, times in figures.altered.items() if times]
     removed = folded("Characters that cleaning left out, in documents", facts(altered))
-    drawing = bars(f"{formats.count(total)} raw texts: kept, and dropped by reason", drawn, note=note)
+    drawing = charts.bars(f"{formats.count(total)} raw texts: kept, and dropped by reason", drawn, note=note)
     return joined(drawing, meaning, removed if altered else None)
 
 
 def _splits(run: ReportedRun) -> Markup:
     rows = [(name, *(formats.count(number) for _, number in split)) for name, split in _metrics(run).splits.items()]
-    names = ("split", *(f">{formats.in_words(column)}" for column in SplitMetrics.model_fields))
+    names = ("split", *(f">{formats.in_words(column)}" for column in clean_text.SplitMetrics.model_fields))
     return table("Splits of the text", names, rows)
 
 
@@ -62,7 +58,7 @@ def _similarity(run: ReportedRun) -> Markup:
 
 
 def _tokens(run: ReportedRun) -> Markup:
-    metrics = run.files.json("metrics/tokenize.json", TokenMetrics, stage="tokenize")
+    metrics = run.files.json("metrics/tokenize.json", token_metrics.TokenMetrics, stage="tokenize")
     beside = zip(metrics.train, metrics.validation, strict=True)
     rows = [
         (formats.in_words(key), _token_cell(key, train), _token_cell(key, held)) for (key, train), (_, held) in beside
@@ -80,11 +76,11 @@ def example_parts(run: ReportedRun) -> Iterable[Part]:
 
 
 def _examples(run: ReportedRun) -> Markup:
-    examples = run.files.json(_FILE, list[ClozeExample], stage="evaluate")
+    examples = run.files.json(_FILE, list[evaluation.ClozeExample], stage="evaluate")
     return joined(*(_example(number, example) for number, example in enumerate(examples, start=1)))
 
 
-def _example(number: int, example: ClozeExample) -> Markup:
+def _example(number: int, example: evaluation.ClozeExample) -> Markup:
     ranks = [guess.rank for guess in example.guesses]
     first, five = ranks.count(1), sum(rank is not None for rank in ranks)
     summary = f"{len(ranks)} words: {first} right at the first guess, {five} among the first five"
@@ -100,13 +96,13 @@ def _example(number: int, example: ClozeExample) -> Markup:
     )
 
 
-def _around(example: ClozeExample) -> list[str]:
+def _around(example: evaluation.ClozeExample) -> list[str]:
     """Return the text between the hidden words; for a causal model, which hides none, the whole text."""
     around = example.masked.split(example.mask_token) if example.mask_token else []
     return around if len(around) == len(example.guesses) + 1 else [example.original]
 
 
-def _row(place: int, guess: Guess) -> tuple[object, ...]:
+def _row(place: int, guess: evaluation.Guess) -> tuple[object, ...]:
     hidden = message(guess.original, guess.outcome, tag="mark")
     return (place, hidden, formats.share(guess.original_probability), html("likeliest", guess=guess))
 
@@ -141,7 +137,7 @@ def _agreement(run: ReportedRun) -> Markup:
 
 
 def _changed_knobs(run: ReportedRun) -> list[str]:
-    now = {key: str(value) for key, value in leaves(complete_tree(read_params(run.files.root / "params.yaml")))}
+    now = {key: str(value) for key, value in record.leaves(complete_tree(read_params(run.files.root / "params.yaml")))}
     return sorted(key for key, value in knobs(run.files.lock()).items() if now.get(key) != value)
 
 

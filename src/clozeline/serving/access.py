@@ -16,9 +16,8 @@ from pathlib import Path
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from clozeline.serving.errors import HEALTH_PATHS, KEYS_VARIABLE, ApiError, not_ready, refused
+from clozeline.serving import errors, models
 from clozeline.serving.http.dialects import refusal
-from clozeline.serving.models import Service
 from clozeline.system.errors import ParamsError
 
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::[0-9]*)?")
@@ -26,8 +25,8 @@ _ANY = "*"
 _LOCALHOST = "localhost"
 _MIN_CHARACTERS = 16
 # Paths that need no API key: they reveal nothing about models or requests.
-OPEN_PATHS = HEALTH_PATHS | {"/", "/docs", "/openapi.json"}
-_WHILE_STOPPING = HEALTH_PATHS | {"/metrics", "/models"}
+OPEN_PATHS = errors.HEALTH_PATHS | {"/", "/docs", "/openapi.json"}
+_WHILE_STOPPING = errors.HEALTH_PATHS | {"/metrics", "/models"}
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -51,14 +50,14 @@ class AllowedHosts:
         names = frozenset(name.strip("[]").rstrip(".").lower() for name in (listens_on, *more))
         return cls(names, by_address=not _is_loopback(listens_on))
 
-    def refusal(self, scope: Scope) -> ApiError | None:
+    def refusal(self, scope: Scope) -> errors.ApiError | None:
         """Return the error for a request whose `Host` is not allowed; None if it is allowed."""
         hosts = [value.decode("latin-1").lower() for name, value in scope["headers"] if name == b"host"]
         if not hosts and scope["http_version"] == "1.0":
             return None  # HTTP/1.0 does not require the header, and no browser sends it
         found = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
         if found is None:
-            return refused(
+            return errors.refused(
                 "bad_host",
                 given=f"Host: {', '.join(hosts)}" if hosts else "no Host header",
                 expected="one Host header: a name or an address, with or without a port",
@@ -67,7 +66,7 @@ class AllowedHosts:
         if self._allows(name):
             return None
         names = ", ".join(sorted({_LOCALHOST, "127.0.0.1", "[::1]", *self.names}))
-        return refused("unknown_host", given=f"Host: {hosts[0]}", expected=f"one of: {names}")
+        return errors.refused("unknown_host", given=f"Host: {hosts[0]}", expected=f"one of: {names}")
 
     def _allows(self, name: str) -> bool:
         if name in self.names or _ANY in self.names or _is_loopback(name):
@@ -135,7 +134,7 @@ class ApiKeys:
         keys = cls.of(given)
         if not keys.digests:
             raise ParamsError(
-                f"{KEYS_VARIABLE} is set but holds no key, so every request would be accepted",
+                f"{errors.KEYS_VARIABLE} is set but holds no key, so every request would be accepted",
                 do="set it to keys, separated by commas (`openssl rand -hex 32` creates one), or unset it",
             )
         return keys
@@ -149,21 +148,21 @@ class ApiKeys:
 
 def keys_in_environment() -> list[str] | None:
     """Return the keys in CLOZELINE_API_KEYS; None if it is not set."""
-    given = os.environ.get(KEYS_VARIABLE)
+    given = os.environ.get(errors.KEYS_VARIABLE)
     return None if given is None else [key.strip() for key in given.split(",") if key.strip()]
 
 
 def first_key_in_shell(file: Path | None) -> str:
     """Return a shell expression for the first key in `file`, or else in the variable; the key itself is not in it."""
     if file is None:
-        return f"${{{KEYS_VARIABLE}%%,*}}"
+        return f"${{{errors.KEYS_VARIABLE}%%,*}}"
     return f"$(grep -m1 '[^[:space:]]' {shlex.quote(str(file.resolve()))})"
 
 
 class Access:
     """Refuses requests with a wrong host name, without a key, or after the signal to stop; adds security headers."""
 
-    def __init__(self, app: ASGIApp, service: Service, keys: ApiKeys, hosts: AllowedHosts) -> None:
+    def __init__(self, app: ASGIApp, service: models.Service, keys: ApiKeys, hosts: AllowedHosts) -> None:
         self._app = app
         self._hosts = hosts
         self._service = service
@@ -191,13 +190,13 @@ class Access:
             return refusal(error, scope)
         if self._service.phase == "stopping" and path not in _WHILE_STOPPING:
             self._service.metrics.rejected("stopping")
-            return refusal(not_ready("stopping", hang_up=True), scope)
+            return refusal(errors.not_ready("stopping", hang_up=True), scope)
         if self._keys.digests and path not in OPEN_PATHS:
             headers = Headers(scope=scope)
             if not self._keys.accepts_key(headers):
                 self._service.metrics.rejected("no_key")
                 given = "an unknown key" if _given_key(headers) else "no key"
-                error = refused("no_key", given=given, expected="authorization: Bearer KEY, or x-api-key: KEY")
+                error = errors.refused("no_key", given=given, expected="authorization: Bearer KEY, or x-api-key: KEY")
                 return refusal(error, scope)
         return self._app
 

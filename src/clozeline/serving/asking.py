@@ -14,11 +14,8 @@ from typing import Any, Generic, TypeVar
 from starlette.requests import Request
 
 from clozeline.inference.open_model import AnyQuestion, Concluded, Dialogue, Round, advanced
-from clozeline.serving.admission import OverloadedError
-from clozeline.serving.errors import ApiError, not_ready, problem, refused
-from clozeline.serving.loading import LoadedModel
+from clozeline.serving import admission, errors, loading, queue
 from clozeline.serving.metrics import Metrics
-from clozeline.serving.queue import Lane, Ticket
 from clozeline.serving.scheduler import DeadlineError, Scheduler
 from clozeline.serving.tracing import Moments, Tracing
 
@@ -42,11 +39,11 @@ TIMES = {
 }
 
 
-def overloaded(refusal: OverloadedError) -> ApiError:
+def overloaded(refusal: admission.OverloadedError) -> errors.ApiError:
     """Return the error for a request that was not admitted: 429, or 413 if a retry cannot help."""
     if refusal.retry_after_seconds is None:
-        return refused("too_much_work", given=refusal.given, expected=refusal.expected)
-    return problem(
+        return errors.refused("too_much_work", given=refusal.given, expected=refusal.expected)
+    return errors.problem(
         429,
         "overloaded",
         "the server is overloaded",
@@ -60,7 +57,7 @@ def overloaded(refusal: OverloadedError) -> ApiError:
 def _check_answer_size(questions: Sequence[AnyQuestion]) -> None:
     num_characters = sum(question.most_characters for question in questions)
     if num_characters > _MAX_ANSWER_CHARACTERS:
-        raise refused(
+        raise errors.refused(
             "answer_too_large",
             given=f"up to {num_characters:,} characters, because the answers repeat parts of the texts",
             expected=f"at most {_MAX_ANSWER_CHARACTERS:,} characters",
@@ -92,11 +89,11 @@ class Reply(Generic[Answer]):
 
 
 @dataclass(eq=False, slots=True)
-class _Asked(Ticket):
+class _Asked(queue.Ticket):
     settled: "asyncio.Future[None]" = field(kw_only=True)
 
 
-def deliver(tickets: Sequence[Ticket]) -> None:
+def deliver(tickets: Sequence[queue.Ticket]) -> None:
     """Wake the handlers of `tickets`, which share one event loop."""
     first = tickets[0]
     assert isinstance(first, _Asked)
@@ -105,7 +102,7 @@ def deliver(tickets: Sequence[Ticket]) -> None:
         loop.call_soon_threadsafe(_wake, tickets)
 
 
-def _wake(tickets: Sequence[Ticket]) -> None:
+def _wake(tickets: Sequence[queue.Ticket]) -> None:
     for ticket in tickets:
         assert isinstance(ticket, _Asked)
         if not ticket.settled.done():
@@ -129,7 +126,7 @@ class Asking:
     async def converse(
         self,
         request: Request,
-        served: LoadedModel,
+        served: loading.LoadedModel,
         texts: Sequence[str],
         dialogue: Dialogue[Answer],
         timeout_milliseconds: int | None = None,
@@ -162,7 +159,7 @@ class Asking:
             tickets += asked
 
     async def _admitted(
-        self, served: LoadedModel, texts: Sequence[str], dialogue: Dialogue[Any], patience: Patience
+        self, served: loading.LoadedModel, texts: Sequence[str], dialogue: Dialogue[Any], patience: Patience
     ) -> "tuple[Round, list[_Asked]]":
         """Return the first round, and the tickets of its questions, which the scheduler has taken."""
         try:
@@ -172,7 +169,7 @@ class Asking:
             _check_answer_size(current.questions)
             tickets = [self._ticket(served, question, patience) for question in current.questions]
             self._scheduler.submit(*tickets, later_tokens=current.later_tokens)
-        except OverloadedError as error:
+        except admission.OverloadedError as error:
             raise self._overloaded(error) from error
         texts_read = [text for question in current.questions for text in question.texts]
         self._metrics.admitted(
@@ -226,9 +223,9 @@ class Asking:
             self._stopped = asyncio.get_running_loop().create_future()
         return self._stopped
 
-    def _ticket(self, served: LoadedModel, asked: AnyQuestion, patience: Patience) -> "_Asked":
+    def _ticket(self, served: loading.LoadedModel, asked: AnyQuestion, patience: Patience) -> "_Asked":
         settled = asyncio.get_running_loop().create_future()
-        lane = Lane(served.model, asked.output)
+        lane = queue.Lane(served.model, asked.output)
         return _Asked(lane, asked, self._scheduler.clock(), patience.deadline_seconds, settled=settled)
 
     async def _made(
@@ -244,7 +241,7 @@ class Asking:
             return work()
         if self._waiting_characters > _MAX_WAITING_CHARACTERS and not is_admitted:
             raise self._overloaded(
-                OverloadedError(
+                admission.OverloadedError(
                     "tokenizer_full",
                     given=f"{self._waiting_characters:,} characters before this request",
                     expected=f"at most {_MAX_WAITING_CHARACTERS:,} characters that wait to be tokenized",
@@ -281,24 +278,24 @@ class Asking:
             return
         if stopped.done():
             self._metrics.rejected("stopped")
-            raise not_ready("stopping", hang_up=True)
+            raise errors.not_ready("stopping", hang_up=True)
         if not leaving.done():
             raise self._late(patience)
         self._metrics.rejected("dropped")
-        raise refused("client_left", given="a closed connection", expected="a client that waits")
+        raise errors.refused("client_left", given="a closed connection", expected="a client that waits")
 
     def _late(self, patience: Patience) -> Exception:
         self._metrics.rejected("deadline")
         waited_milliseconds = 1000 * (self._scheduler.clock() - patience.arrived_seconds)
         given = f"{waited_milliseconds:,.0f} ms since the request arrived"
-        return refused("deadline_passed", given=given, expected="an answer before the deadline")
+        return errors.refused("deadline_passed", given=given, expected="an answer before the deadline")
 
-    def _overloaded(self, error: OverloadedError) -> Exception:
+    def _overloaded(self, error: admission.OverloadedError) -> Exception:
         self._metrics.rejected(error.reason)
         return overloaded(error)
 
     def _times(
-        self, served: LoadedModel, tickets: Sequence[_Asked], patience: Patience, now_seconds: float
+        self, served: loading.LoadedModel, tickets: Sequence[_Asked], patience: Patience, now_seconds: float
     ) -> dict[str, str]:
         submitted_seconds = tickets[0].arrived_seconds
         started_seconds = min(ticket.started_seconds for ticket in tickets if ticket.started_seconds is not None)

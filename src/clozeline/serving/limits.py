@@ -11,13 +11,8 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from clozeline.serving.access import SECURITY_HEADERS
-from clozeline.serving.admission import OverloadedError
-from clozeline.serving.asking import overloaded
-from clozeline.serving.errors import CLOSE, HEALTH_PATHS, RETRY, ApiError, problem, refused
-from clozeline.serving.http.bodies import without_prefix
-from clozeline.serving.http.dialects import refusal
-from clozeline.serving.models import Service
+from clozeline.serving import access, admission, asking, errors, models
+from clozeline.serving.http import bodies, dialects
 
 # Maximum number of open requests, as in text-embeddings-inference: the event loop handles this many small ones in about
 # 1 s.
@@ -26,7 +21,7 @@ MAX_REQUESTS = 512
 MAX_OF_ONE = 32
 # Key of a scope: the `Visit` of the request. Uncounted paths have none.
 _VISIT = "clozeline.visit"
-_UNCOUNTED = HEALTH_PATHS | {"/metrics"}
+_UNCOUNTED = errors.HEALTH_PATHS | {"/metrics"}
 CROWDED: Final = "crowded"
 MAX_BODY_BYTES = 2 * 2**20
 # Longest time from the head of a request to the end of its body.
@@ -70,7 +65,7 @@ class Visit:
 
 def expect(scope: Scope, of_all: OpenRequests, of_connection: OpenRequests) -> None:
     """Give the request of `scope`, whose head is read, its `Visit`."""
-    if without_prefix(scope)["path"] not in _UNCOUNTED:
+    if bodies.without_prefix(scope)["path"] not in _UNCOUNTED:
         scope[_VISIT] = Visit(of_all, of_connection)
 
 
@@ -79,9 +74,9 @@ def visit_of(scope: Scope) -> Visit | None:
     return visit
 
 
-def crowded() -> ApiError:
-    return overloaded(
-        OverloadedError(
+def crowded() -> errors.ApiError:
+    return asking.overloaded(
+        admission.OverloadedError(
             CROWDED,
             given=f"{MAX_REQUESTS} open requests, or {MAX_OF_ONE} on this connection",
             expected="fewer requests at once",
@@ -96,7 +91,7 @@ class OpenRequestsBound:
     The body of some requests is still on its way here: `BodyLimit` refuses those.
     """
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: models.Service) -> None:
         self._app = app
         self._metrics = service.metrics
 
@@ -107,8 +102,8 @@ class OpenRequestsBound:
             return
         if visit.is_refused:
             self._metrics.rejected(CROWDED)
-            answer = refusal(crowded(), scope)
-            answer.headers.update(SECURITY_HEADERS)
+            answer = dialects.refusal(crowded(), scope)
+            answer.headers.update(access.SECURITY_HEADERS)
             await answer(scope, receive, send)
             return
 
@@ -142,7 +137,7 @@ class _Body:
 class BodyLimit:
     """Reads each body before the application does, so that the limits hold for every route, and for chunked bodies."""
 
-    def __init__(self, app: ASGIApp, service: Service, bounds: BodyBounds | None = None) -> None:
+    def __init__(self, app: ASGIApp, service: models.Service, bounds: BodyBounds | None = None) -> None:
         self._app = app
         self._metrics = service.metrics
         self._bounds = bounds or BodyBounds()
@@ -159,18 +154,18 @@ class BodyLimit:
                 return
             if error:
                 self._metrics.rejected(_REASONS[error.status])
-                await refusal(error, scope)(scope, receive, send)
+                await dialects.refusal(error, scope)(scope, receive, send)
                 return
             visit = visit_of(scope)
             if visit and visit.is_refused:
                 self._metrics.rejected(CROWDED)
-                await refusal(crowded(), scope)(scope, receive, send)
+                await dialects.refusal(crowded(), scope)(scope, receive, send)
                 return
             await self._app(scope, _replaying(b"".join(body.parts), receive), send)
         finally:
             self._held_bytes -= body.held_bytes
 
-    async def _read(self, scope: Scope, receive: Receive, body: _Body) -> ApiError | None:
+    async def _read(self, scope: Scope, receive: Receive, body: _Body) -> errors.ApiError | None:
         """Read the body into `body`; return an error if it exceeds a limit."""
         bounds = self._bounds
         is_announced_too_large = _asks_first(scope) > bounds.one_bytes
@@ -180,20 +175,20 @@ class BodyLimit:
                     await self._take(receive, body)
         except TimeoutError:
             given = f"an incomplete body after {bounds.seconds:g} s"
-            return refused("body_too_slow", given=given, expected=f"the whole body within {bounds.seconds:g} s")
+            return errors.refused("body_too_slow", given=given, expected=f"the whole body within {bounds.seconds:g} s")
         if is_announced_too_large or body.size_bytes > bounds.one_bytes:
             given = f"more than {bounds.one_bytes:,} bytes"
-            return refused("body_too_large", given=given, expected=f"at most {bounds.one_bytes:,} bytes")
+            return errors.refused("body_too_large", given=given, expected=f"at most {bounds.one_bytes:,} bytes")
         if body.held_bytes == body.size_bytes:
             return None
-        return problem(
+        return errors.problem(
             429,
             "overloaded",
             "the bodies of all open requests together are too large",
             given=f"bodies of more than {bounds.all_bytes:,} bytes together",
             expected=f"at most {bounds.all_bytes:,} bytes in the bodies of unanswered requests",
             do="wait for the time in Retry-After, then send the request again",
-            headers={**RETRY, "x-should-retry": "true", **CLOSE},
+            headers={**errors.RETRY, "x-should-retry": "true", **errors.CLOSE},
         )
 
     async def _take(self, receive: Receive, body: _Body) -> None:

@@ -10,9 +10,8 @@ from string import punctuation
 from typing import Final, Generic, TypeVar
 from urllib.parse import quote
 
+from clozeline.inference import open_model, package
 from clozeline.inference.latency import as_fast, compare
-from clozeline.inference.open_model import OpenModel
-from clozeline.inference.package import load
 from clozeline.records.package import GRAPHS, Manifest, Precision, data_file, read_manifest
 from clozeline.registry.models import FetchedPackage
 from clozeline.registry.sources import ModelSource, fetched
@@ -21,7 +20,7 @@ from clozeline.system.machine import free_memory_bytes, give_back_freed, process
 
 # Header with the version that answered; in a request, the version that has to answer.
 VERSION: Final = "x-model-version"
-Opened = TypeVar("Opened", bound=OpenModel, covariant=True)
+Opened = TypeVar("Opened", bound=open_model.OpenModel, covariant=True)
 _TEXTS = 4
 _REPEATS = 15
 # Time to measure one text, and again a few texts. Even a slow model runs once after a warm-up.
@@ -60,7 +59,7 @@ class ServedModel(Generic[Opened]):
     model: Opened
 
 
-LoadedModel = ServedModel[OpenModel]
+LoadedModel = ServedModel[open_model.OpenModel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +92,9 @@ def choice(
     return PrecisionChoice(released.served, reason if released.served == "fp32" else f"{_PASSED}; {reason}")
 
 
-def timed(fp32: OpenModel, int8: OpenModel) -> PrecisionChoice:
+def timed(fp32: open_model.OpenModel, int8: open_model.OpenModel) -> PrecisionChoice:
     """Time both graphs in turns for a moment and choose the faster one; a measurement in favour of fp32 is repeated."""
-    models: dict[Precision, OpenModel] = {"fp32": fp32, "int8": int8}
+    models: dict[Precision, open_model.OpenModel] = {"fp32": fp32, "int8": int8}
     for _ in range(_MEASUREMENTS):
         measured = compare(models, batch_texts=_TEXTS, repeats=_REPEATS, seconds=_SECONDS, figure=min)
         if (measured.int8_speedup or 0.0) >= 1:
@@ -118,7 +117,7 @@ def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel
     give_back_freed()  # return the memory of replaced models first; this one may need it
     chosen = choice(found, read_manifest(found.folder), precision, is_in_fleet=source.is_in_fleet)
     _check_room(found.folder, chosen.precision)
-    model = load(found.folder, precision=chosen.precision)
+    model = package.load(found.folder, precision=chosen.precision)
     if not chosen.is_settled:
         model, chosen = _faster(found.folder, model)
     if precision is None:
@@ -132,11 +131,11 @@ def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel
     return ServedModel(identity, model)
 
 
-def _faster(folder: Path, int8: OpenModel) -> tuple[OpenModel, PrecisionChoice]:
+def _faster(folder: Path, int8: open_model.OpenModel) -> tuple[open_model.OpenModel, PrecisionChoice]:
     """Return the faster graph on this processor; INT8 if fp32 is missing or does not fit into memory."""
     try:
         _check_room(folder, "fp32")
-        fp32 = load(folder, precision="fp32")
+        fp32 = package.load(folder, precision="fp32")
     except (ArtifactError, TransientError) as error:
         reason = f"{_PASSED}; its speed was not compared with that of fp32: {error.problem}"
         return int8, PrecisionChoice("int8", reason)
@@ -172,7 +171,7 @@ def _check_room(folder: Path, precision: Precision | None) -> None:
         )
 
 
-def _warm_up(model: OpenModel) -> None:
+def _warm_up(model: open_model.OpenModel) -> None:
     mask_token = model.manifest.special_tokens.mask_token
     for text in ("warm", mask_token or "up"):
         model.answers(model.usual([text]))

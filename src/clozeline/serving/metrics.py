@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from clozeline.serving.loading import Identity
-from clozeline.serving.queue import MicroBatch
+from clozeline.serving import loading, queue
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _TOKENS = (4, 8, 16, 32, 64, 128, 256, 384, 512, 1024, 4096)
@@ -83,13 +82,13 @@ class Metrics:
         self._feedback.labels(model, "right").inc(num_right)
         self._feedback.labels(model, "wrong").inc(num_wrong)
 
-    def ran(self, batch: MicroBatch, seconds: float) -> None:
+    def ran(self, batch: queue.MicroBatch, seconds: float) -> None:
         self._batch_seconds.observe(seconds)
         self._batch_tokens.observe(batch.tokens)
         self._batch_texts.observe(len(batch.entries))
         self._padding.inc(batch.padded_tokens - batch.tokens)
 
-    def serves(self, identity: Identity, instead_of: Identity | None = None) -> None:
+    def serves(self, identity: loading.Identity, instead_of: loading.Identity | None = None) -> None:
         if instead_of:
             self._models.remove(*_labels(instead_of))
             self._swaps.labels(identity.name).inc()
@@ -112,5 +111,5 @@ class Metrics:
         return Histogram(name, meaning, labels, namespace="clozeline", registry=self._registry, buckets=tuple(buckets))
 
 
-def _labels(identity: Identity) -> tuple[str, ...]:
+def _labels(identity: loading.Identity) -> tuple[str, ...]:
     return identity.name, identity.version, identity.sha256, identity.precision

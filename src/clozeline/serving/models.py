@@ -15,15 +15,10 @@ from typing import Final, Generic, Literal, TypeVar
 from cachetools import FIFOCache, LRUCache
 
 from clozeline.inference.open_model import OpenModel
+from clozeline.serving import asking, loading, metrics, queue, scheduler, turns
 from clozeline.serving.admission import Admission
-from clozeline.serving.asking import Asking, deliver
 from clozeline.serving.errors import DEFAULT_TIMEOUT_SECONDS, ApiError, not_ready, problem
-from clozeline.serving.loading import VERSION, Identity, LoadedModel, ServedModel
-from clozeline.serving.metrics import Metrics
-from clozeline.serving.queue import BATCH_TOKENS
-from clozeline.serving.scheduler import BatchWorkers, Scheduler
 from clozeline.serving.tracing import Tracing
-from clozeline.serving.turns import VersionSchedule
 
 Model = TypeVar("Model", bound=OpenModel)
 
@@ -51,11 +46,11 @@ class Ability(Generic[Model]):
     expected: str = "a model that answers {route}"
     do: str = "start the server with such a model: `clozeline serve --help`"
 
-    def of(self, served: LoadedModel) -> ServedModel[Model] | None:
+    def of(self, served: loading.LoadedModel) -> loading.ServedModel[Model] | None:
         """Return the model of `served` if it has this ability, else None."""
         model = served.model
         if isinstance(model, self.model) and self.has(model):
-            return ServedModel(served.identity, model)
+            return loading.ServedModel(served.identity, model)
         return None
 
 
@@ -65,28 +60,28 @@ ANY: Final = Ability(OpenModel, missing="is served")  # type: ignore[type-abstra
 class Catalogue:
     """The models by name, in the given order. Without a name, the first model that can answer does."""
 
-    def __init__(self, models: Sequence[LoadedModel]) -> None:
+    def __init__(self, models: Sequence[loading.LoadedModel]) -> None:
         self._models = {served.identity.name: served for served in models}
         assert len(self._models) == len(models), "parse_sources refuses duplicate names"
         # Other versions by name and version; they answer requests that name them.
-        self._beside: dict[str, dict[str, LoadedModel]] = {}
+        self._beside: dict[str, dict[str, loading.LoadedModel]] = {}
         self._coming: dict[str, Collection[str]] = {}
         self.num_swaps = 0
 
-    def __iter__(self) -> Iterator[LoadedModel]:
+    def __iter__(self) -> Iterator[loading.LoadedModel]:
         return iter(list(self._models.values()))
 
-    def named(self, name: str) -> LoadedModel:
+    def named(self, name: str) -> loading.LoadedModel:
         return self._models[name]
 
-    def able(self, ability: Ability[Model]) -> list[ServedModel[Model]]:
+    def able(self, ability: Ability[Model]) -> list[loading.ServedModel[Model]]:
         """Return the models of this ability, the default one first."""
         able = [one for served in self if (one := ability.of(served))]
         return sorted(able, key=lambda one: ability.rank(one.model))
 
     def answering(
         self, ability: Ability[Model], name: str | None = None, *, route: str = "", listed: str = LIST
-    ) -> ServedModel[Model]:
+    ) -> loading.ServedModel[Model]:
         """Return the model of this ability called `name`; without a name, the default one.
 
         Raises:
@@ -98,7 +93,7 @@ class Catalogue:
                 return served
         raise no_such_model(name, [one.identity.name for one in able], ability, route=route, listed=listed)
 
-    def pinned(self, name: str, version: str, ability: Ability[Model]) -> ServedModel[Model]:
+    def pinned(self, name: str, version: str, ability: Ability[Model]) -> loading.ServedModel[Model]:
         """Return this version of the model called `name`.
 
         Raises:
@@ -111,12 +106,12 @@ class Catalogue:
         served = ", ".join([self._models[name].identity.version, *others])
         raise _no_such_version(name, version, served, is_coming=version in self._coming.get(name, ()))
 
-    def keep_beside(self, name: str, others: Sequence[LoadedModel], coming: Collection[str] = ()) -> None:
+    def keep_beside(self, name: str, others: Sequence[loading.LoadedModel], coming: Collection[str] = ()) -> None:
         """Let exactly these other versions of `name` answer requests that name them; `coming` are not loaded yet."""
         self._coming[name] = coming
         self._beside[name] = {served.identity.version: served for served in others}
 
-    def swap(self, served: LoadedModel) -> Identity:
+    def swap(self, served: loading.LoadedModel) -> loading.Identity:
         """Replace the model of the same name by `served`; return its identity. Requests that have begun keep it."""
         before = self._models[served.identity.name].identity
         self._models[served.identity.name] = served
@@ -129,13 +124,13 @@ def _no_such_version(name: str, version: str, served: str, *, is_coming: bool) -
         503 if is_coming else 409,
         "version_not_loaded" if is_coming else "other_version",
         f"{name} is not served in that version" + (" yet" if is_coming else ""),
-        given=f"{VERSION}: {version}",
+        given=f"{loading.VERSION}: {version}",
         expected=f"one of: {served}",
         do="send the request again"
         if is_coming
         else "make vectors that are compared with each other by one version: "
         "begin again with the served one, or serve that version beside it (`clozeline serve --help`)",
-        param=VERSION,
+        param=loading.VERSION,
         headers={"retry-after": "1"} if is_coming else None,
     )
 
@@ -183,7 +178,7 @@ class Capacity:
 
     num_workers: int
     admission: Admission = field(default_factory=Admission)
-    batch_tokens: int = BATCH_TOKENS
+    batch_tokens: int = queue.BATCH_TOKENS
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS  # timeout of a request that sets none itself
     cache_bytes: int = 0  # size of the cache of answers; 0: no cache
 
@@ -192,18 +187,18 @@ class Service:
     """The phase is loading until `open`, and stopping after `drain`. Accepted requests are answered even then."""
 
     def __init__(self, capacity: Capacity, tracing: Tracing | None = None) -> None:
-        self.scheduler = Scheduler(
-            capacity.num_workers, deliver, admission=capacity.admission, batch_tokens=capacity.batch_tokens
+        self.scheduler = scheduler.Scheduler(
+            capacity.num_workers, asking.deliver, admission=capacity.admission, batch_tokens=capacity.batch_tokens
         )
-        self.metrics = Metrics(capacity.num_workers, lambda: self.scheduler.waiting_tokens)
-        self.workers = BatchWorkers(self.scheduler, capacity.num_workers, self.metrics.ran)
+        self.metrics = metrics.Metrics(capacity.num_workers, lambda: self.scheduler.waiting_tokens)
+        self.workers = scheduler.BatchWorkers(self.scheduler, capacity.num_workers, self.metrics.ran)
         self.tracing = tracing or Tracing()
-        self.asking = Asking(self.scheduler, self.metrics, self.tracing, capacity.timeout_seconds)
+        self.asking = asking.Asking(self.scheduler, self.metrics, self.tracing, capacity.timeout_seconds)
         self.batch_tokens = capacity.batch_tokens
         self.cache: LRUCache[Key, CachedAnswer] = LRUCache(capacity.cache_bytes, getsizeof=lambda kept: kept.size_bytes)
         # Answers to the last requests, by their ids. Only the event loop uses it.
         self.given: FIFOCache[str, GivenAnswer] = FIFOCache(_MOST_REQUESTS)
-        self.schedule = VersionSchedule(self._offer)
+        self.schedule = turns.VersionSchedule(self._offer)
         self._catalogue: Catalogue | None = None
         self._stopping = False
 
@@ -213,7 +208,7 @@ class Service:
             self.metrics.serves(served.identity)
         self._catalogue = catalogue
 
-    def swap(self, served: LoadedModel) -> None:
+    def swap(self, served: loading.LoadedModel) -> None:
         """Answer with `served` from now on instead of the model of its name."""
         self.metrics.serves(served.identity, instead_of=self.catalogue.swap(served))
 
@@ -229,7 +224,9 @@ class Service:
         if seconds > 0:
             await asyncio.sleep(seconds)
 
-    def _offer(self, name: str, served: LoadedModel, others: Sequence[LoadedModel], coming: Collection[str]) -> None:
+    def _offer(
+        self, name: str, served: loading.LoadedModel, others: Sequence[loading.LoadedModel], coming: Collection[str]
+    ) -> None:
         if self._catalogue is None:
             return
         if self._catalogue.named(name) is not served:

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, count
 from typing import Any, Protocol
 
-from clozeline.inference.open_model import AnyQuestion, Rows
-from clozeline.inference.tokenization import TokenizedText
+from clozeline.inference import open_model, tokenization
 
 # Maximum number of tokens in a micro-batch, including padding.
 BATCH_TOKENS = 384
@@ -68,7 +67,7 @@ def share(waiting_tokens: int, num_idle: int, budget_tokens: int) -> int:
 class Runnable(Protocol):
     """The part of a model that a lane needs."""
 
-    def rows(self, texts: Sequence[TokenizedText], output: str) -> Sequence[Rows]: ...
+    def rows(self, texts: Sequence[tokenization.TokenizedText], output: str) -> Sequence[open_model.Rows]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class Ticket:
     """One inference job of a request, admitted as a whole. Times are those of the scheduler's clock."""
 
     lane: Lane
-    question: AnyQuestion
+    question: open_model.AnyQuestion
     arrived_seconds: float
     deadline_seconds: float = math.inf  # time after which the texts are no longer run
     # Seconds over which the turns of its texts are spread; 0: they come together.
@@ -115,8 +114,8 @@ class QueuedText:
     shelf: "_Shelf | None" = None  # where it waits; None: it does not
 
     @property
-    def text(self) -> TokenizedText:
-        text: TokenizedText = self.ticket.question.texts[self.position]
+    def text(self) -> tokenization.TokenizedText:
+        text: tokenization.TokenizedText = self.ticket.question.texts[self.position]
         return text
 
 

@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from clozeline.inference.open_model import Rows
+from clozeline.serving import errors, queue
 from clozeline.serving.admission import Admission, Asks, Paces, Waiting, check_bulk, check_in_time
-from clozeline.serving.errors import Caught
-from clozeline.serving.queue import BATCH_TOKENS, MIN_SHARE_TOKENS, Line, MicroBatch, QueuedText, Runnable, Ticket
 
 _JOIN_SECONDS = 5.0
 # Called in any thread with settled tickets, once for each. Must not call the scheduler.
-Deliver = Callable[[Sequence[Ticket]], None]
+Deliver = Callable[[Sequence[queue.Ticket]], None]
 
 
 class DeadlineError(Exception):
@@ -32,7 +31,7 @@ class Scheduler:
         deliver: Deliver,
         *,
         admission: Admission | None = None,
-        batch_tokens: int = BATCH_TOKENS,
+        batch_tokens: int = queue.BATCH_TOKENS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
@@ -42,7 +41,7 @@ class Scheduler:
         # Paces over micro-batches that were at least half full, where a token costs least.
         self._full_paces = Paces(num_workers)
         self._batch_tokens = batch_tokens
-        self._line = Line(batch_tokens)
+        self._line = queue.Line(batch_tokens)
         self._num_idle = 0
         self._closed = False
         self._changed = threading.Condition()
@@ -60,7 +59,7 @@ class Scheduler:
         with self._changed:
             self._admission.check(self._waiting(), Asks(tokens=1), self._paces.of_all)
 
-    def submit(self, *tickets: Ticket, later_tokens: int = 0) -> None:
+    def submit(self, *tickets: queue.Ticket, later_tokens: int = 0) -> None:
         """Queue `tickets`, all for one model: all or none. `deliver` gets each of them once it is settled.
 
         `later_tokens`: most tokens of the tickets that follow from their answers (`follow`); 0: none follow.
@@ -77,19 +76,19 @@ class Scheduler:
                 ticket.spread_seconds = spread_seconds
                 self._add(ticket)
 
-    def follow(self, ticket: Ticket) -> None:
+    def follow(self, ticket: queue.Ticket) -> None:
         """Queue a ticket of a request that was admitted with its `later_tokens`: it is not refused."""
         with self._changed:
             assert not self._closed, "the server stops after its last request"
             self._add(ticket)
 
-    def give_up(self, ticket: Ticket) -> None:
+    def give_up(self, ticket: queue.Ticket) -> None:
         """Drop `ticket`: its waiting texts never run, and it is not delivered."""
         with self._changed:
             self._line.remove(ticket)
             ticket.is_settled = True
 
-    def take(self) -> MicroBatch | None:
+    def take(self) -> queue.MicroBatch | None:
         """Wait for the next micro-batch and return it; None if the scheduler is closed and nothing is left."""
         with self._changed:
             self._num_idle += 1
@@ -98,7 +97,7 @@ class Scheduler:
             self._num_idle -= 1
             return batch
 
-    def hand_back(self, batch: MicroBatch, answers: Sequence[object], seconds: float) -> None:
+    def hand_back(self, batch: queue.MicroBatch, answers: Sequence[object], seconds: float) -> None:
         """Take the result of `batch`, which ran for `seconds`: an answer or an exception for each entry."""
         with self._changed:
             self._paces.note(batch.lane.model, batch.padded_tokens, seconds)
@@ -115,11 +114,11 @@ class Scheduler:
             self._closed = True
             self._changed.notify_all()
 
-    def _add(self, ticket: Ticket) -> None:
+    def _add(self, ticket: queue.Ticket) -> None:
         self._line.add(ticket)
-        self._changed.notify(min(len(ticket.entries), -(-ticket.tokens // MIN_SHARE_TOKENS)))
+        self._changed.notify(min(len(ticket.entries), -(-ticket.tokens // queue.MIN_SHARE_TOKENS)))
 
-    def _admitted(self, asks: Asks, later_tokens: int, model: Runnable) -> float:
+    def _admitted(self, asks: Asks, later_tokens: int, model: queue.Runnable) -> float:
         """Return the seconds over which the turns of the texts are spread; 0 if they come together.
 
         They come together if other tickets follow from them, which would come too late otherwise.
@@ -152,7 +151,7 @@ class Scheduler:
             ),
         )
 
-    def _next(self) -> MicroBatch | None:
+    def _next(self) -> queue.MicroBatch | None:
         """Return the next micro-batch, if any. Tickets past their deadline fail and do not run."""
         now_seconds = self.clock()
         self._line.pass_time(now_seconds)
@@ -167,10 +166,10 @@ class Scheduler:
                 if entry.ticket.started_seconds is None:
                     entry.ticket.started_seconds = now_seconds
             if in_time:
-                return MicroBatch(batch.lane, in_time)
+                return queue.MicroBatch(batch.lane, in_time)
         return None
 
-    def _settles(self, entry: QueuedText, answer: object) -> bool:
+    def _settles(self, entry: queue.QueuedText, answer: object) -> bool:
         """Record the answer to one text; return whether it settles the ticket."""
         ticket = entry.ticket
         if ticket.is_settled:
@@ -183,14 +182,14 @@ class Scheduler:
         ticket.is_settled = ticket.num_left == 0
         return ticket.is_settled
 
-    def _fail(self, ticket: Ticket, error: BaseException) -> None:
+    def _fail(self, ticket: queue.Ticket, error: BaseException) -> None:
         self._line.remove(ticket)
         ticket.error = error
         ticket.is_settled = True
 
 
 # Called with each micro-batch that ran and its duration in seconds.
-Observe = Callable[[MicroBatch, float], None]
+Observe = Callable[[queue.MicroBatch, float], None]
 
 
 class WorkerDiedError(Exception):
@@ -250,16 +249,16 @@ class BatchWorkers:
             self._observe(batch, seconds)
 
 
-def _answers(batch: MicroBatch) -> list[object]:
+def _answers(batch: queue.MicroBatch) -> list[object]:
     """Return an answer or an exception for each entry. An error of the graph fails every entry."""
-    with Caught() as caught:
+    with errors.Caught() as caught:
         found = batch.lane.model.rows([entry.text for entry in batch.entries], batch.lane.output)
     if caught.error:
         return [caught.error] * len(batch.entries)
     return [_answer(entry, rows) for entry, rows in zip(batch.entries, found, strict=True)]
 
 
-def _answer(entry: QueuedText, rows: Rows) -> object:
-    with Caught() as caught:
+def _answer(entry: queue.QueuedText, rows: Rows) -> object:
+    with errors.Caught() as caught:
         return entry.ticket.question.answer(entry.position, rows)
     return caught.error

@@ -34,18 +34,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from clozeline.inference import tokenization
 from clozeline.records.package import Precision
 from clozeline.registry.sources import ModelSource
-from clozeline.serving.access import OPEN_PATHS, Access, AllowedHosts, ApiKeys
-from clozeline.serving.errors import CLOSE, HEALTH_PATHS, NO_HEADERS, ApiError, Caught, problem, refused
-from clozeline.serving.http.bodies import ModelPrefix, asked_path
+from clozeline.serving import access, errors, limits, models, uvicorn_adapter, watching
+from clozeline.serving.http import bodies, openapi
 from clozeline.serving.http.dialects import Dialects, refusal
 from clozeline.serving.http.endpoint import DIALECTS, Endpoint, routes_of_all
-from clozeline.serving.http.openapi import OpenAPIDocument
 from clozeline.serving.http.operation import JsonResponse
-from clozeline.serving.limits import BodyBounds, BodyLimit, OpenRequests, OpenRequestsBound
-from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.tracing import shown_method, shown_route, shown_status, tracing
-from clozeline.serving.uvicorn_adapter import ModelServer, configured
-from clozeline.serving.watching import Watcher
 from clozeline.system.errors import ClozelineError, DataError, ParamsError
 
 _LOG = logging.getLogger(__name__)
@@ -65,14 +59,14 @@ _CANNOT_LISTEN = {
     errno.EACCES: ("ports below 1024 need privileges", "choose a --port of 1024 or more"),
     errno.EADDRNOTAVAIL: ("this machine does not have the address", "correct --host"),
 }
-_QUIET = HEALTH_PATHS | {"/metrics"}
+_QUIET = errors.HEALTH_PATHS | {"/metrics"}
 _DOCS_HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "x-content-type-options": "nosniff",
 }
 # Called with the server's URL once the models are loaded.
-Announce = Callable[[str, Catalogue], None]
+Announce = Callable[[str, models.Catalogue], None]
 
 
 def page() -> str:
@@ -99,7 +93,7 @@ def _hash(name: str) -> str:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
+    assert isinstance(error, errors.ApiError)
     return refusal(error, request.scope)
 
 
@@ -109,37 +103,37 @@ async def _from_router(request: Request, error: Exception) -> Response:
     return refusal(made(request, error), request.scope)
 
 
-def _no_route(request: Request, error: HTTPException) -> ApiError:
+def _no_route(request: Request, error: HTTPException) -> errors.ApiError:
     dialects: Dialects = request.app.state.dialects
     paths = sorted(operation.path for operation in dialects.operations)
     near = difflib.get_close_matches(request.url.path, paths, n=1)
-    return refused(
+    return errors.refused(
         "no_such_route",
-        given=f"{request.method} {asked_path(request.scope)}",
+        given=f"{request.method} {bodies.asked_path(request.scope)}",
         expected=f"one of: {', '.join(paths)}",
         do=f"use {near[0]}" if near else None,
     )
 
 
-def _wrong_method(request: Request, error: HTTPException) -> ApiError:
+def _wrong_method(request: Request, error: HTTPException) -> errors.ApiError:
     methods = sorted((error.headers or {}).get("Allow", "GET").split(", "))
     allowed = ", ".join(methods)
-    return refused(
+    return errors.refused(
         "wrong_method",
-        given=f"{request.method} {asked_path(request.scope)}",
+        given=f"{request.method} {bodies.asked_path(request.scope)}",
         expected=allowed,
         do=f"send {' or '.join(methods)} instead",
         headers={"allow": allowed},
     )
 
 
-def _other_status(request: Request, error: HTTPException) -> ApiError:
+def _other_status(request: Request, error: HTTPException) -> errors.ApiError:
     phrase = HTTPStatus(error.status_code).phrase
-    return problem(
+    return errors.problem(
         error.status_code,
         phrase.lower().replace(" ", "_"),
         str(error.detail),
-        given=f"{request.method} {asked_path(request.scope)}",
+        given=f"{request.method} {bodies.asked_path(request.scope)}",
         expected="a request as shown at /docs",
         do="compare it with the example of this route at /docs",
         headers=error.headers,
@@ -157,7 +151,7 @@ async def _from_model(request: Request, error: Exception) -> Response:
         endpoint: Endpoint = request.scope["endpoint"]
         param = endpoint.operation.place(error.number)
         message = f"`{param}` {error.problem.removeprefix(f'text {error.number} ')}"
-    detail = problem(422, code, message, param=param, given=error.given, expected=error.expected, do=error.do)
+    detail = errors.problem(422, code, message, param=param, given=error.given, expected=error.expected, do=error.do)
     return refusal(detail, request.scope)
 
 
@@ -168,7 +162,7 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = MappingProxyType(
     {
-        ApiError: _refused,
+        errors.ApiError: _refused,
         HTTPException: _from_router,
         ClozelineError: _from_model,
         Exception: _unexpected,
@@ -196,7 +190,7 @@ class Faults:
             has_begun = True
             await send(message)
 
-        with Caught() as caught:
+        with errors.Caught() as caught:
             await self._app(scope, receive, noting)
         if caught.error is None:
             return
@@ -206,15 +200,15 @@ class Faults:
         await refusal(_internal_error(scope["method"], scope["path"]), scope)(scope, receive, send)
 
 
-def _internal_error(method: str, path: str, *, hang_up: bool = False) -> ApiError:
-    headers = CLOSE if hang_up else NO_HEADERS
-    return refused("internal_error", given=f"{method} {path}", expected="an answer", headers=headers)
+def _internal_error(method: str, path: str, *, hang_up: bool = False) -> errors.ApiError:
+    headers = errors.CLOSE if hang_up else errors.NO_HEADERS
+    return errors.refused("internal_error", given=f"{method} {path}", expected="an answer", headers=headers)
 
 
 class RequestLog:
     """Logs `POST /embed 200 3.1 ms`; health checks and `/metrics` at debug level only."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: models.Service) -> None:
         self._app = app
         self._service = service
 
@@ -251,18 +245,18 @@ def _endpoint_at(scope: Scope) -> object:
 
 
 def create_app(
-    service: Service,
-    keys: ApiKeys | None = None,
-    bounds: BodyBounds | None = None,
+    service: models.Service,
+    keys: access.ApiKeys | None = None,
+    bounds: limits.BodyBounds | None = None,
     dialects: Dialects = DIALECTS,
-    hosts: AllowedHosts | None = None,
+    hosts: access.AllowedHosts | None = None,
 ) -> Starlette:
     """Return the application over `service`. The worker threads of `service` end with it.
 
     It accepts requests with one of `keys` (None: all), bodies within `bounds`, and the host names of `hosts` (None:
     the loopback only).
     """
-    keys = keys or ApiKeys()
+    keys = keys or access.ApiKeys()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -276,12 +270,12 @@ def create_app(
             Route("/openapi.json", _DocumentPage(service, keys, dialects), methods=["GET"]),
         ],
         middleware=[
-            Middleware(ModelPrefix),
-            Middleware(OpenRequestsBound, service=service),
+            Middleware(bodies.ModelPrefix),
+            Middleware(limits.OpenRequestsBound, service=service),
             Middleware(service.tracing.around),
             Middleware(RequestLog, service=service),
-            Middleware(Access, service=service, keys=keys, hosts=hosts or AllowedHosts()),
-            Middleware(BodyLimit, service=service, bounds=bounds),
+            Middleware(access.Access, service=service, keys=keys, hosts=hosts or access.AllowedHosts()),
+            Middleware(limits.BodyLimit, service=service, bounds=bounds),
             Middleware(Faults),
         ],
         exception_handlers=HANDLERS,
@@ -289,7 +283,7 @@ def create_app(
     )
     app.router.redirect_slashes = False
     app.state.dialects = dialects
-    app.state.open_requests = OpenRequests()
+    app.state.open_requests = limits.OpenRequests()
     return app
 
 
@@ -311,10 +305,10 @@ def _pages() -> tuple[_Page, ...]:
 class _DocumentPage:
     path = "/openapi.json"
 
-    def __init__(self, service: Service, keys: ApiKeys, dialects: Dialects) -> None:
+    def __init__(self, service: models.Service, keys: access.ApiKeys, dialects: Dialects) -> None:
         self._service = service
         self._keys = keys
-        self._document = OpenAPIDocument(dialects, OPEN_PATHS if keys.digests else None)
+        self._document = openapi.OpenAPIDocument(dialects, access.OPEN_PATHS if keys.digests else None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Without a key, or before the models are loaded, the document lists all routes and so reveals no models.
@@ -331,10 +325,10 @@ class ServerSettings:
 
     host: str
     port: int  # 0: any free port
-    capacity: Capacity
+    capacity: models.Capacity
     precision: Precision | None  # None: chosen for each model, see loading.py
-    keys: ApiKeys
-    hosts: AllowedHosts
+    keys: access.ApiKeys
+    hosts: access.AllowedHosts
     watch_seconds: float  # interval between polls of the registry's aliases, in seconds; 0: never
     traces: bool = False  # whether OpenTelemetry gets spans of each request
 
@@ -354,10 +348,10 @@ def run(sources: Sequence[ModelSource], settings: ServerSettings, announce: Anno
     listener = _listen(settings.host, settings.port)
     # One thread tokenizes; by default the tokenizer would use every core of the host.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    service = Service(settings.capacity, tracing(settings.traces))
+    service = models.Service(settings.capacity, tracing(settings.traces))
     app = create_app(service, settings.keys, hosts=settings.hosts)
 
-    watcher = Watcher(service, sources, settings.precision, settings.watch_seconds)
+    watcher = watching.Watcher(service, sources, settings.precision, settings.watch_seconds)
 
     def load() -> None:
         catalogue = watcher.load()
@@ -368,7 +362,7 @@ def run(sources: Sequence[ModelSource], settings: ServerSettings, announce: Anno
         announce(_url(listener), catalogue)
 
     try:
-        ModelServer(configured(app), service, load).serve_until_told_to_stop(listener)
+        uvicorn_adapter.ModelServer(uvicorn_adapter.configured(app), service, load).serve_until_told_to_stop(listener)
     finally:
         watcher.stop()
 

@@ -20,8 +20,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from clozeline.serving.loading import Identity
-from clozeline.serving.tracing import Moments, Tracing, shown_method, shown_route, shown_status
+from clozeline.serving import loading, tracing
 from clozeline.system.errors import ParamsError
 
 # Variables with the address of the collector; the first one that is set counts.
@@ -30,7 +29,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 _CLOSING_SECONDS = 5.0
 
 
-class Spans(Tracing):
+class Spans(tracing.Tracing):
     """Creates spans and hands them to `processor`."""
 
     def __init__(self, processor: SpanProcessor) -> None:
@@ -50,7 +49,7 @@ class Spans(Tracing):
 
         return traced
 
-    def answered(self, identity: Identity, moments: Moments, num_texts: int, tokens: int) -> None:
+    def answered(self, identity: loading.Identity, moments: tracing.Moments, num_texts: int, tokens: int) -> None:
         attributes: dict[str, str | int] = {
             "clozeline.encoder": identity.name,
             "clozeline.encoder.version": identity.version,
@@ -73,14 +72,14 @@ class Spans(Tracing):
         ending.join(_CLOSING_SECONDS)
 
     async def _traced(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        method = shown_method(scope)
+        method = tracing.shown_method(scope)
         with self._tracer.start_as_current_span(
             method, extract(Headers(scope=scope)), SpanKind.SERVER, {"http.request.method": method}
         ) as span:
 
             async def noting(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    status = shown_status(scope, message)
+                    status = tracing.shown_status(scope, message)
                     span.set_attribute("http.response.status_code", status)
                     if status >= 500:
                         span.set_status(StatusCode.ERROR)
@@ -89,7 +88,7 @@ class Spans(Tracing):
             try:
                 await app(scope, receive, noting)
             finally:
-                route = shown_route(scope)
+                route = tracing.shown_route(scope)
                 span.update_name(f"{method} {route}")
                 span.set_attribute("http.route", route)
 

@@ -20,13 +20,9 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp, Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from clozeline.serving.access import SECURITY_HEADERS
+from clozeline.serving import access, errors, limits, models, tracing
 from clozeline.serving.asking import ARRIVED
-from clozeline.serving.errors import ApiError, refused
 from clozeline.serving.http.dialects import HOUSE_WORDS
-from clozeline.serving.limits import MAX_BODY_SECONDS, OpenRequests, expect, visit_of
-from clozeline.serving.models import Service
-from clozeline.serving.tracing import LISTENER
 from clozeline.system.errors import TransientError
 
 # Limit for request line and headers after their first chunk of bytes. The parser itself has no limit.
@@ -58,12 +54,12 @@ class JsonHttpProtocol(HttpToolsProtocol):
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
-    _open_requests: OpenRequests  # open requests of this connection
+    _open_requests: limits.OpenRequests  # open requests of this connection
     _unanswered: deque[RequestResponseCycle]  # requests in order of arrival; the first ones may already be answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._unanswered = deque()
-        self._open_requests = OpenRequests()
+        self._open_requests = limits.OpenRequests()
         super().connection_made(cast("asyncio.Transport", transport))  # the type in asyncio is too general
         self._watch_head()
 
@@ -76,7 +72,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
                 cycle.message_event.set()
         while self.pipeline:
             never_begun, _ = self.pipeline.pop()
-            if visit := visit_of(cast("Scope", never_begun.scope)):
+            if visit := limits.visit_of(cast("Scope", never_begun.scope)):
                 visit.leave()
         super().connection_lost(exc)
 
@@ -90,7 +86,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
         if self._head_bytes > MAX_HEAD_BYTES:
             given, expected = f"more than {MAX_HEAD_BYTES:,} bytes", f"at most {MAX_HEAD_BYTES:,} bytes"
-            self._refuse(refused("head_too_large", given=given, expected=expected))
+            self._refuse(errors.refused("head_too_large", given=given, expected=expected))
         elif self._head_timer is None:
             self._watch_head()
 
@@ -103,8 +99,8 @@ class JsonHttpProtocol(HttpToolsProtocol):
         self._reads_head = False
         super().on_headers_complete()
         scope = cast("Scope", self.scope)
-        scope[LISTENER] = self.transport
-        expect(scope, cast("Starlette", self.config.app).state.open_requests, self._open_requests)
+        scope[tracing.LISTENER] = self.transport
+        limits.expect(scope, cast("Starlette", self.config.app).state.open_requests, self._open_requests)
         while self._unanswered and self._unanswered[0].response_complete:
             self._unanswered.popleft()
         self._unanswered.append(self.cycle)
@@ -115,7 +111,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         scope = cast("Scope", self.scope)
         scope[ARRIVED] = time.monotonic()
-        visit = visit_of(scope)
+        visit = limits.visit_of(scope)
         if visit and not self.cycle.response_complete:
             visit.enter()
         super().on_message_complete()
@@ -131,7 +127,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(refused("not_http", given="bytes that are not HTTP", expected="HTTP/1.1, without TLS"))
+        self._refuse(errors.refused("not_http", given="bytes that are not HTTP", expected="HTTP/1.1, without TLS"))
 
     def _watch_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
@@ -146,9 +142,12 @@ class JsonHttpProtocol(HttpToolsProtocol):
             self._unread_timer.cancel()
             self._unread_timer = None
 
-    def _refuse(self, error: ApiError) -> None:
+    def _refuse(self, error: errors.ApiError) -> None:
         answer = HOUSE_WORDS.refusal(error)
-        headers = [*answer.raw_headers, *((name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items())]
+        headers = [
+            *answer.raw_headers,
+            *((name.encode(), value.encode()) for name, value in access.SECURITY_HEADERS.items()),
+        ]
         status = HTTPStatus(answer.status_code)
         status_line = f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
         lines = [status_line, *(b"%s: %s\r\n" % header for header in headers), b"\r\n"]
@@ -172,7 +171,7 @@ def configured(app: ASGIApp) -> uvicorn.Config:
 class ModelServer(uvicorn.Server):
     """Loads the models once it listens, and reports not ready as soon as it is told to stop."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, load: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, service: models.Service, load: Callable[[], None]) -> None:
         super().__init__(config)
         self._service = service
         self._load = load
@@ -225,7 +224,7 @@ class ModelServer(uvicorn.Server):
         body is on its way has no deadline yet: bodies get MAX_BODY_SECONDS.
         """
         asking = self._service.asking
-        bodies_seconds = time.monotonic() + MAX_BODY_SECONDS
+        bodies_seconds = time.monotonic() + limits.MAX_BODY_SECONDS
         while not self.is_hurried and time.monotonic() < WRITING_SECONDS + max(
             bodies_seconds, asking.last_deadline_seconds
         ):

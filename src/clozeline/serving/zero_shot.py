@@ -8,37 +8,34 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from clozeline.inference import fields, language, open_model, tokenization
 from clozeline.inference.classifier import Classifier, LabelScore
-from clozeline.inference.fields import ONE_BLANK, TEMPLATE
-from clozeline.inference.language import OpenEncoder
-from clozeline.inference.open_model import Dialogue, OpenModel, Question, Rows, alone, likeliest, softmax
-from clozeline.inference.tokenization import TargetError, TextTooLongError
 from clozeline.system.errors import DataError
 
 BLANK = "{}"
 _ENTAILMENT, _CONTRADICTION = "entailment", "contradiction"
 
 
-def tells_entailment(model: OpenModel) -> bool:
+def tells_entailment(model: open_model.OpenModel) -> bool:
     """Whether the model was trained to tell if its second text follows from the first."""
     return isinstance(model, Classifier) and model.manifest.reads_pairs and _place_of(model, _ENTAILMENT) is not None
 
 
-def can_choose(model: OpenModel) -> bool:
+def can_choose(model: open_model.OpenModel) -> bool:
     """Whether the model supports zero-shot classification."""
-    fills = isinstance(model, OpenEncoder) and model.manifest.special_tokens.mask_id is not None
+    fills = isinstance(model, language.OpenEncoder) and model.manifest.special_tokens.mask_id is not None
     return fills or tells_entailment(model)
 
 
 def choosing(
-    model: OpenModel,
+    model: open_model.OpenModel,
     text: str,
     labels: Sequence[str],
     *,
-    template: str = TEMPLATE,
+    template: str = fields.TEMPLATE,
     multi_label: bool = False,
     truncate: bool = False,
-) -> Dialogue[list[LabelScore]]:
+) -> open_model.Dialogue[list[LabelScore]]:
     """Return the dialogue that gives the labels with their scores, best first.
 
     With `multi_label`, labels are scored independently; only an entailment model can do that.
@@ -49,17 +46,17 @@ def choosing(
         DataError: the template has no blank, or more than one.
     """
     if isinstance(model, Classifier):
-        entailed = yield from alone(lambda: _choosing_by_entailment(model, text, labels, template, truncate))
+        entailed = yield from open_model.alone(lambda: _choosing_by_entailment(model, text, labels, template, truncate))
         return _chosen(labels, entailed, multi_label)
-    assert isinstance(model, OpenEncoder), "can_choose says which models can be asked"
+    assert isinstance(model, language.OpenEncoder), "can_choose says which models can be asked"
     assert not multi_label, "the labels of an encoder compete for one blank"
-    (scores,) = yield from alone(lambda: _choosing_by_cloze(model, text, labels, template, truncate))
+    (scores,) = yield from open_model.alone(lambda: _choosing_by_cloze(model, text, labels, template, truncate))
     return scores
 
 
 def _choosing_by_cloze(
-    encoder: OpenEncoder, text: str, labels: Sequence[str], template: str, truncate: bool
-) -> Question[list[LabelScore]]:
+    encoder: language.OpenEncoder, text: str, labels: Sequence[str], template: str, truncate: bool
+) -> open_model.Question[list[LabelScore]]:
     """Return the question whose answer is the labels with their probabilities, best first.
 
     The score of a label is the mean logit of its words in the blank of the prompt after the text (Schick & Schuetze
@@ -71,17 +68,17 @@ def _choosing_by_cloze(
     ids_of_labels = [_word_ids(encoder, label) for label in labels]
     (read,) = encoder.tokenize([f"{_cut(encoder, text, prompt, truncate)} {prompt}"])
 
-    def scores(position: int, logits_MV: Rows) -> list[LabelScore]:
+    def scores(position: int, logits_MV: open_model.Rows) -> list[LabelScore]:
         # The text before the prompt may contain masks too.
         mean_C = np.array([logits_MV[-1, ids].mean() for ids in ids_of_labels], dtype=np.float32)
-        return [LabelScore(labels[place], score) for place, score in likeliest(mean_C, len(labels))]
+        return [LabelScore(labels[place], score) for place, score in open_model.likeliest(mean_C, len(labels))]
 
-    return Question([read], "logits", scores)
+    return open_model.Question([read], "logits", scores)
 
 
 def _choosing_by_entailment(
     classifier: Classifier, text: str, labels: Sequence[str], template: str, truncate: bool
-) -> Question[tuple[float, float]]:
+) -> open_model.Question[tuple[float, float]]:
     """Return the question that gives, for each label, the logits of entailment and contradiction, for `_chosen`."""
     before, _, after = _check_template(template).partition(BLANK)
     entailment, contradiction = _place_of(classifier, _ENTAILMENT), _place_of(classifier, _CONTRADICTION)
@@ -89,7 +86,7 @@ def _choosing_by_entailment(
     others = [place for place in range(len(classifier.manifest.labels)) if place != entailment]
     against = others[-1] if contradiction is None else contradiction
     pairs = [(text, f"{before}{label}{after}") for label in labels]
-    return Question(
+    return open_model.Question(
         classifier.tokenize(pairs, truncate=truncate),
         "logits",
         lambda position, logits_C: (float(logits_C[entailment]), float(logits_C[against])),
@@ -99,26 +96,26 @@ def _choosing_by_entailment(
 def _chosen(labels: Sequence[str], entailed: Sequence[tuple[float, float]], multi_label: bool) -> list[LabelScore]:
     """Return the labels, best first, scored against each other or independently, as in transformers' pipeline."""
     logits_C2 = np.array(entailed, dtype=np.float32)
-    score_C = softmax(logits_C2)[:, 0] if multi_label else softmax(logits_C2[None, :, 0])[0]
+    score_C = open_model.softmax(logits_C2)[:, 0] if multi_label else open_model.softmax(logits_C2[None, :, 0])[0]
     return [LabelScore(labels[place], float(score_C[place])) for place in np.argsort(-score_C, kind="stable")]
 
 
-def _place_of(model: OpenModel, name: str) -> int | None:
+def _place_of(model: open_model.OpenModel, name: str) -> int | None:
     return next((place for place, label in enumerate(model.manifest.labels) if label.lower() == name), None)
 
 
 def _check_template(template: str) -> str:
-    if not re.search(ONE_BLANK, template):
+    if not re.search(fields.ONE_BLANK, template):
         raise DataError(
             "`hypothesis_template` cannot be used",
             given=repr(template[:60]),
             expected=f"{BLANK} once, where the label belongs, and no other braces",
-            do=f"write it as {TEMPLATE!r}",
+            do=f"write it as {fields.TEMPLATE!r}",
         )
     return template
 
 
-def _word_ids(encoder: OpenEncoder, label: str) -> list[int]:
+def _word_ids(encoder: language.OpenEncoder, label: str) -> list[int]:
     # Byte-level tokenizers include the space before a word in its token; others ignore it.
     ids = [encoder.tokenizer.ids_of(f" {word}") for word in label.split()]
     specials = encoder.manifest.special_tokens.ids
@@ -126,7 +123,7 @@ def _word_ids(encoder: OpenEncoder, label: str) -> list[int]:
         word for word, of_word in zip(label.split(), ids, strict=True) if len(of_word) != 1 or of_word[0] in specials
     ]
     if wrong or not ids:
-        raise TargetError(
+        raise tokenization.TargetError(
             f"the words of label {label!r} cannot be filled into the prompt",
             given=", ".join(wrong) or "no word",
             expected="words of one token each (an entailment model takes any)",
@@ -135,7 +132,7 @@ def _word_ids(encoder: OpenEncoder, label: str) -> list[int]:
     return [of_word[0] for of_word in ids]
 
 
-def _cut(encoder: OpenEncoder, text: str, prompt: str, truncate: bool) -> str:
+def _cut(encoder: language.OpenEncoder, text: str, prompt: str, truncate: bool) -> str:
     """Return the start of the text that leaves room for the prompt.
 
     Raises:
@@ -145,7 +142,7 @@ def _cut(encoder: OpenEncoder, text: str, prompt: str, truncate: bool) -> str:
     room = encoder.manifest.max_length - num_prompt_tokens
     kept, _ = encoder.tokenizer.first_tokens(text, max(room, 1))
     if room < 1 or (kept != text and not truncate):
-        raise TextTooLongError(
+        raise tokenization.TextTooLongError(
             "is too long for the model",
             number=0,
             given=f"{text[:60]!r}…, and a prompt of {num_prompt_tokens} tokens",

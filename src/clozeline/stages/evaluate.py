@@ -12,12 +12,10 @@ import torch
 from tokenizers import Tokenizer
 
 from clozeline.evaluation import detection, groups, measuring
-from clozeline.language import models
+from clozeline.language import models, objectives, spelling
 from clozeline.language.detection import ReplacedTokenPair
 from clozeline.language.models import LanguageModel
-from clozeline.language.objectives import Split, token_counts
 from clozeline.language.shards import TokenShards
-from clozeline.language.spelling import Spelling
 from clozeline.params.pretraining import EvaluateParams
 from clozeline.records.clean_text import texts_of
 from clozeline.records.evaluation import EncoderMetrics, FrequencyRow, PlaceRow, WordClassRow, write_examples
@@ -61,14 +59,14 @@ def run(
     model = models.load(encoder, family).to(how.group.device)
     shards = TokenShards.open(tokens, "validation")
     models.check_vocabulary(model, shards.vocab_size, tokens)
-    split = Split.open(shards, params.max_length)
-    train_V = token_counts(TokenShards.open(tokens, "train"), split.vocabulary)
+    split = objectives.Split.open(shards, params.max_length)
+    train_V = objectives.token_counts(TokenShards.open(tokens, "train"), split.vocabulary)
     groupings = {
         "document": groups.by_document(min(shards.num_documents, measuring.MOST_BLOCKS)),
         "confidence": groups.by_confidence(),
         "frequency": groups.by_frequency(train_V, split),
         "place": groups.by_place(params.max_length),
-        "word_class": groups.by_word_class(Spelling.open(tokenizer)),
+        "word_class": groups.by_word_class(spelling.Spelling.open(tokenizer)),
     }
     sums = _measured(model, split, how, groupings)
     documents, num_samples = measuring.DocumentSums.of(shards, sums["document"]), params.num_bootstrap_samples
@@ -128,7 +126,7 @@ class _How:
         """Tokens in a batch, at least one row."""
         return max(groups.BATCH_TOKENS, self.params.max_length)
 
-    def questions(self, model: LanguageModel, split: Split) -> Iterator[groups.Asked]:
+    def questions(self, model: LanguageModel, split: objectives.Split) -> Iterator[groups.Asked]:
         """Return this process's share."""
         return groups.in_folds(
             models.head_of(model),
@@ -150,14 +148,14 @@ class _How:
 
 
 def _measured(
-    model: LanguageModel, split: Split, how: _How, groupings: dict[str, groups.Grouping]
+    model: LanguageModel, split: objectives.Split, how: _How, groupings: dict[str, groups.Grouping]
 ) -> dict[str, groups.Sums]:
     num_rows = len(split.rows) * groups.num_passes(models.head_of(model), groups.NUM_FOLDS)
     with how.progress("evaluate", num_rows) as advance, torch.inference_mode():
         return measuring.measure(model, how.questions(model, split), groupings, advance, how.group)
 
 
-def _pseudo_likelihood(model: LanguageModel, split: Split, how: _How) -> dict[str, float]:
+def _pseudo_likelihood(model: LanguageModel, split: objectives.Split, how: _How) -> dict[str, float]:
     """Return pseudo-log-likelihood figures; none for a causal model, whose figures are log-likelihoods already."""
     if not how.params.num_pseudo_documents or models.head_of(model) == "clm":
         return {}
@@ -175,13 +173,13 @@ def _pseudo_likelihood(model: LanguageModel, split: Split, how: _How) -> dict[st
         )
 
 
-def _detection(model: ReplacedTokenPair, split: Split, how: _How) -> dict[str, Any]:
+def _detection(model: ReplacedTokenPair, split: objectives.Split, how: _How) -> dict[str, Any]:
     with how.progress("detection", len(split.rows) * groups.NUM_FOLDS) as advance:
         found = detection.measure(model, how.questions(model, split), split.vocabulary, advance, how.group)
     return {f"detection_{name}": value for name, value in asdict(found).items()}
 
 
-def _write_examples(model: LanguageModel, split: Split, tokenizer: Path, seed: int, out: Path) -> None:
+def _write_examples(model: LanguageModel, split: objectives.Split, tokenizer: Path, seed: int, out: Path) -> None:
     reader = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
     page = detection.make_examples(model, split, reader, seed)
     with replacing_folder(out) as folder:

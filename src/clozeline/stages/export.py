@@ -3,9 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from clozeline.exporting.exams import read_sample
+from clozeline.exporting import exams, quantization
 from clozeline.exporting.packaging import Examined, warn_of_few_texts, write_package
-from clozeline.exporting.quantization import NUM_CALIBRATION_TEXTS
 from clozeline.exporting.trained import open_trained
 from clozeline.params.delivery import ExportParams
 from clozeline.records.finetune.scored_items import read_held_out
@@ -43,9 +42,9 @@ def run(
         GateError: the fp32 graph does not compute what the trained model computes.
     """
     num_texts = params.num_agreement_texts
-    read = read_sample(texts, num_texts + NUM_CALIBRATION_TEXTS, params.label_field)
+    read = exams.read_sample(texts, num_texts + quantization.NUM_CALIBRATION_TEXTS, params.label_field)
     trained = open_trained(model, family=family)
     read = replace(read, held_out=read_held_out(model)[:num_texts])
-    sample, calibration = read.parted(num_texts, NUM_CALIBRATION_TEXTS)
+    sample, calibration = read.parted(num_texts, quantization.NUM_CALIBRATION_TEXTS)
     warn_of_few_texts(texts, sample, calibration, params)
     write_package(trained, Examined(sample, calibration.texts), params, lock=lock, out=out, metrics=metrics)

@@ -21,8 +21,7 @@ from clozeline.tasks.report import TaskReport
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.training import BestRate, TrainingOutcome, are_alike, best_of, use_threads
 from clozeline.tracking.run_logger import RunLogger, run_logger
-from clozeline.training.curves import CurvePoint
-from clozeline.training.state import Callback
+from clozeline.training import curves, state
 
 _LOG = logging.getLogger(__name__)
 # Columns of an empty table, which dvc.yaml plots.
@@ -82,7 +81,7 @@ def run(
     with replacing_folder(out) as folder:
         kept.task.save(folder)
         card_of(task, inputs, found).save(folder / CARD)
-    write_records(curve, CurvePoint, kept.trained.curve)
+    write_records(curve, curves.CurvePoint, kept.trained.curve)
     write_records(validation, task_metrics.ValidationScore, kept.trained.validations)
     _write_tables(kept.report, confusion, classes, examples)
     found.write(metrics)
@@ -149,7 +148,7 @@ def _contamination(
 def watched(task: str, num_seeds: int, rates: BestRate, seed: int) -> TrainingOutcome:
     training = rates.chosen()
     if not training.loop.hardware.processes.is_first:
-        return training.run(Callback(), lambda validation: None)
+        return training.run(state.Callback(), lambda validation: None)
     name = f"finetune {task}" if num_seeds == 1 else f"finetune {task}, seed {seed}"
     with closing(run_logger(name)) as log, ProgressBar(name, training.loop.total_steps) as bar:
         watch = _Watch(bar, log, prefix="" if num_seeds == 1 else f"seed_{seed}.")
@@ -195,7 +194,7 @@ def _write_tables(report: TaskReport, confusion: Path, classes: Path, examples: 
         task_metrics.write_shown_items(folder, report.examples)
 
 
-class _Watch(Callback):
+class _Watch(state.Callback):
     """Shows the training while it runs: the bar, the tracker, a line for each validation pass."""
 
     def __init__(self, bar: ProgressBar, log: RunLogger, prefix: str) -> None:
@@ -204,7 +203,7 @@ class _Watch(Callback):
         self._log = log
         self._prefix = prefix
 
-    def on_point(self, point: CurvePoint) -> None:
+    def on_point(self, point: curves.CurvePoint) -> None:
         self._bar.advance(point.step - self._bar.done, note=f"loss {point.loss:.3f}")
         self._tell({"loss": point.loss, "learning_rate": point.learning_rate}, point.step)
 

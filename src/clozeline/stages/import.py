@@ -3,10 +3,7 @@
 import math
 from pathlib import Path
 
-from clozeline.exporting.exams import Sample
-from clozeline.exporting.ladder import MIN_AGREEMENT_TEXTS
-from clozeline.exporting.packaging import Examined, write_package
-from clozeline.exporting.quantization import NUM_CALIBRATION_TEXTS
+from clozeline.exporting import exams, ladder, packaging, quantization
 from clozeline.exporting.trained import opened_published
 from clozeline.params.delivery import ExportParams, ImportParams
 from clozeline.records.finetune.scored_items import HeldOut
@@ -36,10 +33,10 @@ def run(params: ImportParams, export: ExportParams, *, items: Path, lock: Path, 
     """
     examined = _examined(items, export)
     with opened_published(params) as trained:
-        write_package(trained, examined, export, lock=lock, out=out, metrics=metrics)
+        packaging.write_package(trained, examined, export, lock=lock, out=out, metrics=metrics)
 
 
-def _examined(file: Path, params: ExportParams) -> Examined:
+def _examined(file: Path, params: ExportParams) -> packaging.Examined:
     """Return the items of `file`: the first for the exam, the others to calibrate ranges of activations.
 
     Raises:
@@ -47,13 +44,13 @@ def _examined(file: Path, params: ExportParams) -> Examined:
         DataError: there are fewer than two items.
     """
     items = HeldOut.lines(file, do="run `clozeline import` again")
-    num_calibration = min(NUM_CALIBRATION_TEXTS, math.ceil(len(items) / _OF_CALIBRATION))
+    num_calibration = min(quantization.NUM_CALIBRATION_TEXTS, math.ceil(len(items) / _OF_CALIBRATION))
     deciding = items[: len(items) - num_calibration][: params.num_agreement_texts]
     if not deciding:
         raise DataError(
             f"{file} holds {len(items)} items, too few to compare INT8 with fp32",
-            do=f"run `clozeline import` again, which writes at least {MIN_AGREEMENT_TEXTS}",
+            do=f"run `clozeline import` again, which writes at least {ladder.MIN_AGREEMENT_TEXTS}",
         )
     texts = [item.text for item in items]
-    sample = Sample(texts=texts[: len(deciding)], labels=[None] * len(deciding), held_out=deciding)
-    return Examined(sample, texts[len(items) - num_calibration :])
+    sample = exams.Sample(texts=texts[: len(deciding)], labels=[None] * len(deciding), held_out=deciding)
+    return packaging.Examined(sample, texts[len(items) - num_calibration :])

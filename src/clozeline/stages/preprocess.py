@@ -6,14 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clozeline.cluster.ledger import open_workers
-from clozeline.corpus.cleaning.building import build_corpus
-from clozeline.corpus.cleaning.documents import BAD_RECORDS, DropReason
-from clozeline.corpus.cleaning.portions import names_in_source, open_snapshot
+from clozeline.corpus.cleaning import building, documents, portions
 from clozeline.params.text import PreprocessParams
-from clozeline.records.clean_text import CorpusMetrics
-from clozeline.records.snapshot import Forgotten
-from clozeline.system.errors import DataError
-from clozeline.system.files import replacing_folder
+from clozeline.records import clean_text, snapshot
+from clozeline.system import errors, files
 
 _LOG = logging.getLogger(__name__)
 # Share of texts that may be too short without a warning.
@@ -26,11 +22,11 @@ _ENOUGH_FOR_INT8 = 100
 _LARGEST_SHARE = 0.2
 # Reason → what to do about most of a source dropped for it.
 _REMEDIES: Mapping[str, str] = {
-    DropReason.EMPTY: "check that `preprocess.source.text_field` names the field of the text",
-    DropReason.TOO_SHORT: "lower `preprocess.min_characters` or `preprocess.min_words` to keep them",
-    DropReason.EXACT_DUPLICATE: "the source repeats itself: check that it is whole, and read once",
-    DropReason.NEAR_DUPLICATE: "raise `preprocess.near_duplicate_similarity` to keep similar texts",
-    DropReason.BAD_RECORD: f"{BAD_RECORDS} beside the clean text has their places",
+    documents.DropReason.EMPTY: "check that `preprocess.source.text_field` names the field of the text",
+    documents.DropReason.TOO_SHORT: "lower `preprocess.min_characters` or `preprocess.min_words` to keep them",
+    documents.DropReason.EXACT_DUPLICATE: "the source repeats itself: check that it is whole, and read once",
+    documents.DropReason.NEAR_DUPLICATE: "raise `preprocess.near_duplicate_similarity` to keep similar texts",
+    documents.DropReason.BAD_RECORD: f"{documents.BAD_RECORDS} beside the clean text has their places",
 }
 
 
@@ -47,11 +43,11 @@ def run(
         DataError: the source is empty, damaged, not of its kind, or too small to split.
         StorageError: the disk is full.
     """
-    text = open_snapshot(raw, params.source, quarantines=params.on_bad_record == "quarantine")
-    to_forget, named = Forgotten.read(forgotten), names_in_source(raw, params.source)
+    text = portions.open_snapshot(raw, params.source, quarantines=params.on_bad_record == "quarantine")
+    to_forget, named = snapshot.Forgotten.read(forgotten), portions.names_in_source(raw, params.source)
     try:
-        with open_workers(work) as workers, replacing_folder(out) as folder:
-            found = build_corpus(
+        with open_workers(work) as workers, files.replacing_folder(out) as folder:
+            found = building.build_corpus(
                 text,
                 params,
                 seed=seed,
@@ -61,7 +57,7 @@ def run(
                 workers=workers,
                 named=named,
             )
-    except DataError as error:
+    except errors.DataError as error:
         raise error.with_parts(named) from error
     found.write(metrics)
     _LOG.info("%s", found.summary())
@@ -69,7 +65,7 @@ def run(
     _warn_of_few_validation_texts(found)
 
 
-def _warn_of_few_validation_texts(found: CorpusMetrics) -> None:
+def _warn_of_few_validation_texts(found: clean_text.CorpusMetrics) -> None:
     num_texts = found.splits["validation"].documents
     share = math.ceil(100 * 1.5 * _ENOUGH_FOR_INT8 / max(found.kept, 1)) / 100
     if num_texts < _ENOUGH_FOR_INT8:
@@ -79,7 +75,7 @@ def _warn_of_few_validation_texts(found: CorpusMetrics) -> None:
         _LOG.warning(message, num_texts, _ENOUGH_FOR_INT8, remedy)
 
 
-def _warn_of_dropped(found: CorpusMetrics) -> None:
+def _warn_of_dropped(found: clean_text.CorpusMetrics) -> None:
     num_dropped, total = sum(found.dropped.values()), found.documents_in
     if num_dropped > _MOST_DROPPED * total:
         reason = max(found.dropped, key=lambda name: found.dropped[name])
@@ -89,7 +85,7 @@ def _warn_of_dropped(found: CorpusMetrics) -> None:
             _REMEDIES.get(reason, "the metrics of this stage have the reasons"),
         )
         return
-    num_short = found.dropped[DropReason.TOO_SHORT.value]
+    num_short = found.dropped[documents.DropReason.TOO_SHORT.value]
     if num_short > _MOST_SHORT * total:
-        remedy = _REMEDIES[DropReason.TOO_SHORT]
+        remedy = _REMEDIES[documents.DropReason.TOO_SHORT]
         _LOG.warning("%s of %s texts are too short: %s", f"{num_short:,}", f"{total:,}", remedy)

@@ -9,13 +9,11 @@ from pathlib import Path
 from clozeline.encoder.own import OwnModel
 from clozeline.params.delivery import ExportParams
 from clozeline.params.pretraining import PretrainParams
+from clozeline.pretraining import card, watching
 from clozeline.pretraining import job as pretraining
-from clozeline.pretraining.card import card_of, check_export
 from clozeline.pretraining.job import Pretraining
-from clozeline.pretraining.watching import Advancing
 from clozeline.records.record import MetricFile
-from clozeline.system.files import write_records
-from clozeline.system.progress import ProgressBar
+from clozeline.system import files, progress
 from clozeline.tracking.run_logger import RunLogger, run_logger
 from clozeline.training.curves import CurvePoint, SpeedPoint, ValidationPass
 from clozeline.training.state import Callback, State
@@ -62,7 +60,7 @@ def run(
         params, seed=seed, tokens=tokens, tokenizer=tokenizer, work=work, continues=start is not None
     )
     if isinstance(job.model, OwnModel) and export is not None and export.models:
-        check_export(job.model, work)
+        card.check_export(job.model, work)
     if not job.is_first_process:
         job.trained(tokenizer, job.run())
         return
@@ -71,13 +69,13 @@ def run(
     _LOG.info("%s parameters, %s rows, %s steps", f"{job.num_parameters:,}", f"{job.num_rows:,}", f"{total:,}")
     if total == 0:
         _LOG.info("0 steps: the encoder is %s without further training", params.start)
-    with closing(run_logger("pretrain")) as log, ProgressBar("pretrain", total) as bar:
+    with closing(run_logger("pretrain")) as log, progress.ProgressBar("pretrain", total) as bar:
         watch = _Watch(bar, log)
         state = job.run([watch, *job.advisers(tokenizer), *callbacks])
-    job.trained(tokenizer, state).save(out, card_of(job.params, seed, tokens, state, job.num_parameters))
-    write_records(curve, CurvePoint, state.curve)
-    write_records(validation, ValidationPass, state.validations)
-    write_records(timing, SpeedPoint, (SpeedPoint(*speed) for speed in watch.speeds))
+    job.trained(tokenizer, state).save(out, card.card_of(job.params, seed, tokens, state, job.num_parameters))
+    files.write_records(curve, CurvePoint, state.curve)
+    files.write_records(validation, ValidationPass, state.validations)
+    files.write_records(timing, SpeedPoint, (SpeedPoint(*speed) for speed in watch.speeds))
     MetricFile.model_validate(_figures(job, state)).write(metrics)
     job.loop.checkpoints.remove()
 
@@ -103,10 +101,10 @@ def _figures(job: Pretraining, state: State) -> dict[str, int | float | None]:
     }
 
 
-class _Watch(Advancing):
+class _Watch(watching.Advancing):
     """Shows the training while it runs: the bar, the tracker, the speed."""
 
-    def __init__(self, bar: ProgressBar, log: RunLogger) -> None:
+    def __init__(self, bar: progress.ProgressBar, log: RunLogger) -> None:
         super().__init__(bar)
         self._log = log
 

@@ -8,16 +8,11 @@ import numpy as np
 
 from clozeline.cluster.ledger import Ledger, open_workers
 from clozeline.params.text import TokenizeParams
-from clozeline.records import clean_text
+from clozeline.records import clean_text, token_metrics
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo, documents_path
-from clozeline.records.token_metrics import SplitTokens, TokenMetrics
 from clozeline.system.files import replacing_folder
 from clozeline.system.machine import give_back_freed, share_one_heap
-from clozeline.tokenizing import vocabularies
-from clozeline.tokenizing.earlier_ids import EarlierIds
-from clozeline.tokenizing.encoding import PackingCount
-from clozeline.tokenizing.packing import Packed, code_of_tasks, pack, write_document_keys
-from clozeline.tokenizing.shards import Partition, partitions_of
+from clozeline.tokenizing import earlier_ids, encoding, packing, shards, vocabularies
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer, save, save_existing
 
 _LOG = logging.getLogger(__name__)
@@ -47,7 +42,9 @@ def run(
         DataError: the text is empty, or the given tokenizer cannot be used.
     """
     files = {split: clean_text.file_of(clean, split) for split in ("train", "validation")}
-    parts = {split: (path, partitions_of(path)) for split, path in files.items()}  # refuses a damaged file at once
+    parts = {
+        split: (path, shards.partitions_of(path)) for split, path in files.items()
+    }  # refuses a damaged file at once
     _, training = parts["train"]
     text_bytes = sum(partition.text_bytes for partition in training)
     share_one_heap()
@@ -56,19 +53,19 @@ def run(
         replacing_folder(tokenizer) as tokenizer_beside,
         replacing_folder(out) as out_beside,
     ):
-        ledger = Ledger(work, code_of_tasks(), workers)
+        ledger = Ledger(work, packing.code_of_tasks(), workers)
         kept = {} if start is None else {"algorithm": "existing", "existing": str(start)}
         _make_tokenizer(params.model_copy(update=kept), training, tokenizer_beside, ledger)
         give_back_freed()  # packing does not need the training's memory
         opened = OpenTokenizer.open(tokenizer_beside)
-        earlier = EarlierIds.open(ledger, opened.sha256)
+        earlier = earlier_ids.EarlierIds.open(ledger, opened.sha256)
         packed = _pack(parts, opened, params.shard_tokens, out_beside, earlier)
     train, validation = (_figures(packed[split].count, opened) for split in parts)
-    TokenMetrics(vocab_size=opened.vocab_size, train=train, validation=validation).write(metrics)
+    token_metrics.TokenMetrics(vocab_size=opened.vocab_size, train=train, validation=validation).write(metrics)
     earlier.keep([one for split in parts for one in packed[split].encoded])
 
 
-def _make_tokenizer(params: TokenizeParams, train: Sequence[Partition], folder: Path, ledger: Ledger) -> None:
+def _make_tokenizer(params: TokenizeParams, train: Sequence[shards.Partition], folder: Path, ledger: Ledger) -> None:
     if params.existing is None:
         save(vocabularies.learn(params, train, ledger), folder)
         return
@@ -78,17 +75,17 @@ def _make_tokenizer(params: TokenizeParams, train: Sequence[Partition], folder: 
 
 
 def _pack(
-    parts: Mapping[str, tuple[Path, Sequence[Partition]]],
+    parts: Mapping[str, tuple[Path, Sequence[shards.Partition]]],
     opened: OpenTokenizer,
     shard_tokens: int,
     folder: Path,
-    earlier: EarlierIds,
-) -> dict[str, Packed]:
+    earlier: earlier_ids.EarlierIds,
+) -> dict[str, packing.Packed]:
     packed = {}
     for split, (path, partitions) in parts.items():
-        packed[split] = pack(partitions, opened, folder, split, shard_tokens, earlier.ledger, earlier)
+        packed[split] = packing.pack(partitions, opened, folder, split, shard_tokens, earlier.ledger, earlier)
         _say_what_looked_special(path, packed[split].count)
-        write_document_keys(path, documents_path(folder, split))
+        packing.write_document_keys(path, documents_path(folder, split))
     num_texts = sum(one.count.num_documents for one in packed.values())
     _LOG.info("%d of %d texts encoded by earlier runs", sum(one.num_known for one in packed.values()), num_texts)
     TokensInfo.of(
@@ -100,7 +97,7 @@ def _pack(
     return packed
 
 
-def _say_what_looked_special(path: Path, count: PackingCount) -> None:
+def _say_what_looked_special(path: Path, count: encoding.PackingCount) -> None:
     """Warn of special tokens in texts. Only masking makes masks; one written out in a text must not count as a mask."""
     if count.special_strings_in_text:
         _LOG.warning(
@@ -110,10 +107,10 @@ def _say_what_looked_special(path: Path, count: PackingCount) -> None:
         )
 
 
-def _figures(count: PackingCount, opened: OpenTokenizer) -> SplitTokens:
+def _figures(count: encoding.PackingCount, opened: OpenTokenizer) -> token_metrics.SplitTokens:
     unknown = int(count.uses_V[opened.special_ids.unk]) if opened.special_ids.unk is not None else 0
     ordinary_V = np.delete(count.uses_V, opened.special_ids.every)
-    return SplitTokens(
+    return token_metrics.SplitTokens(
         documents=count.num_documents,
         empty_documents=count.num_empty_documents,
         text_bytes=count.text_bytes,

@@ -19,8 +19,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor, distributed
 
-from clozeline.system.errors import ArtifactError
-from clozeline.system.machine import available_cores
+from clozeline.system import errors, machine
 
 Value = TypeVar("Value")
 # Time that the others wait for the first process, which compares texts and writes files at the end of a stage.
@@ -73,7 +72,7 @@ class Group:
     @property
     def num_threads(self) -> int:
         """This process's share of the cores that it may use."""
-        return max(available_cores() // self.on_this_machine, 1)
+        return max(machine.available_cores() // self.on_this_machine, 1)
 
     def has(self, number: int) -> bool:
         """Return whether part `number` of the work is this process's."""
@@ -174,7 +173,7 @@ def check_shared(group: Group, folder: Path) -> None:
     if group.is_first:
         mark.unlink()
     if blind := [name for name, sees in seen if not sees]:
-        raise ArtifactError(
+        raise errors.ArtifactError(
             f"{folder} is not shared by the machines: {', '.join(blind)} cannot see a file of {seen[0][0]}",
             do=f"put the project on a file system that all of them mount (NFS, or a volume), and run in {Path.cwd()}",
         )
@@ -187,4 +186,4 @@ def _check_alike(found: Sequence[tuple[str, str]], problem: str, *, do: str) -> 
         names_of[value].append(name)
     if len(names_of) > 1:
         differing = "; ".join(f"{value}: {', '.join(names)}" for value, names in names_of.items())
-        raise ArtifactError(f"{problem}: {differing}", do=do)
+        raise errors.ArtifactError(f"{problem}: {differing}", do=do)

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from clozeline.system.arrays import system_allocator, use_system_allocator
-from clozeline.system.errors import TransientError
+from clozeline.system import arrays, errors
 from clozeline.system.machine import out_of_memory_kills
 
 Item = TypeVar("Item")
@@ -67,7 +66,7 @@ class Workers:
 @contextmanager
 def worker_processes(num_workers: int) -> Iterator[Workers]:
     """Yield a pool of `num_workers`. Queued work is dropped if the block fails."""
-    with system_allocator():
+    with arrays.system_allocator():
         if num_workers == 1:
             yield Workers(None, 1)
             return
@@ -78,14 +77,14 @@ def worker_processes(num_workers: int) -> Iterator[Workers]:
             executor.shutdown(cancel_futures=True)
 
 
-def _killed(kills_before: int | None) -> TransientError:
+def _killed(kills_before: int | None) -> errors.TransientError:
     kills = out_of_memory_kills()
     ran_out = kills is not None and kills_before is not None and kills > kills_before
     why = "the kernel killed it, because memory ran out" if ran_out else "it was killed, or crashed"
     first = (
         "give the machine more memory, or fewer cores (`taskset -c 0`)" if ran_out else "see `dmesg`, the kernel's log"
     )
-    return TransientError(
+    return errors.TransientError(
         f"a worker process ended before its task was done: {why}",
         do=f"{first}; then run the same command again, outputs are unchanged",
     )
@@ -113,7 +112,7 @@ class _Spawning(SpawnContext):
 
 def prepare_worker() -> None:
     """Set up a process for our tasks; called again, it does nothing new."""
-    use_system_allocator()
+    arrays.use_system_allocator()
     if "pandas" not in sys.modules:
         _block_pandas_import()
 

@@ -17,8 +17,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from clozeline.params import tasks
-from clozeline.records.reading.files import Fields, check_fields, format_of, nearest
-from clozeline.records.reading.streams import identity_of, lines_of, parsed
+from clozeline.records.reading import files, streams
 from clozeline.system.errors import DataError
 from clozeline.tasks.files import FOLDER, TABLES, LabelledRecord, Part, Reader, files_named, read_records, records_of
 from clozeline.tasks.selection import part_of
@@ -53,9 +52,9 @@ def label_readers(label_files: LabelFiles | None) -> Mapping[str, Reader]:
     return {**dict.fromkeys((_PLAIN, *TABLES), _refuse_file), FOLDER: read_folder}
 
 
-def _read_plain(path: Path, fields: Fields) -> Iterator[LabelledRecord]:
+def _read_plain(path: Path, fields: files.Fields) -> Iterator[LabelledRecord]:
     """Read JSON Lines, which SciCite publishes under this suffix."""
-    for number, line in enumerate(lines_of(path), start=1):
+    for number, line in enumerate(streams.lines_of(path), start=1):
         if line.lstrip().startswith("{"):
             break
         if line.strip():
@@ -66,16 +65,16 @@ def _read_plain(path: Path, fields: Fields) -> Iterator[LabelledRecord]:
     return TABLES[".jsonl"](path, fields)
 
 
-def _refuse_file(path: Path, fields: Fields) -> Iterator[LabelledRecord]:
+def _refuse_file(path: Path, fields: files.Fields) -> Iterator[LabelledRecord]:
     raise DataError(
         f"{path} is a file, but `label_files` needs a folder with a file or a folder for each label",
         do="set `data` (or `splits`) of this task to the folder, or set `label_files: null`",
     )
 
 
-def _read_folder(path: Path, fields: Fields, *, label_files: LabelFiles | None) -> Iterator[LabelledRecord]:
+def _read_folder(path: Path, fields: files.Fields, *, label_files: LabelFiles | None) -> Iterator[LabelledRecord]:
     text_field, label_field = fields["text_field"], fields["label_field"]
-    check_fields((text_field, label_field), fields, path)
+    files.check_fields((text_field, label_field), fields, path)
     places = _places(path, label_files)
     for label, place in places.items():
         _check_label(place, label)
@@ -110,16 +109,16 @@ def _texts_in(place: Path) -> Iterator[tuple[str, str]]:
     """Yield each text with its location."""
     if place.is_dir():
         for file in sorted(inner for inner in place.rglob("*") if inner.is_file() and not _is_hidden(inner, place)):
-            yield "".join(lines_of(file)), str(file)
+            yield "".join(streams.lines_of(file)), str(file)
         return
-    for number, line in enumerate(lines_of(place), start=1):
+    for number, line in enumerate(streams.lines_of(place), start=1):
         if line.strip():
             yield line.strip(), f"{place}, line {number}"
 
 
 def _check_label(place: Path, label: str) -> None:
     """Check the file or folder of a label. The caller checks every label before it reads texts."""
-    if not place.is_dir() and not (place.is_file() and format_of(place) not in TABLES):
+    if not place.is_dir() and not (place.is_file() and files.format_of(place) not in TABLES):
         raise DataError(
             f"`label_files: {{{label}: {place.name}}}` names {'a table' if place.is_file() else 'no file'}: {place}",
             do="name a file of lines or a folder of texts; for a table, set `data: FILE` and `label_files: null`",
@@ -152,7 +151,7 @@ def labels_in(record: LabelledRecord, params: tasks.LabelledParams) -> tuple[str
     return tuple(label.strip() for label in labels if label.strip())
 
 
-def read_squad(path: Path, fields: Fields) -> Iterator[LabelledRecord]:
+def read_squad(path: Path, fields: files.Fields) -> Iterator[LabelledRecord]:
     """Yield one record for each question of a file of version 1.1 or 2.0.
 
     Raises:
@@ -173,7 +172,7 @@ def read_squad(path: Path, fields: Fields) -> Iterator[LabelledRecord]:
 
 def _document(path: Path) -> Any:
     try:
-        return parsed("".join(lines_of(path)))
+        return streams.parsed("".join(streams.lines_of(path)))
     except ValueError as error:
         raise DataError(
             f"{path} is not JSON, as in {_SHAPE}: {error}",
@@ -203,7 +202,7 @@ def _member(value: Any, name: str, kind: type, where: str) -> Any:
         given = f'"{name}": {str(value[name])[:80]}'
     else:
         given = f"keys: {', '.join(value) or 'none'}"
-        near = nearest(name, [key for key in value if key not in _KEYS])
+        near = files.nearest(name, [key for key in value if key not in _KEYS])
     raise DataError(
         f'{where}: expected "{name}": {_KINDS[kind]}, as in {_SHAPE}',
         given=given,
@@ -216,10 +215,10 @@ def pair_readers(columns: Sequence[str] | None) -> Mapping[str, Reader]:
     return {} if columns is None else dict.fromkeys(_SUFFIXES, partial(_read_pairs, columns=columns))
 
 
-def _read_pairs(path: Path, fields: Fields, *, columns: Sequence[str]) -> Iterator[LabelledRecord]:
+def _read_pairs(path: Path, fields: files.Fields, *, columns: Sequence[str]) -> Iterator[LabelledRecord]:
     """Read the named columns and ignore further ones. Quotes are text, because STS files contain unpaired quotes."""
-    check_fields(columns, fields, "`columns` of this task")
-    for number, line in enumerate(lines_of(path), start=1):
+    files.check_fields(columns, fields, "`columns` of this task")
+    for number, line in enumerate(streams.lines_of(path), start=1):
         if not line.strip():
             continue
         values = line.rstrip("\r\n").split("\t")
@@ -236,11 +235,11 @@ def tag_readers(token_column: int, tag_column: int) -> Mapping[str, Reader]:
     return dict.fromkeys(SUFFIXES, partial(_read_tags, token_column=token_column, tag_column=tag_column))
 
 
-def _read_tags(path: Path, fields: Fields, *, token_column: int, tag_column: int) -> Iterator[LabelledRecord]:
+def _read_tags(path: Path, fields: files.Fields, *, token_column: int, tag_column: int) -> Iterator[LabelledRecord]:
     words: list[str] = []
     tags: list[str] = []
     first_line = 1
-    for number, line in enumerate(lines_of(path), start=1):
+    for number, line in enumerate(streams.lines_of(path), start=1):
         columns = _columns(line)
         if not columns or columns[0] == _DOCUMENT:
             if words:
@@ -279,7 +278,7 @@ def _check_columns(path: Path, number: int, line: str, columns: list[str], token
         )
 
 
-def _record(path: Path, line: int, fields: Fields, words: list[str], tags: list[str]) -> LabelledRecord:
+def _record(path: Path, line: int, fields: files.Fields, words: list[str], tags: list[str]) -> LabelledRecord:
     return LabelledRecord({fields["tokens_field"]: words, fields["tags_field"]: tags}, f"{path}, line {line}")
 
 
@@ -297,7 +296,7 @@ def _with_labels(record: LabelledRecord, given: Part, params: tasks.LabelledPara
     texts, found = texts_in(record, params), labels_in(record, params)
     if found is None or not all(texts):
         return None
-    identity = identity_of(*(text.strip() for text in texts))
+    identity = streams.identity_of(*(text.strip() for text in texts))
     labels = tuple(sorted(set(found)))
     return LabelledItem(identity, labels, labels, part_of(identity, given, params))
 
@@ -306,7 +305,7 @@ def _with_tags(record: LabelledRecord, given: Part, params: tasks.TaggingParams)
     words, tags = words_and_tags(record, params)
     if not words:
         return None
-    identity = identity_of(" ".join(words))
+    identity = streams.identity_of(" ".join(words))
     types = {type_of(tag) for tag in tags} - {OUTSIDE}
     return LabelledItem(identity, tags, tuple(sorted(types or {OUTSIDE})), part_of(identity, given, params))
 
@@ -319,13 +318,13 @@ def _with_answers(record: LabelledRecord, given: Part, params: tasks.QuestionAns
         return None
     answers = tuple(sorted(set(question.texts)))
     kind = "answerable" if question.is_answerable else "unanswerable"
-    return LabelledItem(identity_of(question.question, question.context), answers, (kind,), question.part)
+    return LabelledItem(streams.identity_of(question.question, question.context), answers, (kind,), question.part)
 
 
 class RecordFormat(NamedTuple):
     """What a kind of task reads."""
 
-    fields: Fields  # fields that every record must have, by the knob of the task that names them
+    fields: files.Fields  # fields that every record must have, by the knob of the task that names them
     readers: Mapping[str, Reader]  # readers of other formats than tables, by file suffix
     # Returns the item of a record in the given split, for the contract of the data; None without text or label. The
     # function is None for pairs of texts: copies of a scored pair may differ, and a matching pair has no label.

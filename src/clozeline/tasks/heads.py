@@ -17,11 +17,8 @@ import torch
 from huggingface_hub import snapshot_download
 from torch import Tensor, nn
 
-from clozeline.encoder.architecture import ChosenPositions, longest_row_of
-from clozeline.encoder.checkpoints import AnyModel, Checkpoint, check_whole, first_line, opened
-from clozeline.encoder.families import LAYOUTS
+from clozeline.encoder import architecture, checkpoints, families, layers
 from clozeline.encoder.families.layout import HeadKind
-from clozeline.encoder.layers import Layer, mean_of_tokens
 from clozeline.encoder.model import EncoderModel
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.tasks.rows import EncodedBatch
@@ -35,7 +32,7 @@ _DENSE_SCALE = 0.1
 _NEARLY_LINEAR = frozenset({"tanh", "gelu"})
 _LOG = logging.getLogger(__name__)
 # The model that a kind of task trains, for rooms that do not import transformers.
-TaskModel: TypeAlias = AnyModel
+TaskModel: TypeAlias = checkpoints.AnyModel
 # Smallest plausible ratio of tokens to rows of the embedding, which is rounded up.
 _LEAST_OF_VOCABULARY = 0.95
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
@@ -48,7 +45,7 @@ _FOLLOWS = "entail"
 
 def _add_mean_layer(config: Any) -> bool:
     """Add a layer to the configuration if the classifier of its family would read the first token; return whether."""
-    layout = LAYOUTS.get(config.model_type)
+    layout = families.LAYOUTS.get(config.model_type)
     if layout is None or "text-classification" not in layout.heads:
         return False
     head, encoder = layout.heads["text-classification"].shape(config), layout.architecture(config)
@@ -74,7 +71,7 @@ def _set_mean_layer(model: EncoderModel) -> None:
     layer can be trained like any other.
     """
     layer = model.encoder.layers[-1]
-    assert isinstance(layer, Layer)
+    assert isinstance(layer, layers.Layer)
     layer.attention.key.weight.zero_()
     nn.init.eye_(layer.attention.value.weight)
     nn.init.eye_(layer.attention.output.weight).mul_(_MEAN_OVER_TOKEN)
@@ -106,16 +103,16 @@ def build(
     """
     if not (encoder / "config.json").is_file():
         raise ArtifactError(f"{encoder} holds no model: no {encoder / 'config.json'}", do="run `dvc repro pretrain`")
-    checkpoint = Checkpoint(str(encoder), family=family)
+    checkpoint = checkpoints.Checkpoint(str(encoder), family=family)
     config = checkpoint.config()
     for name, value in changes.items():
         if hasattr(config, name):
             setattr(config, name, value)
     has_mean_layer = reads_mean and _add_mean_layer(config)
-    model, missing = opened(checkpoint, config, kind, seed)
+    model, missing = checkpoints.opened(checkpoint, config, kind, seed)
     added = _mean_layer_names(model) if has_mean_layer and isinstance(model, EncoderModel) else frozenset()
     lost = [name for name in model.of_encoder(missing) if name not in added]
-    check_whole(encoder, lost, do="train or save it again")
+    checkpoints.check_whole(encoder, lost, do="train or save it again")
     if has_mean_layer and isinstance(model, EncoderModel):
         _set_mean_layer(model)
     if kind == "text-classification" and _classifies_at_a_blind_token(model):
@@ -175,7 +172,7 @@ def check_fit(model: TaskModel, encoder: Path, *, vocab_size: int, max_length: i
             "%s: the tokenizer has %d tokens, the model's embedding %d rows; check that they belong together",
             *(encoder, vocab_size, model.config.vocab_size),
         )
-    longest = longest_row_of(model.config)
+    longest = architecture.longest_row_of(model.config)
     if max_length > longest:
         raise ParamsError(
             f"`max_length: {max_length}` is longer than the {longest} tokens that the encoder can read",
@@ -213,7 +210,7 @@ def folder_of(name: str, revision: str | None, what: str) -> Path:
         return Path(snapshot_download(name, revision=revision, allow_patterns=_FILES))
     except (OSError, ValueError) as error:
         raise ArtifactError(
-            f"{what}, {name}, is not a folder and cannot be downloaded from the hub: {first_line(error)}",
+            f"{what}, {name}, is not a folder and cannot be downloaded from the hub: {checkpoints.first_line(error)}",
             do=f"with a network, run `hf download {name} --local-dir FOLDER`, and name that folder",
         ) from error
 
@@ -257,7 +254,9 @@ def embeddings(model: TaskModel, batch: EncodedBatch) -> Tensor:
     """Return `embedding_BH`, vectors of length 1 in fp32, whatever the precision of the model."""
     mask_BL = batch.attention_mask_BL
     hidden_BLH = model.base_model(**batch.inputs).last_hidden_state
-    return mean_of_tokens(hidden_BLH.float(), torch.ones_like(batch.input_ids_BL) if mask_BL is None else mask_BL)
+    return layers.mean_of_tokens(
+        hidden_BLH.float(), torch.ones_like(batch.input_ids_BL) if mask_BL is None else mask_BL
+    )
 
 
 def build_cloze(encoder: Path, family: str | None = None) -> TaskModel:
@@ -280,7 +279,7 @@ def log_probabilities(model: TaskModel, batch: EncodedBatch, mask_id: int) -> Te
     """Return `log_probability_BV` of each token at the last mask of each row."""
     is_mask_BL = batch.input_ids_BL == mask_id
     last_B = is_mask_BL.shape[1] - 1 - is_mask_BL.flip(1).int().argmax(dim=1)
-    at_masks = ChosenPositions(last_B[:, None], is_mask_BL.shape[1])
+    at_masks = architecture.ChosenPositions(last_B[:, None], is_mask_BL.shape[1])
     log_probability_BV: Tensor = model(**batch.inputs, positions=at_masks).logits[:, 0].float().log_softmax(dim=1)
     return log_probability_BV
 

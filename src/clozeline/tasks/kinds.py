@@ -17,16 +17,14 @@ from huggingface_hub import ModelCard
 
 from clozeline.params.tasks import SimilarityParams
 from clozeline.records.finetune.task_metrics import OverSeeds, TaskMetrics
-from clozeline.tasks import adapters
+from clozeline.tasks import adapters, zero_shot
 from clozeline.tasks.classification.texts import MultiLabel, SingleLabel
 from clozeline.tasks.question_answering.contexts import QuestionAnswering
 from clozeline.tasks.report import TaskReport
-from clozeline.tasks.similarity.matching import BelongingPairs
-from clozeline.tasks.similarity.scored import ScoredPairs, ScoredTogether
+from clozeline.tasks.similarity import matching, scored
 from clozeline.tasks.tagging.sentences import Tagging
 from clozeline.tasks.task import InputsOf, Task, TaskInputs
 from clozeline.tasks.training import BestRate, TrainingOutcome, files_of, prepare_training
-from clozeline.tasks.zero_shot import Cloze, Entailment
 
 CARD = "README.md"
 _PARTS = ("train", "validation", "test")
@@ -52,8 +50,8 @@ class TaskKind:
 
 def _similarity(inputs: InputsOf[SimilarityParams]) -> Task[Any]:
     if inputs.params.read_together:
-        return ScoredTogether(inputs)
-    return ScoredPairs(inputs) if inputs.params.score_field else BelongingPairs(inputs)
+        return scored.ScoredTogether(inputs)
+    return scored.ScoredPairs(inputs) if inputs.params.score_field else matching.BelongingPairs(inputs)
 
 
 # Kinds of task by `kind` in params.yaml; the knobs of each are a row of clozeline.params.tasks.SECTIONS.
@@ -91,7 +89,7 @@ KINDS: Mapping[str, TaskKind] = {
         baseline="scored pairs: cosine of TF-IDF; the same for all. Other pairs: BM25; a random order",
     ),
     "zero_shot": TaskKind(
-        prepare=lambda inputs: (Cloze if inputs.params.entailment is None else Entailment)(inputs),
+        prepare=lambda inputs: (zero_shot.Cloze if inputs.params.entailment is None else zero_shot.Entailment)(inputs),
         answers="one label for each text, by a word filled into a prompt or by entailment, without training",
         data="a text and its label, for evaluation and the baseline; formats as for classification",
         metric="accuracy, macro-F1, Matthews, F1 of one class",

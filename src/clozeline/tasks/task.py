@@ -25,14 +25,11 @@ from clozeline.records.finetune import scored_items
 from clozeline.records.finetune.scored_items import ConfigFacts, HeldOut
 from clozeline.records.finetune.task_metrics import ShownItem
 from clozeline.system.errors import TrainingError
-from clozeline.tasks import heads
+from clozeline.tasks import heads, report, selection
 from clozeline.tasks.heads import TaskModel
-from clozeline.tasks.report import TaskReport, only_answer_to, shown
 from clozeline.tasks.rows import EncodedBatch, Ids, TextRows, shuffled_batches, sorted_batches
-from clozeline.tasks.selection import Item, Splits, count_seen
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
-from clozeline.training.micro_batches import noting_shortage
-from clozeline.training.state import Batch
+from clozeline.training import micro_batches, state
 
 Knobs = TypeVar("Knobs", bound=FinetuneParams, covariant=True)
 _LOG = logging.getLogger(__name__)
@@ -62,7 +59,7 @@ class InputsOf(Generic[Knobs]):
 TaskInputs = InputsOf[FinetuneParams]
 
 
-class Task(ABC, Generic[Item]):
+class Task(ABC, Generic[selection.Item]):
     """A task with its data and its model, an encoder on rows of texts: ready to be trained, validated, tested, saved.
 
     A kind calls `feed` with its training rows, whose batches `batch` makes.
@@ -74,7 +71,7 @@ class Task(ABC, Generic[Item]):
     def __init__(
         self,
         inputs: InputsOf[Any],
-        splits: Splits[Item],
+        splits: selection.Splits[selection.Item],
         model: TaskModel,
         opened: OpenTokenizer | None = None,
         *,
@@ -120,7 +117,7 @@ class Task(ABC, Generic[Item]):
     def num_targets(self, rows_B: Ids) -> int:
         return len(rows_B)
 
-    def batches_from(self, epoch: int, index: int) -> Iterator[Batch[Any]]:
+    def batches_from(self, epoch: int, index: int) -> Iterator[state.Batch[Any]]:
         """Yield training batches without end, from batch `index` of epoch `epoch` on, bucketed by length.
 
         Seed and epoch decide which rows share a batch.
@@ -129,7 +126,7 @@ class Task(ABC, Generic[Item]):
             batches = shuffled_batches(self.length_T, self.params.batch_size, self.inputs.seed, epoch)
             for place, rows_B in enumerate(batches[index:], start=index):
                 num_tokens, num_targets = int(self.length_T[rows_B].sum()), self.num_targets(rows_B)
-                yield Batch(epoch, place, self.batch(rows_B, epoch), num_tokens, num_targets)
+                yield state.Batch(epoch, place, self.batch(rows_B, epoch), num_tokens, num_targets)
             epoch, index = epoch + 1, 0
 
     @abstractmethod
@@ -141,7 +138,7 @@ class Task(ABC, Generic[Item]):
         """Return the score of the model on the validation split; higher is better."""
 
     @abstractmethod
-    def test(self) -> TaskReport:
+    def test(self) -> report.TaskReport:
         """Return figures of the model and its baselines on the test split, which no choice was based on."""
 
     def outputs(
@@ -164,14 +161,14 @@ class Task(ABC, Generic[Item]):
 
     def num_seen(self, identities: Iterable[str]) -> int:
         """Return how many texts the encoder was pre-trained on, ignoring case and white space."""
-        return count_seen(identities, self.inputs.pretraining_text)
+        return selection.count_seen(identities, self.inputs.pretraining_text)
 
-    def reported(self, figures: Mapping[str, object], items: Sequence[ShownItem], **fields: Any) -> TaskReport:
+    def reported(self, figures: Mapping[str, object], items: Sequence[ShownItem], **fields: Any) -> report.TaskReport:
         """Return the report on the test split, of which `items` are the items; `fields` are others of `TaskReport`."""
-        common = {"first_places": self.splits.count.first_places, "only_answer": only_answer_to(items)}
-        return TaskReport(
+        common = {"first_places": self.splits.count.first_places, "only_answer": report.only_answer_to(items)}
+        return report.TaskReport(
             figures={**figures, "records": self.splits.count.by_reason},
-            examples=shown(items, self.params.num_examples),
+            examples=report.shown(items, self.params.num_examples),
             **common | fields,
         )
 
@@ -180,7 +177,7 @@ class Task(ABC, Generic[Item]):
         return ConfigFacts()
 
     @abstractmethod
-    def held_out(self, items: Sequence[Item], most: int) -> Sequence[HeldOut]:
+    def held_out(self, items: Sequence[selection.Item], most: int) -> Sequence[HeldOut]:
         """Return the items as records, of which at most `most` are kept."""
 
     def save(self, out: Path) -> None:
@@ -217,7 +214,7 @@ def answers(
     waiting = deque(batches)
     while waiting:
         rows_B = waiting.popleft()
-        with noting_shortage() as shortage, torch.inference_mode():
+        with micro_batches.noting_shortage() as shortage, torch.inference_mode():
             found = answer(model, encoded(rows_B).to(model.device))
         if shortage.requested is None:
             yield rows_B, found

@@ -19,11 +19,7 @@ from torch import Tensor, nn
 
 from clozeline.encoder.own import sources_of
 from clozeline.records.finetune.task_metrics import ValidationScore
-from clozeline.system.content import code_of, fingerprint
-from clozeline.system.errors import TrainingError
-from clozeline.system.files import remove_folder
-from clozeline.system.group import Group, agreed
-from clozeline.system.progress import ProgressBar
+from clozeline.system import content, errors, files, group, progress
 from clozeline.tasks import adapters
 from clozeline.tasks.task import Task, TaskInputs
 from clozeline.training.checkpoints import Checkpoints
@@ -227,7 +223,7 @@ class BestRate:
 
     def forget(self) -> None:
         """Remove the checkpoints, once the result is saved."""
-        remove_folder(self.folder)
+        files.remove_folder(self.folder)
         with suppress(OSError):  # other seeds are not done
             self.folder.parent.rmdir()
 
@@ -235,9 +231,9 @@ class BestRate:
         name = f"learning rate {training.learning_rate}"
         shown = self.loop.hardware.processes.is_first
         try:
-            with ProgressBar(name, training.plan.validation_steps[0]) as bar:
+            with progress.ProgressBar(name, training.plan.validation_steps[0]) as bar:
                 return training.trial(_Shown(bar) if shown else Callback())
-        except TrainingError as error:
+        except errors.TrainingError as error:
             if training is self.trainings[0]:
                 raise
             _LOG.warning("%s is not used: %s", name, error.problem)
@@ -248,7 +244,7 @@ class BestRate:
 
 
 class _Shown(Callback):
-    def __init__(self, bar: ProgressBar) -> None:
+    def __init__(self, bar: progress.ProgressBar) -> None:
         self._bar = bar
 
     def on_point(self, point: CurvePoint) -> None:
@@ -287,7 +283,7 @@ def shared(
 
 def use_threads(num_threads: int | None) -> None:
     """Set the number of torch threads; None means every core this process may use, or its share of them."""
-    torch.set_num_threads(num_threads or Group.join().num_threads)
+    torch.set_num_threads(num_threads or group.Group.join().num_threads)
 
 
 def prepare_training(task: Task[Any], inputs: TaskInputs, work: Path) -> BestRate:
@@ -313,7 +309,7 @@ def prepare_training(task: Task[Any], inputs: TaskInputs, work: Path) -> BestRat
     is_fitted = plan.total_steps > 0 and task.fitted is not None
     if is_fitted:
         task.fit_head()
-    name = agreed(processes, work, _fingerprint(inputs, precision, sources_of(task.model)))
+    name = group.agreed(processes, work, _fingerprint(inputs, precision, sources_of(task.model)))
     batches_from, loss_sum = shared(task, processes if plan.total_steps else Processes.alone())
     rate_of = None if params.layer_decay == 1 else adapters.rate_by_depth(task.model, params.layer_decay)
     of_seed = f"seed-{inputs.seed}"
@@ -363,7 +359,7 @@ def _fingerprint(inputs: TaskInputs, precision: Precision, own_code: Sequence[Pa
         "precision": precision.name,
         "num_threads": torch.get_num_threads() if precision.device.type == "cpu" else None,
     }
-    return fingerprint(facts, [*files_of(inputs.data), *encoder, *code_of(CODE), *own_code])
+    return content.fingerprint(facts, [*files_of(inputs.data), *encoder, *content.code_of(CODE), *own_code])
 
 
 def files_of(data: Path) -> list[Path]:

@@ -21,13 +21,12 @@ import numpy.typing as npt
 
 from clozeline.params.tasks import BLANK, ZeroShotParams
 from clozeline.system.errors import ParamsError
-from clozeline.tasks import heads
+from clozeline.tasks import heads, task
 from clozeline.tasks.classification.data import ClassifiedRows
 from clozeline.tasks.classification.scores import TextsOrPairs
 from clozeline.tasks.classification.texts import SingleLabel
 from clozeline.tasks.heads import folder_of
 from clozeline.tasks.rows import Ids, TextRows, lengths_of, sorted_batches
-from clozeline.tasks.task import InputsOf, TaskInputs, answers
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer, is_byte_level, save_existing
 
 _LOG = logging.getLogger(__name__)
@@ -38,7 +37,7 @@ _NO_TEXT = ""
 class ByPrompt(SingleLabel):
     """Classifier by prompt, measured like any single-label classifier; only the baseline uses the training texts."""
 
-    def __init__(self, inputs: InputsOf[ZeroShotParams]) -> None:
+    def __init__(self, inputs: task.InputsOf[ZeroShotParams]) -> None:
         """Read the data and open the model. Raises what `ClassifierOnTexts` raises."""
         super().__init__(inputs)
         self.batches_per_epoch, self.trained_on = 0, ()
@@ -103,7 +102,7 @@ class Cloze(ByPrompt):
 
     method = "zero-shot encoder with a prompt"
 
-    def __init__(self, inputs: InputsOf[ZeroShotParams]) -> None:
+    def __init__(self, inputs: task.InputsOf[ZeroShotParams]) -> None:
         """Read the data and open the model. Raises what `ByPrompt` raises, and:
 
         Raises:
@@ -113,7 +112,7 @@ class Cloze(ByPrompt):
         super().__init__(inputs)
         self._word_ids = [self._ids_of(label) for label in self.labels]
 
-    def built(self, inputs: TaskInputs) -> heads.TaskModel:
+    def built(self, inputs: task.TaskInputs) -> heads.TaskModel:
         return heads.build_cloze(inputs.encoder, inputs.family)
 
     def scores(self, texts: Sequence[str]) -> Scores:
@@ -122,7 +121,7 @@ class Cloze(ByPrompt):
         filled = partial(heads.log_probabilities, mask_id=self.opened.special_ids.mask)
         # Batches are as large as in training, because each row has a logit for every token of the vocabulary.
         batches = sorted_batches(rows.length_T, self.params.batch_size)
-        for rows_B, log_BV in answers(self.model, batches, rows.encoded, filled):
+        for rows_B, log_BV in task.answers(self.model, batches, rows.encoded, filled):
             for label, ids_W in enumerate(self._word_ids):
                 score_TC[rows_B, label] = log_BV[:, ids_W].mean(dim=1).cpu().numpy()
         return score_TC
@@ -155,7 +154,7 @@ class Entailment(ByPrompt):
 
     method = "zero-shot entailment model"
 
-    def __init__(self, inputs: InputsOf[ZeroShotParams]) -> None:
+    def __init__(self, inputs: task.InputsOf[ZeroShotParams]) -> None:
         """Read the data and open the model that `entailment` names. Raises what `ByPrompt` raises, and:
 
         Raises:
@@ -171,7 +170,7 @@ class Entailment(ByPrompt):
         self._filled = [self._prompts_of(label) for label in self.labels]
         self._longest_prompt(self.labels, self.opened)  # raises before the model runs
 
-    def built(self, inputs: TaskInputs) -> heads.TaskModel:
+    def built(self, inputs: task.TaskInputs) -> heads.TaskModel:
         return heads.build_entailer(inputs.encoder)
 
     def scores(self, texts: Sequence[str]) -> Scores:

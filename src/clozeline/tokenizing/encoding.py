@@ -23,8 +23,7 @@ import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from clozeline.cluster.ledger import Done, FinishedTask, Item
-from clozeline.records import word_cuts
-from clozeline.records.clean_text import TEXT
+from clozeline.records import clean_text, word_cuts
 from clozeline.records.reading.tokens import dtype_for
 from clozeline.records.word_cuts import (
     BEFORE_BLANKS,
@@ -304,7 +303,7 @@ def _opened(folder: Path, sha256: str) -> tuple[OpenTokenizer, WordCache]:
 
 def _batches(partition: Partition, known: KnownIds) -> Iterator[tuple[_Batch, Any]]:
     """Yield batches of texts, each with those of its texts that are not known."""
-    for (texts_D,) in partition.columns(TEXT):
+    for (texts_D,) in partition.columns(clean_text.TEXT):
         digests = digests_of(texts_D)
         place_D = known.places_of(digests)
         yield _Batch(texts_D, digests, place_D), texts_D.filter(pa.array(place_D < 0))

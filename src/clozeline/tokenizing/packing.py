@@ -18,11 +18,8 @@ from clozeline.cluster.ledger import FinishedTask, Ledger, passing_ledger
 from clozeline.records.clean_text import DOC_ID, TEXT, columns_of
 from clozeline.records.reading.tokens import SplitInfo, dtype_for
 from clozeline.records.words.bytes import word_hashes
-from clozeline.system.arrays import DiskArrays
-from clozeline.system.content import code_of, fingerprint, versions_of
-from clozeline.system.progress import ProgressBar
-from clozeline.tokenizing.earlier_ids import EarlierIds
-from clozeline.tokenizing.encoding import FILES_OF_COUNTS, PackingCount, encode_item
+from clozeline.system import arrays, content, progress
+from clozeline.tokenizing import earlier_ids, encoding
 from clozeline.tokenizing.shards import EncodedFiles, Partition, write_shards
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
@@ -42,7 +39,7 @@ class Packed:
     """A split as it was packed."""
 
     info: SplitInfo
-    count: PackingCount
+    count: encoding.PackingCount
     encoded: Sequence[tuple[str, Partition, FinishedTask]]  # split, partition, and the record with its ids
 
     @property
@@ -53,7 +50,7 @@ class Packed:
 
 def code_of_tasks() -> str:
     """Return a fingerprint of the code and the packages that decide what a task writes."""
-    return fingerprint(versions_of(_DECISIVE_PACKAGES), code_of(_CODE))
+    return content.fingerprint(content.versions_of(_DECISIVE_PACKAGES), content.code_of(_CODE))
 
 
 def pack(
@@ -63,7 +60,7 @@ def pack(
     split: str,
     shard_tokens: int,
     ledger: Ledger | None = None,
-    earlier: EarlierIds | None = None,
+    earlier: earlier_ids.EarlierIds | None = None,
 ) -> Packed:
     """Write every text into the shards of `split` in `folder`.
 
@@ -81,17 +78,17 @@ def pack(
     Raises:
         ArtifactError: the file is missing, damaged or has no column of texts.
     """
-    dtype, count = dtype_for(opened.vocab_size), PackingCount(opened.vocab_size)
+    dtype, count = dtype_for(opened.vocab_size), encoding.PackingCount(opened.vocab_size)
     items = [
-        encode_item(f"partition {number} of {split}", part, opened, earlier.of(split, part) if earlier else ())
+        encoding.encode_item(f"partition {number} of {split}", part, opened, earlier.of(split, part) if earlier else ())
         for number, part in enumerate(partitions)
     ]
     encoded = []
     with (
         nullcontext(ledger) if ledger else passing_ledger(folder) as ledger,
-        ProgressBar(f"tokenize {split}", sum(partition.num_rows for partition in partitions)) as bar,
+        progress.ProgressBar(f"tokenize {split}", sum(partition.num_rows for partition in partitions)) as bar,
     ):
-        records = ledger.run(items, read=FILES_OF_COUNTS)
+        records = ledger.run(items, read=encoding.FILES_OF_COUNTS)
         for partition, record in zip(partitions, records, strict=True):
             count.add_encoded(record)
             encoded.append((split, partition, record))
@@ -107,7 +104,7 @@ def write_document_keys(clean: Path, out: Path) -> None:
         ArtifactError: the file is damaged, or has no such column.
     """
     parts = (word_hashes(ids) for (ids,) in columns_of(clean, DOC_ID))
-    np.save(out, DiskArrays().joined(parts, np.uint64), allow_pickle=False)
+    np.save(out, arrays.DiskArrays().joined(parts, np.uint64), allow_pickle=False)
 
 
 def keep_known(clean: Path, keys: NDArray[np.uint64], out: Path) -> int:

@@ -20,9 +20,8 @@ from mlflow.tracking import MlflowClient
 
 from clozeline.records.record import LockedPath, Record
 from clozeline.system.files import alone
-from clozeline.tracking.mlflow import PARENT_RUN, experiment_id, prepare
+from clozeline.tracking import mlflow, run_logger
 from clozeline.tracking.outbox import Outbox, TrackedRun
-from clozeline.tracking.run_logger import PREFIX
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,11 +50,11 @@ class MlflowRuns:
 
     @cached_property
     def _client(self) -> MlflowClient:
-        return prepare(self.tracking_uri)
+        return mlflow.prepare(self.tracking_uri)
 
     @cached_property
     def _experiment(self) -> str:
-        return experiment_id(self._client, self.tracking_uri)
+        return mlflow.experiment_id(self._client, self.tracking_uri)
 
     def answers(self) -> bool:
         """Whether the server answers at all: then a failure is of one call, not of the server."""
@@ -74,7 +73,7 @@ class MlflowRuns:
             close_killed(self._client, self._experiment, record.tags[WORKSPACE])
         else:
             parent_id = self._id_of(record.parent)
-            tags |= {PARENT_RUN: parent_id} if parent_id else {}
+            tags |= {mlflow.PARENT_RUN: parent_id} if parent_id else {}
             tags |= {"dvc.stage": record.name, "dvc.fingerprint": record.fingerprint}
             # The interrupted run of the same stage, whose curves are continued.
             cut_off = (
@@ -291,7 +290,7 @@ class Delivery:
                     self._send(run, chosen[:middle], send)
                     self._send(run, chosen[middle:], send)
                 else:
-                    self._lose(_in_words(error), 0 if chosen[0].key.startswith(PREFIX) else 1)
+                    self._lose(_in_words(error), 0 if chosen[0].key.startswith(run_logger.PREFIX) else 1)
 
     @contextmanager
     def _step(self, run: str) -> Iterator[None]:

@@ -25,13 +25,9 @@ from mlflow.entities import Run, ViewType
 from mlflow.tracking import MlflowClient
 
 from clozeline.records.record import Lock
-from clozeline.system.content import md5_of
-from clozeline.system.errors import ArtifactError, ClozelineError
+from clozeline.system import content, errors, progress
 from clozeline.system.files import Removal, SweptStore
-from clozeline.system.progress import track
-from clozeline.tracking.addresses import database_of, files_beside, local_path, present
-from clozeline.tracking.delivery import OUTBOX_RUN, WORKSPACE
-from clozeline.tracking.mlflow import answering, prepare, remove_stored_files, runs_of, stored_files
+from clozeline.tracking import addresses, delivery, mlflow
 
 _LOCK: Final = "dvc.lock"
 
@@ -56,19 +52,19 @@ _IS_ID: Final = re.compile(r"[0-9a-f]{4,32}")
 
 def address_of(run: Run, tracking_uri: str) -> str:
     """Return where the files of a run are now."""
-    return present(run.info.artifact_uri, tracking_uri)
+    return addresses.present(run.info.artifact_uri, tracking_uri)
 
 
 def files_of(run: Run, tracking_uri: str) -> dict[str, int]:
     """Return the size in bytes of each file of a run. Raises the errors of `answering`."""
-    with answering(tracking_uri):
-        return dict(stored_files(address_of(run, tracking_uri), tracking_uri))
+    with mlflow.answering(tracking_uri):
+        return dict(mlflow.stored_files(address_of(run, tracking_uri), tracking_uri))
 
 
 def remove_files_of(run: Run, tracking_uri: str, path: str | None = None) -> None:
     """Remove the file `path` of a run; without it all. Raises the errors of `answering`."""
-    with answering(tracking_uri):
-        remove_stored_files(address_of(run, tracking_uri), tracking_uri, path)
+    with mlflow.answering(tracking_uri):
+        mlflow.remove_stored_files(address_of(run, tracking_uri), tracking_uri, path)
 
 
 @contextmanager
@@ -76,7 +72,7 @@ def _copy_of(run: Run, path: str, tracking_uri: str) -> Iterator[Path]:
     """Yield a temporary copy of the file `path` of a run. Raises the errors of `answering`."""
     address = f"{address_of(run, tracking_uri)}/{path}"
     with tempfile.TemporaryDirectory() as folder:
-        with answering(tracking_uri):
+        with mlflow.answering(tracking_uri):
             copy = download_artifacts(artifact_uri=address, dst_path=folder, tracking_uri=tracking_uri)
         yield Path(copy)
 
@@ -85,7 +81,7 @@ def lock_of(run: Run, tracking_uri: str) -> Lock | None:
     """Return the dvc.lock stored with a flow run; None if it is gone or damaged. Raises the errors of `answering`."""
     if _LOCK not in files_of(run, tracking_uri):
         return None
-    with _copy_of(run, _LOCK, tracking_uri) as copy, suppress(ArtifactError):
+    with _copy_of(run, _LOCK, tracking_uri) as copy, suppress(errors.ArtifactError):
         return Lock.read(copy)
     return None
 
@@ -112,12 +108,12 @@ class Nights:
             ArtifactError: the dvc.lock of a kept run is gone or damaged.
             TransientError: MLflow does not answer.
         """
-        with answering(tracking_uri):
-            runs = tuple(runs_of(prepare(tracking_uri)))
+        with mlflow.answering(tracking_uri):
+            runs = tuple(mlflow.runs_of(mlflow.prepare(tracking_uri)))
             flow_runs = defaultdict(list)
             for run in runs:
                 if _LOCK_MD5 in run.data.tags:
-                    flow_runs[run.data.tags.get(WORKSPACE)].append(run)
+                    flow_runs[run.data.tags.get(delivery.WORKSPACE)].append(run)
             kept = {owner: list(_last_nights(of_one, num_kept)) for owner, of_one in flow_runs.items()}
         locks = tuple(_locks((run for of_one in kept.values() for run in of_one), tracking_uri))
         own = kept.get(workspace, [])
@@ -127,7 +123,7 @@ class Nights:
             running_elsewhere=tuple(
                 run.info.run_name
                 for run in runs
-                if run.info.status == "RUNNING" and run.data.tags.get(WORKSPACE) not in (None, workspace)
+                if run.info.status == "RUNNING" and run.data.tags.get(delivery.WORKSPACE) not in (None, workspace)
             ),
             runs=runs,
             tracking_uri=tracking_uri,
@@ -137,7 +133,7 @@ class Nights:
     @property
     def has_own(self) -> bool:
         """Whether MLflow knows any run of this workspace."""
-        return any(run.data.tags.get(WORKSPACE) == self.workspace for run in self.runs)
+        return any(run.data.tags.get(delivery.WORKSPACE) == self.workspace for run in self.runs)
 
     def files(self, locks: Iterable[Lock], before: datetime) -> SweptStore:
         """Return the stored files of this workspace's flow and stage runs.
@@ -155,11 +151,11 @@ class Nights:
 
     def _is_ours(self, run: Run) -> bool:
         """Whether the flow or stage run is of this workspace, and its files are not in another copy of the project."""
-        tags, database = run.data.tags, database_of(self.tracking_uri)
-        if OUTBOX_RUN not in tags or tags.get(WORKSPACE) != self.workspace:
+        tags, database = run.data.tags, addresses.database_of(self.tracking_uri)
+        if delivery.OUTBOX_RUN not in tags or tags.get(delivery.WORKSPACE) != self.workspace:
             return False
-        path = local_path(address_of(run, self.tracking_uri))
-        return path is None or database is None or path.is_relative_to(files_beside(database))
+        path = addresses.local_path(address_of(run, self.tracking_uri))
+        return path is None or database is None or path.is_relative_to(addresses.files_beside(database))
 
     def _remove(self, run: Run) -> None:
         """Remove the files of a run. From the first tag on its dvc.lock keeps nothing."""
@@ -168,8 +164,8 @@ class Nights:
         self._mark(run, _REMOVED)
 
     def _mark(self, run: Run, state: str) -> None:
-        with answering(self.tracking_uri):
-            prepare(self.tracking_uri).set_tag(run.info.run_id, _FILES, state)
+        with mlflow.answering(self.tracking_uri):
+            mlflow.prepare(self.tracking_uri).set_tag(run.info.run_id, _FILES, state)
 
 
 def _last_nights(newest_first: Iterable[Run], num_kept: int) -> Iterator[Run]:
@@ -191,7 +187,7 @@ def _locks(runs: Iterable[Run], tracking_uri: str) -> Iterator[Lock]:
     for run in by_md5.values():
         lock = lock_of(run, tracking_uri)
         if lock is None:
-            raise ArtifactError(
+            raise errors.ArtifactError(
                 f"the dvc.lock of a kept night is gone or damaged: run {run.info.run_name} at {run.info.artifact_uri}",
                 do="restore it; or delete that run in MLflow (`clozeline ui`), and its data can be removed, too",
             )
@@ -216,10 +212,10 @@ def search_files(
         ArtifactError: the store of files refuses the key.
         TransientError: MLflow or the store of its files does not answer.
     """
-    with answering(tracking_uri):
-        runs = list(runs_of(prepare(tracking_uri), view=ViewType.ALL))
+    with mlflow.answering(tracking_uri):
+        runs = list(mlflow.runs_of(mlflow.prepare(tracking_uri), view=ViewType.ALL))
     num_files, removals, kept = 0, [], []
-    for run in track(runs, "Searching files of runs", len(runs)):
+    for run in progress.track(runs, "Searching files of runs", len(runs)):
         for path, size in files_of(run, tracking_uri).items():
             if PurePosixPath(path).suffix not in _QUOTING:
                 continue
@@ -278,13 +274,13 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
         TransientError: MLflow does not answer.
     """
     lock = Lock.read(lock_file)
-    md5 = md5_of(lock_file)
-    with answering(tracking_uri):
-        client = prepare(tracking_uri)
-        flow_run = next(runs_of(client, f"tags.`dvc.lock_md5` = '{md5}'", page=1), None)
+    md5 = content.md5_of(lock_file)
+    with mlflow.answering(tracking_uri):
+        client = mlflow.prepare(tracking_uri)
+        flow_run = next(mlflow.runs_of(client, f"tags.`dvc.lock_md5` = '{md5}'", page=1), None)
         before = f" AND attributes.start_time < {flow_run.info.start_time}" if flow_run else ""
         condition = f"tags.`dvc.lock_md5` != '{md5}' AND attributes.status = 'FINISHED'{before}"
-        other = next(runs_of(client, condition, page=1), None)
+        other = next(mlflow.runs_of(client, condition, page=1), None)
         executed = executed_by_hash(client)
     tags = flow_run.data.tags if flow_run else {}
     return PastRuns(
@@ -300,7 +296,7 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
 
 def executed_by_hash(client: MlflowClient) -> dict[str | None, Run]:
     """Return the newest run of each executed stage by `LockedStage.sha256`, of the newest 1,000."""
-    newest = list(islice(runs_of(client, "tags.`dvc.outcome` = 'executed'"), _MOST_EXECUTED))
+    newest = list(islice(mlflow.runs_of(client, "tags.`dvc.outcome` = 'executed'"), _MOST_EXECUTED))
     return {run.data.tags.get("dvc.stage_sha256"): run for run in reversed(newest)}
 
 
@@ -308,9 +304,9 @@ def attach(tracking_uri: str, run_id: str, file: Path) -> bool:
     """Store `file` with an ended run; False if MLflow refused, or if the project moved since that run."""
 
     try:
-        client = prepare(tracking_uri)
+        client = mlflow.prepare(tracking_uri)
         address = client.get_run(run_id).info.artifact_uri
-        if present(address, tracking_uri) != address:
+        if addresses.present(address, tracking_uri) != address:
             return False
         client.log_artifact(run_id, str(file))
     except Exception as error:  # noqa: BLE001  # a store raises the errors of its package: boto3's are no `OSError`
@@ -322,7 +318,7 @@ def attach(tracking_uri: str, run_id: str, file: Path) -> bool:
 def _past_run(run: Run, tracking_uri: str, executed: Mapping[str | None, Run]) -> PastRun:
     """Return what MLflow knows of a flow run; `executed`: the runs of stages by `LockedStage.sha256`."""
     lock: Lock | None = None
-    with suppress(ClozelineError):  # the artifact may be deleted; figures are still comparable
+    with suppress(errors.ClozelineError):  # the artifact may be deleted; figures are still comparable
         lock = lock_of(run, tracking_uri)
     stage = lock.stages.get("pretrain") if lock else None
     training = executed.get(stage.sha256) if stage else None
@@ -350,18 +346,18 @@ def compared_runs(tracking_uri: str, wanted: Sequence[str]) -> list[PastRun]:
         ArtifactError: a run is unknown, or a name has several; too few or too many are wanted.
         TransientError: MLflow does not answer.
     """
-    with answering(tracking_uri):
-        client = prepare(tracking_uri)
+    with mlflow.answering(tracking_uri):
+        client = mlflow.prepare(tracking_uri)
         found = [_named(client, text) for text in wanted] if wanted else _last_two(client)
         ids = list(dict.fromkeys(run.info.run_id for run in found))
         newest = ", ".join(map(_called, _newest(client)))
         if not wanted and len(ids) < 2:
-            raise ArtifactError(
+            raise errors.ArtifactError(
                 f"there are no two runs with different results to compare; MLflow knows {newest or 'none'}",
                 do="change params.yaml, and run `clozeline run`",
             )
         if not 2 <= len(ids) <= MOST:
-            raise ArtifactError(
+            raise errors.ArtifactError(
                 f"this number of runs cannot be compared: {len(ids)} different of {', '.join(wanted)}",
                 do=f"name 2 to {MOST} of: {newest}",
             )
@@ -376,7 +372,7 @@ def _named(client: MlflowClient, text: str) -> Run:
         found = [run for run in _search(client) if run.info.run_id.startswith(text)]
     if len(found) != 1:
         others = ", ".join(map(_called, found or _newest(client)))
-        raise ArtifactError(
+        raise errors.ArtifactError(
             f"{len(found)} runs have this name or id: {text}"
             if found
             else f"MLflow has no run with this name or id: {text}",
@@ -401,7 +397,7 @@ def _newest(client: MlflowClient) -> list[Run]:
 
 def _search(client: MlflowClient, condition: str = "") -> Iterator[Run]:
     """Yield the flow runs that have a dvc.lock, the newest first."""
-    return runs_of(client, f"tags.`dvc.lock_md5` != ''{condition}", page=_PAGE)
+    return mlflow.runs_of(client, f"tags.`dvc.lock_md5` != ''{condition}", page=_PAGE)
 
 
 def comparison_address(tracking_uri: str, run_ids: Sequence[str], experiment_ids: Sequence[str]) -> str:

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from clozeline.system.errors import ParamsError
-from clozeline.system.group import Group
+from clozeline.system import errors, group
 from clozeline.training.state import Scored
 
 Sharding = Literal["ddp", "fsdp"]
@@ -28,7 +27,7 @@ class Movable(Protocol):
 
 
 @dataclass(frozen=True)
-class Processes(Group):
+class Processes(group.Group):
     """The processes that train together, seen from one of them."""
 
     sharding: Sharding = "ddp"
@@ -42,7 +41,7 @@ class Processes(Group):
         """
         given = environment.get("CLOZELINE_SHARDING", "ddp")
         if given not in get_args(Sharding):
-            raise ParamsError(
+            raise errors.ParamsError(
                 f"CLOZELINE_SHARDING is {given}, not ddp (a whole model on each device) or fsdp (shared)",
                 do="correct this environment variable, or unset it",
             )
@@ -55,7 +54,7 @@ class Processes(Group):
             ParamsError: `optimizer` needs whole matrices, which no process would have.
         """
         if optimizer == "muon" and self.sharding == "fsdp" and self.world_size > 1:
-            raise ParamsError(
+            raise errors.ParamsError(
                 "`optimizer.kind` muon needs whole matrices, which CLOZELINE_SHARDING=fsdp divides",
                 do="choose `adamw`, or set CLOZELINE_SHARDING=ddp",
             )

@@ -13,11 +13,8 @@ from torch import Tensor, nn
 
 from clozeline.params.model import OptimizerParams
 from clozeline.system.errors import ArtifactError, TrainingError
+from clozeline.training import curves, distribution, micro_batches, optimizers
 from clozeline.training.checkpoints import SHARDS, Checkpoints
-from clozeline.training.curves import Quality, ValidationPass
-from clozeline.training.distribution import Processes
-from clozeline.training.micro_batches import Hardware
-from clozeline.training.optimizers import scale_learning_rates
 from clozeline.training.state import Batch, Callback, Inputs, Scored, State
 from clozeline.training.steps import Steps
 
@@ -34,17 +31,17 @@ class Validation:
 
     every_steps: int
     patience: int | None  # number of validation passes without a lower loss after which training stops; None: never
-    measure: Callable[[], Quality]  # measures the current model on held-out text
+    measure: Callable[[], curves.Quality]  # measures the current model on held-out text
     best_weights: dict[str, Tensor] | None = None
 
-    def take(self, model: nn.Module, state: State, processes: Processes) -> ValidationPass:
+    def take(self, model: nn.Module, state: State, processes: distribution.Processes) -> curves.ValidationPass:
         """Measure the model. With `patience`, keep the weights if they are the best so far. Training is not affected.
 
         All processes take the figures that the first one measured, so that they stop at the same step and do not wait
         for each other forever.
         """
         model.eval()
-        validation = ValidationPass(state.step, *processes.of_the_first(self.measure()))
+        validation = curves.ValidationPass(state.step, *processes.of_the_first(self.measure()))
         model.train()
         state.validations.append(validation)
         if self.patience is not None and state.best_validation is validation:
@@ -79,7 +76,7 @@ class Loop(Generic[Inputs]):
     log_every_steps: int
     checkpoint_every_steps: int
     checkpoints: Checkpoints
-    hardware: Hardware[Inputs]
+    hardware: micro_batches.Hardware[Inputs]
     seed: int  # seed of the randomness in a step (dropout)
     validation: Validation | None = None
 
@@ -115,7 +112,7 @@ class Loop(Generic[Inputs]):
         if batch.num_targets == 0:
             state.num_empty_batches += 1
             return
-        scale_learning_rates(self.optimizer, self.fraction_at(state.step))
+        optimizers.scale_learning_rates(self.optimizer, self.fraction_at(state.step))
         steps.take(batch, state.step)
         state.count(batch)
         is_last = state.step == self.total_steps

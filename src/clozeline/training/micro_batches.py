@@ -18,12 +18,10 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 import torch
 
-from clozeline.params.pretraining import PretrainParams
+from clozeline.params import pretraining, tasks
 from clozeline.params.schema import Requested
-from clozeline.params.tasks import FinetuneParams
 from clozeline.system.errors import ParamsError
-from clozeline.training.distribution import Processes
-from clozeline.training.state import Inputs
+from clozeline.training import distribution, state
 
 _LOG = logging.getLogger(__name__)
 
@@ -90,12 +88,12 @@ def requested_memory(error: Exception) -> str | None:
     return f"{int(number):,} bytes were requested" if unit == "bytes" else f"{number} {unit} were requested"
 
 
-def remedies(params: PretrainParams | FinetuneParams) -> str:
+def remedies(params: pretraining.PretrainParams | tasks.FinetuneParams) -> str:
     """Return what to change in the section `params` if even parts of one row each do not fit into memory.
 
     A smaller batch or smaller parts would not help: no part is smaller than one row.
     """
-    if isinstance(params, PretrainParams):
+    if isinstance(params, pretraining.PretrainParams):
         is_open = {
             "set `gradient_checkpointing: true`": not params.gradient_checkpointing,
             "lower `max_length`": True,
@@ -158,7 +156,7 @@ class MicroBatches(Generic[Rows]):
     remedies: str = "use a smaller model, or shorter rows"  # what helps if one row does not fit
 
     @classmethod
-    def of(cls, params: PretrainParams | FinetuneParams, device: torch.device) -> Self:
+    def of(cls, params: pretraining.PretrainParams | tasks.FinetuneParams, device: torch.device) -> Self:
         return cls(params.micro_batch_tokens, device, params.max_length, remedies(params))
 
     def parts(self, batch: Rows, rows_short: int = 0) -> list[Rows]:
@@ -288,9 +286,9 @@ def _cpu_has_bf16() -> bool:
 
 
 @dataclass(frozen=True)
-class Hardware(Generic[Inputs]):
+class Hardware(Generic[state.Inputs]):
     """Processes with their devices, precision, and the part of a batch that is in memory at once."""
 
-    processes: Processes
+    processes: distribution.Processes
     precision: Precision
     micro_batches: MicroBatches[Any]

@@ -25,8 +25,7 @@ from clozeline.system.content import md5_of
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.files import Removal, SweptStore, held_beside
 from clozeline.system.progress import track
-from clozeline.versions import remote
-from clozeline.versions.project import Repo, git, open_project
+from clozeline.versions import project, remote
 from clozeline.versions.remote import FOLDER, is_folder, listed_files, remote_errors
 
 # Files that are removed from a remote at once.
@@ -50,7 +49,7 @@ class Objects:
     @contextmanager
     def open(cls, root: Path) -> Iterator[Self]:
         """Open the project in `root`."""
-        with open_project(root) as repo:
+        with project.open_project(root) as repo:
             yield cls(repo)
 
     def fault_of(self, path: str, md5: str, commit: str | None) -> str | None:
@@ -59,7 +58,7 @@ class Objects:
         if fault is None or self.md5_of(self._root / path) == md5:
             return None
         # The commit comes from a tag of MLflow: git would take one that begins with `-` as an option.
-        in_git = git(self._root, "show", f"{commit}:{path}") if commit and _COMMIT.fullmatch(commit) else None
+        in_git = project.git(self._root, "show", f"{commit}:{path}") if commit and _COMMIT.fullmatch(commit) else None
         if in_git is not None and md5_of(in_git) == md5:
             return None
         if remote.has_remote(self._repo):
@@ -137,7 +136,7 @@ class Place:
     database: Any
     legacy: Any  # object database of DVC 2, in whose folder DVC 3 keeps the run cache
     local_runs: Path  # run cache of the project, which has copies of most records of a remote
-    remote_of: Repo | None = None
+    remote_of: project.Repo | None = None
     _files: dict[str, remote.StoredFile] = field(default_factory=dict)  # each file that was listed, by its path
 
     @cached_property
@@ -270,7 +269,7 @@ def files_in(oid: str, places: Iterable[Place]) -> dict[str, str]:
     )
 
 
-def _recorded_in_git(repo: Repo) -> set[str]:
+def _recorded_in_git(repo: project.Repo) -> set[str]:
     """Return the hashes of the working tree; if the project is in git, also of all its branches, tags, stashes and
     experiments, and of HEAD.
 
@@ -304,7 +303,7 @@ def _recorded_in_git(repo: Repo) -> set[str]:
 class Stored:
     """All that DVC stores of a project, in its cache and its remote, while its lock is held."""
 
-    def __init__(self, repo: Repo, *, shared: bool) -> None:
+    def __init__(self, repo: project.Repo, *, shared: bool) -> None:
         self._repo = repo
         runs = Path(repo.stage_cache.cache_dir)
         is_own = Path(repo.cache.local.path).resolve().is_relative_to(Path(repo.root_dir).resolve())
@@ -328,7 +327,7 @@ class Stored:
         """
         from dvc.repo import lock_repo
 
-        with open_project(root, waits_for_lock=True) as repo, lock_repo(repo):
+        with project.open_project(root, waits_for_lock=True) as repo, lock_repo(repo):
             stored = cls(repo, shared=shared)
             with stored._errors_named():
                 for place in stored.places:

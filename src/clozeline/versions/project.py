@@ -15,9 +15,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from clozeline.records.record import Lock
-from clozeline.system.errors import ParamsError, StorageError
+from clozeline.system import errors, workspace
 from clozeline.system.files import replacing_file
-from clozeline.system.workspace import Workspace
 
 # dvc.repo.Repo, whose import takes a second.
 Repo = Any
@@ -48,7 +47,7 @@ def open_project(
 
     root = root.resolve()
     own = {name: dict(section) for name, section in settings.items()}
-    if not Workspace(root).is_in_git:
+    if not workspace.Workspace(root).is_in_git:
         own.setdefault("core", {})["no_scm"] = True
     repo = dvc.Repo(str(root), config=own or None, _wait_for_lock=waits_for_lock)
     _forget_ended_processes(repo)
@@ -120,7 +119,7 @@ def require_writable_cache(root: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise StorageError(
+        raise errors.StorageError(
             f"DVC's cache is not writable, but every stage stores its outputs in {folder}: {error}",
             do="correct its owner or mode, free disk space, or choose another one: `dvc cache dir --local FOLDER`",
         ) from error
@@ -142,7 +141,7 @@ def refuse_own_outputs(named: Mapping[str, str | None], outs: Iterable[str | Pat
             continue
         place = (root / name).resolve()
         if any(place.is_relative_to(folder) for folder in folders):
-            raise ParamsError(
+            raise errors.ParamsError(
                 f"`{key}: {name}` is an output of this project, which DVC deletes before the stage that writes it runs",
                 do=f"set `{key}` to a copy (`cp -r {name} my-start`); the released encoder is `start: champion`",
             )

@@ -17,9 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
-from clozeline.system.errors import ClozelineError, TransientError
-from clozeline.system.files import replacing_file
-from clozeline.system.machine import collect_rarely
+from clozeline.system import errors, files, machine
 from clozeline.versions.project import Repo, open_project
 from clozeline.versions.remote import fetch_no_records
 
@@ -125,7 +123,7 @@ def _dvc_lock_replaced(names: Sequence[str]) -> Iterator[None]:
     @contextmanager
     def replacing(path: str, fs: object = None) -> Iterator[object]:
         file = Path(path).resolve()
-        with replacing_file(file) as beside:
+        with files.replacing_file(file) as beside:
             if file.exists():
                 shutil.copyfile(file, beside)
             with rewriting(beside, fs=fs) as content:
@@ -142,23 +140,23 @@ def _dvc_lock_replaced(names: Sequence[str]) -> Iterator[None]:
         dvcfile.modify_yaml = rewriting
 
 
-def _error_of(name: str, error: BaseException) -> ClozelineError:
+def _error_of(name: str, error: BaseException) -> errors.ClozelineError:
     from dvc.lock import LockError
 
     causes = [error]
     while causes[-1].__cause__:
         causes.append(causes[-1].__cause__)
     if any(isinstance(cause, LockError) for cause in causes):
-        return TransientError(
+        return errors.TransientError(
             f"another DVC command holds a lock that stage `{name}` needs: {causes[-1]}",
             do="wait until it ends, then run again",
         )
-    return ClozelineError(
+    return errors.ClozelineError(
         f"DVC could not bring stage `{name}` up to date: {': '.join(map(str, causes))}",
         do=f"correct the fault that DVC names; `dvc repro {name}` shows it too",
     )
 
 
 if __name__ == "__main__":
-    collect_rarely()
+    machine.collect_rarely()
     sys.exit(reproduce(sys.argv[1], again=AGAIN in sys.argv[2:]))

@@ -39,13 +39,9 @@ from clozeline.corpus.cleaning.near_duplicates import Edges, Sketches, similar_p
 from clozeline.corpus.cleaning.portions import ReadText
 from clozeline.corpus.cleaning.splits import KEPT, SplitDecision, SplitShares, check_sides, decide
 from clozeline.params.text import PreprocessParams
-from clozeline.records import clean_text
-from clozeline.records.snapshot import NOTHING, Forgotten
+from clozeline.records import clean_text, snapshot
 from clozeline.records.words.shingles import Banding
-from clozeline.system.arrays import DiskArrays, chunks
-from clozeline.system.errors import DataError
-from clozeline.system.files import link_or_copy
-from clozeline.system.progress import ProgressBar
+from clozeline.system import arrays, errors, files, progress
 from clozeline.system.workers import Workers
 
 _LOG = logging.getLogger(__name__)
@@ -165,7 +161,7 @@ def build_corpus(
     out: Path,
     work: Path,
     workers: Workers,
-    forgotten: Forgotten = NOTHING,
+    forgotten: snapshot.Forgotten = snapshot.NOTHING,
     named: Callable[[str], str] = str,
 ) -> clean_text.CorpusMetrics:
     """Clean, deduplicate and split all texts of `raw` into the empty folder `out`.
@@ -216,7 +212,7 @@ def _read(
     raw: RawText, settings: preparation.PreparationSettings, ledger: Ledger
 ) -> tuple[list[preparation.BatchRecord], ReadText]:
     batches, read = [], ReadText()
-    with ProgressBar("Reading (kB)", raw.total_bytes // 1000) as bar:
+    with progress.ProgressBar("Reading (kB)", raw.total_bytes // 1000) as bar:
         stored_bytes = 0
         for batch in preparation.prepared(raw, settings, ledger, read):
             batches.append(batch)
@@ -240,12 +236,12 @@ def _check_any(
     buckets: Sequence[SketchedBucket], num_read: int, dropped: Counter[str], raw: RawText, params: PreprocessParams
 ) -> None:
     if not num_read:
-        raise DataError(
+        raise errors.DataError(
             f"{params.source.place}: no text in {raw.total_bytes:,} bytes", do="add text, or correct `source`"
         )
     if not buckets:
         reasons = clean_text.dropped_in_words(_by_reason(dropped))
-        raise DataError(
+        raise errors.DataError(
             f"{params.source.place}: no text is left of {num_read}: {reasons}",
             do=f"check `source`, or lower `min_characters` ({params.min_characters})",
         )
@@ -277,12 +273,12 @@ def _decide(
 ) -> tuple[NDArray[np.bool_], NDArray[np.uint8], clean_text.SimilarityMetrics]:
     """Return whether each text is kept and the number of its split, in the order of the buckets."""
     shares = SplitShares.of(params)
-    empty = DiskArrays(sketches.folder).empty
+    empty = arrays.DiskArrays(sketches.folder).empty
     edges = similar_pairs(sketches, params.same_side_similarity, ledger)
     decision = decide(edges, sketches, shares, params.near_duplicate_similarity, empty)
     dropped.update(decision.num_dropped())
     kept_N, sides_by_place_N = empty(sketches.num_texts, np.bool_), empty(sketches.num_texts, np.uint8)
-    for chunk in chunks(sketches.num_texts):
+    for chunk in arrays.chunks(sketches.num_texts):
         places = sketches.place_N[chunk]
         kept_N[places], sides_by_place_N[places] = decision.fate_N[chunk] == KEPT, decision.side_N[chunk]
     check_sides(decision, shares, params.source.place)
@@ -319,5 +315,5 @@ def _write(
             if is_in_files:
                 target.mkdir(exist_ok=True)
                 target /= f"{number:05d}.parquet"
-            link_or_copy(clean_text.file_of(record.folder, split), target)
+            files.link_or_copy(clean_text.file_of(record.folder, split), target)
     return {split: clean_text.SplitMetrics(**size, sources=len(labels[split])) for split, size in sizes.items()}

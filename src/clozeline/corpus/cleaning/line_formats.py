@@ -9,8 +9,7 @@ from functools import partial
 from itertools import chain, groupby, islice
 
 from clozeline.corpus.cleaning.documents import Document, OpenFile
-from clozeline.records.reading.files import json_records, separated_records
-from clozeline.records.reading.streams import LineBlock, OnBad, is_json_object
+from clozeline.records.reading import files, streams
 from clozeline.system.errors import DataError
 
 _MAX_DOCUMENT_CHARACTERS = 32_000_000
@@ -45,8 +44,8 @@ def read_json_lines(lines: Iterable[str], opened: OpenFile) -> Iterator[Document
     return opened.with_bad(partial(_in_json, lines, opened, 1))
 
 
-def _in_json(lines: Iterable[str], opened: OpenFile, first_line: int, on_bad: OnBad) -> Iterator[Document]:
-    rows = json_records(lines, opened.name, opened.reading.fields, first_line, keeps_halves=True, on_bad=on_bad)
+def _in_json(lines: Iterable[str], opened: OpenFile, first_line: int, on_bad: streams.OnBad) -> Iterator[Document]:
+    rows = files.json_records(lines, opened.name, opened.reading.fields, first_line, keeps_halves=True, on_bad=on_bad)
     return opened.documents_of(rows, on_bad)
 
 
@@ -54,7 +53,7 @@ def _in_json(lines: Iterable[str], opened: OpenFile, first_line: int, on_bad: On
 class JsonBlock:
     """Lines of a JSON Lines file. The reading task finds the line ends; another one parses the lines."""
 
-    block: LineBlock
+    block: streams.LineBlock
     opened: OpenFile
 
     @property
@@ -82,8 +81,8 @@ def read_separated(lines: Iterator[str], opened: OpenFile, *, delimiter: str) ->
     if not first:
         return iter(())
 
-    def read(on_bad: OnBad) -> Iterator[Document]:
-        rows = separated_records(whole, opened.name, opened.reading.fields, delimiter=delimiter, on_bad=on_bad)
+    def read(on_bad: streams.OnBad) -> Iterator[Document]:
+        rows = files.separated_records(whole, opened.name, opened.reading.fields, delimiter=delimiter, on_bad=on_bad)
         return opened.documents_of(rows, on_bad)
 
     return opened.with_bad(read)
@@ -113,7 +112,7 @@ def sniff(lines: Iterator[str]) -> tuple[LineReader, Iterator[str]]:
     first, whole = _peeked(lines)
     if _WIKIEXTRACTOR_HEAD.match(first):
         return read_wikiextractor, whole
-    return (read_json_lines if is_json_object(first) else read_text), whole
+    return (read_json_lines if streams.is_json_object(first) else read_text), whole
 
 
 def _peeked(lines: Iterator[str]) -> tuple[str, Iterator[str]]:

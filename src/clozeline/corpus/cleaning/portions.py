@@ -21,9 +21,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from clozeline.cluster.ledger import Done, Item, Ledger
-from clozeline.corpus.cleaning import documents
-from clozeline.corpus.cleaning.line_formats import JsonBlock, LineReader, read_separated, sniff
-from clozeline.corpus.cleaning.wikipedia import wiki_pages
+from clozeline.corpus.cleaning import documents, line_formats, wikipedia
 from clozeline.params.text import SourceParams
 from clozeline.records.reading.files import PARQUET_SUFFIXES, format_of, label_of, matching_files, read_parquet
 from clozeline.records.reading.streams import OnBad, compression_of, read_blocks, read_lines, whole
@@ -110,15 +108,15 @@ def _in_rows(of: documents.OpenFile) -> Iterator[documents.RawUnit]:
 
 def _in_blocks(of: documents.OpenFile) -> Iterator[documents.RawUnit]:
     with closing(read_blocks(of.file.path, _LEFT_OUT_BY, of.file.start, of.file.end)) as blocks:
-        yield from (JsonBlock(block, of) for block in blocks)
+        yield from (line_formats.JsonBlock(block, of) for block in blocks)
 
 
-def _in_lines(of: documents.OpenFile, reader: LineReader | None = None) -> Iterator[documents.RawUnit]:
+def _in_lines(of: documents.OpenFile, reader: line_formats.LineReader | None = None) -> Iterator[documents.RawUnit]:
     """Return the documents of a file read line by line; without a reader, the first line decides the format."""
 
     def read(on_bad: OnBad) -> Iterator[documents.Document]:
         with closing(read_lines(of.file.path, _LEFT_OUT_BY, on_bad)) as lines:
-            chosen, whole = (reader, lines) if reader else sniff(lines)
+            chosen, whole = (reader, lines) if reader else line_formats.sniff(lines)
             yield from chosen(whole, of)
 
     return of.with_bad(read)
@@ -130,13 +128,13 @@ _FORMATS: Mapping[str, _Read] = MappingProxyType(
     {
         **dict.fromkeys(PARQUET_SUFFIXES, _in_rows),
         **dict.fromkeys((".jsonl", ".ndjson", ".json"), _in_blocks),
-        ".csv": partial(_in_lines, reader=partial(read_separated, delimiter=",")),
-        ".tsv": partial(_in_lines, reader=partial(read_separated, delimiter="\t")),
+        ".csv": partial(_in_lines, reader=partial(line_formats.read_separated, delimiter=",")),
+        ".tsv": partial(_in_lines, reader=partial(line_formats.read_separated, delimiter="\t")),
     }
 )
 # Readers of kinds of source whose files have one format.
 _KINDS: Mapping[str, Callable[[documents.RawFile], Iterator[documents.RawUnit]]] = MappingProxyType(
-    {"python-docs": documents.docstring_blocks, "wikipedia-xml": wiki_pages}
+    {"python-docs": documents.docstring_blocks, "wikipedia-xml": wikipedia.wiki_pages}
 )
 
 
@@ -236,7 +234,7 @@ def _cut(files: Sequence[documents.RawFile], reading: documents.FileReading, fol
                 pickle.dump(units, file, pickle.HIGHEST_PROTOCOL)
             digest = blake2b(b"".join(digest for _, digest in members), digest_size=_KEY_BYTES).hexdigest()
             cuts.append((digest, sum(unit.size_bytes for unit in units)))
-            blocks = [unit.block for unit in units if isinstance(unit, JsonBlock)]
+            blocks = [unit.block for unit in units if isinstance(unit, line_formats.JsonBlock)]
             num_lines += sum(block.content.count(b"\n") for block in blocks)
             has_copies = has_copies or len(blocks) < len(units) or not all(block.is_stored for block in blocks)
     return Done([cuts, num_lines, shapes, has_copies])
@@ -245,7 +243,7 @@ def _cut(files: Sequence[documents.RawFile], reading: documents.FileReading, fol
 def units_of(batch: CutBatch) -> list[documents.RawUnit]:
     """Return the units of a batch, with their places in the file."""
     units: list[documents.RawUnit] = pickle.loads(batch.path.read_bytes())  # noqa: S301  # our own bytes, of this run or the last
-    return [unit.later(batch.lines_later) if isinstance(unit, JsonBlock) else unit for unit in units]
+    return [unit.later(batch.lines_later) if isinstance(unit, line_formats.JsonBlock) else unit for unit in units]
 
 
 def _member(unit: documents.RawUnit) -> tuple[documents.RawUnit, bytes, float]:

@@ -29,9 +29,8 @@ from clozeline.cluster.ledger import Done, Item, Ledger
 from clozeline.corpus.cleaning.documents import BadRecord, Document, DropReason, RawText, RawUnit
 from clozeline.corpus.cleaning.portions import CutBatch, ReadText, cut_batches, units_of
 from clozeline.params.text import PreprocessParams
-from clozeline.records.clean_text import SCHEMA, SOURCE, TEXT, TITLE
+from clozeline.records import clean_text, snapshot
 from clozeline.records.reading.streams import KEY_BYTES, content_key
-from clozeline.records.snapshot import NOTHING, Forgotten
 from clozeline.records.words.shingles import Banding, ShingleSets, shingle_sets
 from clozeline.system.content import code_of, fingerprint, versions_of
 
@@ -89,7 +88,7 @@ PREPARED = pa.schema(
         ("key", pa.binary(KEY_BYTES)),
         ("ordinal", pa.int64()),
         ("parent", pa.int64()),
-        *(SCHEMA.field(name) for name in (TEXT, SOURCE, TITLE)),
+        *(clean_text.SCHEMA.field(name) for name in (clean_text.TEXT, clean_text.SOURCE, clean_text.TITLE)),
     ]
 )
 
@@ -165,7 +164,7 @@ def _last_break(text: str, max_characters: int) -> int:
 
 def with_sketches(texts: pa.RecordBatch, banding: Banding) -> pa.RecordBatch:
     """Return `texts` with the columns of their sketches."""
-    sets = [shingle_sets(part, banding) for part in _parts(texts.column(TEXT))]
+    sets = [shingle_sets(part, banding) for part in _parts(texts.column(clean_text.TEXT))]
     hashes = [np.zeros(0, np.uint32), *(some.hashes_S for some in sets)]
     counts = [np.zeros(1, np.int64), *(some.counts_N for some in sets)]
     bands = [np.zeros(0, np.uint64), *(some.bands_NB.ravel() for some in sets)]
@@ -208,10 +207,10 @@ class PreparationSettings:
     banding: Banding
     min_words: int | None = None
     max_words: int | None = None
-    forgotten: Forgotten = NOTHING
+    forgotten: snapshot.Forgotten = snapshot.NOTHING
 
     @classmethod
-    def of(cls, params: PreprocessParams, forgotten: Forgotten, *, decode_entities: bool) -> Self:
+    def of(cls, params: PreprocessParams, forgotten: snapshot.Forgotten, *, decode_entities: bool) -> Self:
         knobs = {name: value for name, value in params if name in cls.__dataclass_fields__}
         banding = Banding.finding(params.same_side_similarity)
         return cls(**knobs, decode_entities=decode_entities, banding=banding, forgotten=forgotten)

@@ -18,8 +18,7 @@ from clozeline.corpus.cleaning.documents import DropReason
 from clozeline.corpus.cleaning.near_duplicates import Edges, Sketches
 from clozeline.params.text import PreprocessParams
 from clozeline.records.clean_text import SPLITS
-from clozeline.system.arrays import Empty, chunks
-from clozeline.system.errors import DataError
+from clozeline.system import arrays, errors
 
 TRAIN, VALIDATION, HOLDOUT = range(len(SPLITS))
 # Limit of a group outside of training: a larger one would make most of the split variations of one text.
@@ -66,26 +65,26 @@ class SplitDecision:
 
     def sizes(self) -> Iterator[NDArray[np.int64]]:
         """Yield the size of each group, chunk by chunk."""
-        for chunk in chunks(len(self.root_N)):
+        for chunk in arrays.chunks(len(self.root_N)):
             yield self.size_N[chunk][self._is_root(chunk)]
 
     def num_full(self) -> int:
         """Return the number of groups that take no more texts."""
         return sum(
             int((self._is_root(chunk) & (self.side_N[chunk] != TRAIN) & (self.size_N[chunk] >= MAX_GROUP_TEXTS)).sum())
-            for chunk in chunks(len(self.root_N))
+            for chunk in arrays.chunks(len(self.root_N))
         )
 
     def num_dropped(self) -> dict[DropReason, int]:
         counts = np.zeros(len(DROPPED) + 1, dtype=np.int64)
-        for chunk in chunks(len(self.fate_N)):
+        for chunk in arrays.chunks(len(self.fate_N)):
             counts += np.bincount(self.fate_N[chunk], minlength=len(counts))
         return {reason: int(counts[fate]) for fate, reason in DROPPED.items()}
 
     def kept_by_side(self) -> list[int]:
         """Return the number of kept texts of each split."""
         counts = np.zeros(len(SPLITS), dtype=np.int64)
-        for chunk in chunks(len(self.fate_N)):
+        for chunk in arrays.chunks(len(self.fate_N)):
             counts += np.bincount(self.side_N[chunk][self.fate_N[chunk] == KEPT], minlength=len(SPLITS))
         return counts.tolist()
 
@@ -95,7 +94,7 @@ class SplitDecision:
 
 
 def decide(
-    edges: Edges, sketches: Sketches, shares: SplitShares, near_duplicate: float, empty: Empty = np.empty
+    edges: Edges, sketches: Sketches, shares: SplitShares, near_duplicate: float, empty: arrays.Empty = np.empty
 ) -> SplitDecision:
     """Decide the fate of each text by the earlier texts that it resembles.
 
@@ -128,12 +127,12 @@ def decide(
     return found
 
 
-def _undecided(sketches: Sketches, shares: SplitShares, empty: Empty) -> SplitDecision:
+def _undecided(sketches: Sketches, shares: SplitShares, empty: arrays.Empty) -> SplitDecision:
     """Return every text as kept, alone in its group, with the split that its content draws."""
     num_texts = sketches.num_texts
     fate_N, side_N = empty(num_texts, np.uint8), empty(num_texts, np.uint8)
     root_N, size_N = empty(num_texts, np.int64), empty(num_texts, np.int64)
-    for chunk in chunks(num_texts):
+    for chunk in arrays.chunks(num_texts):
         draw_C = sketches.draw_N[chunk]
         side_C = np.full(len(draw_C), TRAIN, dtype=np.uint8)
         side_C[draw_C < shares.validation + shares.holdout] = HOLDOUT
@@ -167,13 +166,13 @@ def _resembled(
 def _edges(edges: Edges) -> Iterator[tuple[int, int, float]]:
     """Yield edges as Python numbers, some thousands at a time because these are large."""
     columns: Sequence[NDArray[np.generic]] = (edges.later_E, edges.earlier_E, edges.similarity_E)
-    for chunk in chunks(len(edges.similarity_E), _PAIRS_AT_A_TIME):
+    for chunk in arrays.chunks(len(edges.similarity_E), _PAIRS_AT_A_TIME):
         yield from zip(*(column[chunk].tolist() for column in columns), strict=True)
 
 
 def _later_parts(parent_N: NDArray[np.int64]) -> Iterator[tuple[int, int, float]]:
     """Yield each text whose predecessor is of the same document, as an edge without an earlier text."""
-    for chunk in chunks(max(len(parent_N) - 1, 0)):
+    for chunk in arrays.chunks(max(len(parent_N) - 1, 0)):
         next_C = parent_N[chunk.start + 1 : chunk.stop + 1]
         for text in (np.flatnonzero(next_C == parent_N[chunk]) + chunk.start + 1).tolist():
             yield text, -1, 0.0
@@ -191,7 +190,7 @@ def check_sides(decision: SplitDecision, shares: SplitShares, origin: str) -> No
     wanted = {TRAIN: 1 - validation - shares.holdout, VALIDATION: validation, HOLDOUT: shares.holdout}
     for side, share in wanted.items():
         if share > 0 and not num_kept_by_side[side]:
-            raise DataError(
+            raise errors.DataError(
                 f"{origin}: too little text to split: `{SPLITS[side]}` of {num_texts} texts in {num_groups} groups",
                 do=f"add {int(np.ceil(3 / share))} dissimilar texts, raise its share, or see `source.one_document_per`",
             )

@@ -20,8 +20,7 @@ from packaging.version import Version
 
 from clozeline.corpus.sources.store import SnapshotStore, keep_records, line_of
 from clozeline.records.snapshot import SnapshotFile
-from clozeline.system.errors import DataError
-from clozeline.system.progress import track
+from clozeline.system import errors, progress
 from clozeline.system.workers import Workers
 
 STANDARD_LIBRARY = "python"
@@ -89,7 +88,7 @@ def _installed_as_pinned(lock: Path) -> list[metadata.Distribution]:
         else:
             faults.append(f"{requirement} is installed as {distribution.version}")
     if faults:
-        raise DataError(
+        raise errors.DataError(
             f"{lock} pins other packages than are installed, whose docstrings are the text ({len(faults)} differences)",
             given="; ".join(faults[:5]),
             do=f"run `python -m pip install -r {lock}`",
@@ -107,7 +106,7 @@ def _requirements(lock: Path) -> list[Requirement]:
         try:
             requirements.append(Requirement(pin))
         except InvalidRequirement as error:
-            raise DataError(
+            raise errors.DataError(
                 f"{lock}, line {number}: not a pinned package (name==version): {line}",
                 do="write the lock with `pip freeze` or `uv pip compile`, or choose another `source.kind`",
             ) from error
@@ -171,7 +170,7 @@ def keep_docstrings(lock: Path, store: SnapshotStore, workers: Workers) -> tuple
     """
     modules = documented_modules(lock)
     batches = list(_batches(modules))
-    lines = track(workers.map(_lines_of, batches), "Reading docstrings", len(batches))
+    lines = progress.track(workers.map(_lines_of, batches), "Reading docstrings", len(batches))
     return keep_records(chain.from_iterable(lines), store), sum(module.size_bytes for module in modules)
 
 

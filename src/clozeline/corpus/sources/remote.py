@@ -23,8 +23,7 @@ from clozeline.corpus.sources.store import SnapshotStore, keep_records, line_of,
 from clozeline.params.text import SourceParams
 from clozeline.records.reading.files import check_fields, is_hidden, no_match
 from clozeline.records.snapshot import SnapshotFile
-from clozeline.system.errors import DataError, TransientError
-from clozeline.system.progress import track
+from clozeline.system import errors, progress
 
 # Environment variable with the password of the database.
 PASSWORD: Final = "CLOZELINE_SOURCE_PASSWORD"
@@ -53,7 +52,7 @@ def keep_rows(params: SourceParams, store: SnapshotStore) -> tuple[SnapshotFile,
         query = params.query.strip().rstrip(";").replace(":", r"\:")  # a colon marks no parameter here
         count = connection.execute(text(f"SELECT count(*) FROM ({query}) AS counted")).scalar_one()
         if not count:
-            raise DataError(
+            raise errors.DataError(
                 f"{params.url}: the query returns no rows: {params.query}",
                 do="correct `source.query` or `source.url`; the last snapshot is unchanged",
             )
@@ -83,7 +82,7 @@ def _require_file(address: sqlalchemy.URL, dialect: str) -> None:
     """
     file = address.database
     if dialect == "sqlite" and file and not file.startswith(("file:", ":memory:")) and not Path(file).is_file():
-        raise DataError(
+        raise errors.DataError(
             f"{address}: there is no SQLite file {Path(file).absolute()}",
             do="correct `source.url`: sqlite:///tickets.db is in the project, sqlite:////data/tickets.db at the root",
         )
@@ -104,7 +103,7 @@ def _rows(connection: Connection, query: str, params: SourceParams, count: int) 
         read += 1
         yield line_of({field: row[field] for field in fields.values()})
     if read != count:
-        raise DataError(
+        raise errors.DataError(
             f"{params.url}: the query counts {count:,} rows and then gives {read:,}",
             do="query a complete table or view without random functions; the last snapshot is unchanged",
         )
@@ -115,28 +114,28 @@ def _database_trouble_named(url: str, query: str) -> Iterator[None]:
     try:
         yield
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
-        raise DataError(
+        raise errors.DataError(
             f"{url}: not a URL of SQLAlchemy, or its driver is not installed: {error}",
             do="correct `source.url`, or install the driver",
         ) from error
     except OperationalError as error:
         raise _unreachable(url, error) from error
     except DBAPIError as error:
-        raise DataError(
+        raise errors.DataError(
             f"{url}: the database refuses the query: {query}: {error.orig}",
             do="correct `source.query`, or give the user of the database the right to read",
         ) from error
 
 
-def _unreachable(url: str, error: OperationalError) -> DataError | TransientError:
+def _unreachable(url: str, error: OperationalError) -> errors.DataError | errors.TransientError:
     """Return the error for a connection that failed: refused credentials and missing tables do not pass by waiting."""
     message = str(error.orig)
     if any(word in message for word in ("authentication", "password", "does not exist", "no such table", "syntax")):
-        return DataError(
+        return errors.DataError(
             f"{url}: the database refuses this user or query: {message}",
             do=f"correct `source.url` or `source.query`, or set {PASSWORD} in the environment to the right password",
         )
-    return TransientError(
+    return errors.TransientError(
         f"{url}: the database did not answer: {message}",
         do="start it or correct `source.url`, then run again; the last snapshot is unchanged",
     )
@@ -167,7 +166,7 @@ def keep_remote_files(params: SourceParams, store: SnapshotStore) -> tuple[Snaps
     with _file_trouble_named(url):
         system, root = fsspec.core.url_to_fs(url, **_options(url))
         found = _listed(system, root, params.pattern, url)
-        return tuple(_keep(system, file, store, url) for file in track(found, "Downloading", len(found)))
+        return tuple(_keep(system, file, store, url) for file in progress.track(found, "Downloading", len(found)))
 
 
 def _options(url: str) -> dict[str, Any]:
@@ -188,7 +187,7 @@ def _listed(system: Any, root: str, pattern: str, url: str) -> list[_RemoteFile]
     base = root.rstrip("/")
     entries = {path: info for path, info in system.find(base, detail=True).items() if info["type"] == "file"}
     if not entries:
-        raise DataError(
+        raise errors.DataError(
             f"{url}: no such file, nor any below it", do="correct `source.url`; the last snapshot is unchanged"
         )
     if list(entries) == [base]:
@@ -210,7 +209,7 @@ def _keep(system: Any, file: _RemoteFile, store: SnapshotStore, url: str) -> Sna
         after = _RemoteFile.of(file.name, file.path, system.info(file.path))
         is_cut = file.size_bytes is not None and beside.stat().st_size != file.size_bytes
         if is_cut or after != file:
-            raise TransientError(
+            raise errors.TransientError(
                 f"{url}: {file.name} of {file.size_bytes} bytes changed to {after.size_bytes} while it was read",
                 do="run again when the upload is complete; the last snapshot is unchanged",
             )
@@ -222,10 +221,10 @@ def _file_trouble_named(url: str) -> Iterator[None]:
     """Translate the errors of the file systems, whose classes come from their own libraries."""
     try:
         yield
-    except (DataError, TransientError):
+    except (errors.DataError, errors.TransientError):
         raise
     except (ValueError, ImportError) as error:
-        raise DataError(
+        raise errors.DataError(
             f"{url}: no installed package of fsspec can open this URL: {error}",
             do="correct `source.url` (s3://, https://, …), or install the package",
         ) from error
@@ -247,17 +246,17 @@ def _named(url: str, error: Exception) -> Exception:
     error = _first_with_status(error)
     status, reason = getattr(error, "status", None), f"{type(error).__name__}: {error}"
     if isinstance(error, PermissionError) or status in _REFUSED or type(error).__name__ == "NoCredentialsError":
-        return DataError(
+        return errors.DataError(
             f"{url}: the server refuses access: {reason}",
             do=f"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3://) or {AUTHORIZATION} (https://)",
         )
     if isinstance(error, FileNotFoundError) or status in _NOT_FOUND:
-        return DataError(
+        return errors.DataError(
             f"{url}: no such file or bucket: {reason}", do="correct `source.url`; the last snapshot is unchanged"
         )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         return error  # our own disk failed
-    return TransientError(
+    return errors.TransientError(
         f"{url}: the server did not answer: {reason}",
         do="check the address in `source.url` and the network, then run again; the last snapshot is unchanged",
     )

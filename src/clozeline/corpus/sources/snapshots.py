@@ -16,8 +16,7 @@ from clozeline.params.text import SourceParams
 from clozeline.records.reading.files import label_of, matching_files
 from clozeline.records.reading.hub import HubSplit, commit_of, hub_records
 from clozeline.records.snapshot import MANIFEST, NOTHING, Earlier, Forgotten, Snapshot, SnapshotFile
-from clozeline.system.errors import DataError, TransientError
-from clozeline.system.progress import track
+from clozeline.system import errors, progress
 from clozeline.system.workers import Workers
 
 _LOG = logging.getLogger(__name__)
@@ -34,7 +33,7 @@ def keep_local_files(path: Path, pattern: str, store: SnapshotStore) -> tuple[Sn
         TransientError: a file changed while it was read.
     """
     files = matching_files(path, pattern)
-    kept = (_keep(file, label_of(file, path), store) for file in track(files, "Copying", len(files)))
+    kept = (_keep(file, label_of(file, path), store) for file in progress.track(files, "Copying", len(files)))
     return tuple(chain.from_iterable(kept))
 
 
@@ -42,7 +41,7 @@ def _keep(file: Path, name: str, store: SnapshotStore) -> tuple[SnapshotFile, ..
     before = _state_of(file)
     kept = store.keep_copy(name, file)
     if _state_of(file) != before:
-        raise TransientError(
+        raise errors.TransientError(
             f"{file} changed while it was read: from {before[0]:,} to {file.stat().st_size:,} bytes",
             do="run again when the file is complete; the last snapshot is unchanged",
         )
@@ -169,7 +168,7 @@ def _taken(params: SourceParams, source: Path, store: SnapshotStore, workers: Wo
 
 def _existing(source: Path, params: SourceParams) -> Path:
     if not source.exists():
-        raise DataError(
+        raise errors.DataError(
             f"{source}: no such file or folder (`source.path: {params.path}`)",
             do="correct `source.path` (a DVC-tracked path may need `dvc pull` first)",
         )

@@ -25,11 +25,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clozeline.params.text import SourceParams
-from clozeline.records.reading.files import PARQUET_SUFFIXES, Fields, format_of
-from clozeline.records.reading.streams import compression_of, is_json_object, lines_of, parsed
+from clozeline.records.reading import files, streams
 from clozeline.records.snapshot import NOTHING, Earlier, Forgotten, SnapshotFile
-from clozeline.system.content import sha256_of
-from clozeline.system.errors import DataError
+from clozeline.system import content, errors
 from clozeline.system.files import link_or_copy
 
 # Suffixes of files whose every line is a record of its own, so that they can be cut between lines.
@@ -77,7 +75,7 @@ class SnapshotStore:
     def _keep_parts(self, name: str, source: Path) -> tuple[SnapshotFile, ...]:
         size_bytes = source.stat().st_size
         known = self._of_size.get(size_bytes, {})
-        if known and (same := known.get(sha256_of(source))):
+        if known and (same := known.get(content.sha256_of(source))):
             return (self.keep_earlier(same, name),)
         parts = self._parts_in(source, name, size_bytes)
         num_kept_bytes = _size_of(parts)
@@ -114,7 +112,7 @@ class SnapshotStore:
         return self._keep(name, beside)
 
     def _keep(self, name: str, beside: Path) -> SnapshotFile:
-        size_bytes, sha256 = beside.stat().st_size, sha256_of(beside)
+        size_bytes, sha256 = beside.stat().st_size, content.sha256_of(beside)
         same = self._of_size.get(size_bytes, {}).get(sha256)
         if same:
             return self._link(same, name)
@@ -176,7 +174,7 @@ def _copy_from(num_bytes: int, source: Path, target: Path) -> None:
         shutil.copyfileobj(whole, rest, _BLOCK_BYTES)
 
 
-def text_fields(params: SourceParams) -> Fields:
+def text_fields(params: SourceParams) -> files.Fields:
     """Return the knobs of text and label with the fields that they name."""
     label = {} if params.label_field is None else {"source.label_field": params.label_field}
     return {"source.text_field": params.text_field} | label
@@ -268,10 +266,10 @@ def redact(path: Path, name: str, forgotten: Forgotten, beside: Path) -> bool:
     if not forgotten:
         return False
     try:
-        if format_of(Path(name)) in PARQUET_SUFFIXES:
+        if files.format_of(Path(name)) in files.PARQUET_SUFFIXES:
             return _redact_parquet(path, forgotten, beside)
-        return _redact_text(path, _FORMATS.get(format_of(Path(name)), _in_any), forgotten, beside)
-    except (DataError, pa.ArrowInvalid, csv.Error):  # preprocess reports what cannot be read
+        return _redact_text(path, _FORMATS.get(files.format_of(Path(name)), _in_any), forgotten, beside)
+    except (errors.DataError, pa.ArrowInvalid, csv.Error):  # preprocess reports what cannot be read
         return False
 
 
@@ -282,13 +280,13 @@ def redacted_line(line: bytes, forgotten: Forgotten) -> bytes:
 
 
 def _redact_text(path: Path, pieces: Callable[..., Pieces], forgotten: Forgotten, beside: Path) -> bool:
-    if not any(is_cut for is_cut, _ in pieces(lines_of(path), forgotten)):
+    if not any(is_cut for is_cut, _ in pieces(streams.lines_of(path), forgotten)):
         return False
     with ExitStack() as opened:
         sink = opened.enter_context(pa.OSFile(str(beside), "wb"))
-        compression = compression_of(path)
+        compression = streams.compression_of(path)
         stream = opened.enter_context(pa.CompressedOutputStream(sink, compression)) if compression else sink
-        for _, left in pieces(lines_of(path), forgotten):
+        for _, left in pieces(streams.lines_of(path), forgotten):
             stream.write(left.encode())
     return True
 
@@ -296,7 +294,7 @@ def _redact_text(path: Path, pieces: Callable[..., Pieces], forgotten: Forgotten
 def _in_any(lines: Iterator[str], forgotten: Forgotten) -> Pieces:
     """Cut records if the first line is one, else plain text."""
     head = next((line for line in lines if line.strip()), "")
-    return (_in_json if is_json_object(head) else _in_text)(chain([head], lines), forgotten)
+    return (_in_json if streams.is_json_object(head) else _in_text)(chain([head], lines), forgotten)
 
 
 def _in_text(lines: Iterable[str], forgotten: Forgotten) -> Pieces:
@@ -326,7 +324,7 @@ def _blocks(lines: Iterable[str]) -> Iterator[str]:
 def _in_json(lines: Iterable[str], forgotten: Forgotten) -> Pieces:
     for line in lines:
         try:
-            record = parsed(line) if line.strip() else None
+            record = streams.parsed(line) if line.strip() else None
         except ValueError:
             record = None
         left = _cut(record, forgotten)

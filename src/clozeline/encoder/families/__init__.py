@@ -8,21 +8,19 @@ configurable norm. A model with a different norm would load elsewhere without an
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from clozeline.encoder.families import bert
-from clozeline.encoder.families.compressed import ALBERT, ALBERT_LAYOUT, DISTILBERT, DISTILBERT_LAYOUT
+from clozeline.encoder.families import bert, compressed, modernbert
 from clozeline.encoder.families.layout import Family, HeadKind, LanguageHead, Layout, TokenIds, class_name_of
-from clozeline.encoder.families.modernbert import MODERNBERT, MODERNBERT_DECODER_LAYOUT, MODERNBERT_LAYOUT
 
 __all__ = ["FAMILIES", "LANGUAGE_HEADS", "LAYOUTS", "Family", "HeadKind", "LanguageHead", "Layout", "TokenIds"]
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
-        "modernbert": MODERNBERT,
+        "modernbert": modernbert.MODERNBERT,
         "bert": bert.BERT,
         "roberta": bert.ROBERTA,
         "xlm-roberta": bert.XLM_ROBERTA,
-        "distilbert": DISTILBERT,
-        "albert": ALBERT,
+        "distilbert": compressed.DISTILBERT,
+        "albert": compressed.ALBERT,
         "electra": bert.ELECTRA,
         "deberta-v2": bert.DEBERTA_V2,
         "deberta-v3": bert.DEBERTA_V3,
@@ -45,13 +43,13 @@ LAYOUTS: Mapping[str, Layout] = MappingProxyType(
     {
         layout.config_class.model_type: layout
         for layout in (
-            MODERNBERT_LAYOUT,
-            MODERNBERT_DECODER_LAYOUT,
+            modernbert.MODERNBERT_LAYOUT,
+            modernbert.MODERNBERT_DECODER_LAYOUT,
             bert.BERT_LAYOUT,
             bert.ROBERTA_LAYOUT,
             bert.XLM_ROBERTA_LAYOUT,
-            DISTILBERT_LAYOUT,
-            ALBERT_LAYOUT,
+            compressed.DISTILBERT_LAYOUT,
+            compressed.ALBERT_LAYOUT,
             bert.ELECTRA_LAYOUT,
         )
     }

@@ -19,24 +19,12 @@ from transformers import (
 )
 
 from clozeline.encoder.architecture import Architecture, Dropouts, HeadShape, Initialization, LayerKind, Shape, shape_of
-from clozeline.encoder.families.layout import (
-    Family,
-    FamilyForm,
-    Fixed,
-    HeadKind,
-    HeadRow,
-    Layout,
-    Names,
-    TokenIds,
-    check_covered,
-    encoder_and_decoder,
-    known_activation,
-)
+from clozeline.encoder.families import layout
 from clozeline.params.model import ModelParams
 
-GELU_IN_HEAD = (Fixed("activation", "gelu", "the head"),)
+GELU_IN_HEAD = (layout.Fixed("activation", "gelu", "the head"),)
 
-BERT_NAMES: Names = MappingProxyType(
+BERT_NAMES: layout.Names = MappingProxyType(
     {
         "embeddings.tokens": "embeddings.word_embeddings",
         "embeddings.positions": "embeddings.position_embeddings",
@@ -64,7 +52,7 @@ def bert_dropouts(params: ModelParams) -> dict[str, float]:
     return {"hidden_dropout_prob": params.dropout, "attention_probs_dropout_prob": params.attention_dropout}
 
 
-def shape_values(params: ModelParams, ids: TokenIds, shape: Shape) -> dict[str, Any]:
+def shape_values(params: ModelParams, ids: layout.TokenIds, shape: Shape) -> dict[str, Any]:
     """Return the fields that most configurations share, whatever their layers."""
     return {
         "vocab_size": ids.vocab_size,
@@ -80,7 +68,7 @@ def shape_values(params: ModelParams, ids: TokenIds, shape: Shape) -> dict[str, 
 
 
 def bert_values(
-    params: ModelParams, ids: TokenIds, sizes: Mapping[str, Shape] = MappingProxyType({})
+    params: ModelParams, ids: layout.TokenIds, sizes: Mapping[str, Shape] = MappingProxyType({})
 ) -> dict[str, Any]:
     """Return the fields that BERT's configuration shares with those modelled on it."""
     return {
@@ -91,7 +79,7 @@ def bert_values(
     }
 
 
-def roberta_values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
+def roberta_values(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]:
     """Return RoBERTa's fields. Its position table has rows that no token uses: 514 for 512 tokens if [PAD] is 1."""
     return bert_values(params, ids) | {
         "max_position_embeddings": params.max_position_embeddings + ids.pad_id + 1,
@@ -102,7 +90,7 @@ def roberta_values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
 
 
 def bert_architecture(config: Any, **more: Any) -> Architecture:
-    check_covered(config, position_embedding_type=("absolute", None), add_cross_attention=(False, None))
+    layout.check_covered(config, position_embedding_type=("absolute", None), add_cross_attention=(False, None))
     drop = config.hidden_dropout_prob
     values = {
         "vocab_size": config.vocab_size,
@@ -112,7 +100,7 @@ def bert_architecture(config: Any, **more: Any) -> Architecture:
         "layers": (LayerKind(),) * config.num_hidden_layers,
         "pad_id": config.pad_token_id,
         "norm_epsilon": config.layer_norm_eps,
-        "activation": known_activation(config, "hidden_act"),
+        "activation": layout.known_activation(config, "hidden_act"),
         "initialization": Initialization(config.initializer_range, config.initializer_range),
         "dropouts": Dropouts(drop, config.attention_probs_dropout_prob, attention_output=drop, mlp_output=drop),
         "num_positions": config.max_position_embeddings,
@@ -182,19 +170,19 @@ def pooler(config: Any) -> HeadShape:
     return HeadShape(0, dense_size=config.hidden_size, activation="tanh", **drawn(config))
 
 
-CLASSIFIER: Names = MappingProxyType({"output": "classifier"})
-ANSWERER = HeadRow(labels, MappingProxyType({"output": "qa_outputs"}))
+CLASSIFIER: layout.Names = MappingProxyType({"output": "classifier"})
+ANSWERER = layout.HeadRow(labels, MappingProxyType({"output": "qa_outputs"}))
 # An encoder without pooler.
-BARE = HeadRow(lambda config: HeadShape(0))
-_POOLER: Names = MappingProxyType({"dense": "{encoder}pooler.dense"})
-_TASKS: Mapping[HeadKind, HeadRow] = MappingProxyType(
+BARE = layout.HeadRow(lambda config: HeadShape(0))
+_POOLER: layout.Names = MappingProxyType({"dense": "{encoder}pooler.dense"})
+_TASKS: Mapping[layout.HeadKind, layout.HeadRow] = MappingProxyType(
     {
-        "feature-extraction": HeadRow(pooler, _POOLER),
-        "token-classification": HeadRow(tagger, CLASSIFIER),
+        "feature-extraction": layout.HeadRow(pooler, _POOLER),
+        "token-classification": layout.HeadRow(tagger, CLASSIFIER),
         "question-answering": ANSWERER,
     }
 )
-_BERT_VOCABULARY = HeadRow(
+_BERT_VOCABULARY = layout.HeadRow(
     vocabulary_head,
     {
         "dense": "cls.predictions.transform.dense",
@@ -203,7 +191,7 @@ _BERT_VOCABULARY = HeadRow(
         "output.bias": "cls.predictions.bias",
     },
 )
-_ROBERTA_VOCABULARY = HeadRow(
+_ROBERTA_VOCABULARY = layout.HeadRow(
     partial(vocabulary_head, activation="gelu"),
     {
         "dense": "lm_head.dense",
@@ -212,17 +200,17 @@ _ROBERTA_VOCABULARY = HeadRow(
         "output.bias": "lm_head.bias",
     },
 )
-_DENSE_CLASSIFIER: Names = MappingProxyType({"dense": "classifier.dense", "output": "classifier.out_proj"})
-_ROBERTA_HEADS: Mapping[HeadKind, HeadRow] = MappingProxyType(
+_DENSE_CLASSIFIER: layout.Names = MappingProxyType({"dense": "classifier.dense", "output": "classifier.out_proj"})
+_ROBERTA_HEADS: Mapping[layout.HeadKind, layout.HeadRow] = MappingProxyType(
     {
         "mlm": _ROBERTA_VOCABULARY,
         "clm": _ROBERTA_VOCABULARY,
         **_TASKS,
-        "text-classification": HeadRow(partial(dense_classifier, activation="tanh"), _DENSE_CLASSIFIER),
+        "text-classification": layout.HeadRow(partial(dense_classifier, activation="tanh"), _DENSE_CLASSIFIER),
     }
 )
 
-BERT_LAYOUT = Layout(
+BERT_LAYOUT = layout.Layout(
     BertConfig,
     "bert",
     bert_architecture,
@@ -231,21 +219,23 @@ BERT_LAYOUT = Layout(
         "mlm": _BERT_VOCABULARY,
         "clm": _BERT_VOCABULARY,
         **_TASKS,
-        "text-classification": HeadRow(_pooled_classifier, {**_POOLER, **CLASSIFIER}),
+        "text-classification": layout.HeadRow(_pooled_classifier, {**_POOLER, **CLASSIFIER}),
     },
 )
-ROBERTA_LAYOUT = Layout(RobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _ROBERTA_HEADS)
-XLM_ROBERTA_LAYOUT = Layout(XLMRobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _ROBERTA_HEADS)
+ROBERTA_LAYOUT = layout.Layout(RobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _ROBERTA_HEADS)
+XLM_ROBERTA_LAYOUT = layout.Layout(XLMRobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _ROBERTA_HEADS)
 
 
 # Devlin et al. 2018.
-BERT = Family(encoder_and_decoder(BertConfig, bert_values), bert_dropouts, takes_types=True)
+BERT = layout.Family(layout.encoder_and_decoder(BertConfig, bert_values), bert_dropouts, takes_types=True)
 
 # Liu et al. 2019.
-ROBERTA = Family(encoder_and_decoder(RobertaConfig, roberta_values), bert_dropouts, fixed=GELU_IN_HEAD)
+ROBERTA = layout.Family(layout.encoder_and_decoder(RobertaConfig, roberta_values), bert_dropouts, fixed=GELU_IN_HEAD)
 
 # Conneau et al. 2019: RoBERTa's layers; what makes it multilingual is the text and the vocabulary.
-XLM_ROBERTA = Family(encoder_and_decoder(XLMRobertaConfig, roberta_values), bert_dropouts, fixed=GELU_IN_HEAD)
+XLM_ROBERTA = layout.Family(
+    layout.encoder_and_decoder(XLMRobertaConfig, roberta_values), bert_dropouts, fixed=GELU_IN_HEAD
+)
 
 
 def _electra_architecture(config: Any) -> Architecture:
@@ -257,7 +247,7 @@ def _discriminator(config: Any) -> HeadShape:
     return HeadShape(1, dense_size=config.hidden_size, activation=config.hidden_act, **drawn(config))
 
 
-_ELECTRA_VOCABULARY = HeadRow(
+_ELECTRA_VOCABULARY = layout.HeadRow(
     partial(vocabulary_head, activation="gelu", width="embedding_size"),
     {
         "dense": "generator_predictions.dense",
@@ -265,7 +255,7 @@ _ELECTRA_VOCABULARY = HeadRow(
         "output": "generator_lm_head",
     },
 )
-ELECTRA_LAYOUT = Layout(
+ELECTRA_LAYOUT = layout.Layout(
     ElectraConfig,
     "electra",
     _electra_architecture,
@@ -273,18 +263,18 @@ ELECTRA_LAYOUT = Layout(
     {
         "mlm": _ELECTRA_VOCABULARY,
         "clm": _ELECTRA_VOCABULARY,
-        "rtd": HeadRow(
+        "rtd": layout.HeadRow(
             _discriminator,
             {"dense": "discriminator_predictions.dense", "output": "discriminator_predictions.dense_prediction"},
         ),
         **_TASKS,
         "feature-extraction": BARE,
-        "text-classification": HeadRow(partial(dense_classifier, activation="gelu"), _DENSE_CLASSIFIER),
+        "text-classification": layout.HeadRow(partial(dense_classifier, activation="gelu"), _DENSE_CLASSIFIER),
     },
 )
 
 
-def _electra_values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
+def _electra_values(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]:
     """Return embeddings 128 wide up to a hidden size of 256 (ELECTRA-Small), then as wide as the layers (Base)."""
     values = bert_values(params, ids, _ELECTRA_SIZES)
     hidden_size: int = values["hidden_size"]
@@ -294,8 +284,11 @@ def _electra_values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
 
 # Clark et al. 2020. `rtd` trains generator and discriminator, as in the paper; the other objectives train the generator
 # alone, a model with narrow embeddings.
-ELECTRA = Family(
-    {**encoder_and_decoder(ElectraConfig, _electra_values), "rtd": FamilyForm(ElectraConfig, _electra_values)},
+ELECTRA = layout.Family(
+    {
+        **layout.encoder_and_decoder(ElectraConfig, _electra_values),
+        "rtd": layout.FamilyForm(ElectraConfig, _electra_values),
+    },
     bert_dropouts,
     fixed=GELU_IN_HEAD,
     takes_types=True,
@@ -310,7 +303,7 @@ _V2_CONVOLUTION = 3
 _WINDOW = 128
 
 
-def _deberta(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
+def _deberta(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]:
     """Return the fields as published (He et al. 2021, section 2): relative positions only, in buckets that widen with
     distance.
 
@@ -329,32 +322,32 @@ def _deberta(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
     }
 
 
-def _deberta_v2(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
+def _deberta_v2(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]:
     return _deberta(params, ids) | {"conv_kernel_size": _V2_CONVOLUTION, "conv_act": params.activation}
 
 
 # He et al. 2020, with the convolution over the first layer that v2 added.
-DEBERTA_V2 = Family({"mlm": FamilyForm(DebertaV2Config, _deberta_v2)}, bert_dropouts, takes_types=True)
+DEBERTA_V2 = layout.Family({"mlm": layout.FamilyForm(DebertaV2Config, _deberta_v2)}, bert_dropouts, takes_types=True)
 
 # He et al. 2021: the architecture, without the paper's objective (replaced-token detection).
-DEBERTA_V3 = Family({"mlm": FamilyForm(DebertaV2Config, _deberta)}, bert_dropouts, takes_types=True)
+DEBERTA_V3 = layout.Family({"mlm": layout.FamilyForm(DebertaV2Config, _deberta)}, bert_dropouts, takes_types=True)
 
 
-def _longformer(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
+def _longformer(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]:
     return roberta_values(params, ids) | {"sep_token_id": ids.sep_id, "attention_window": _WINDOW}
 
 
-def _big_bird(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
+def _big_bird(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]:
     special = {"bos_token_id": ids.cls_id, "eos_token_id": ids.sep_id, "sep_token_id": ids.sep_id}
     return bert_values(params, ids) | special | {"attention_type": "original_full"}
 
 
 # Beltagy et al. 2020: each token sees a window; pre-training uses no global tokens.
-LONGFORMER = Family({"mlm": FamilyForm(LongformerConfig, _longformer)}, bert_dropouts, fixed=GELU_IN_HEAD)
+LONGFORMER = layout.Family({"mlm": layout.FamilyForm(LongformerConfig, _longformer)}, bert_dropouts, fixed=GELU_IN_HEAD)
 
 # Zaheer et al. 2020, trained with full attention.
 #
 # transformers' block-sparse attention is not a function of a row and the weights: it picks random blocks in training,
 # others in evaluation, and switches itself off for good at the first batch of short rows. Both kinds of attention use
 # the same weights: set `attention_type` to `block_sparse` in the saved config.json to read long texts with them.
-BIG_BIRD = Family(encoder_and_decoder(BigBirdConfig, _big_bird), bert_dropouts)
+BIG_BIRD = layout.Family(layout.encoder_and_decoder(BigBirdConfig, _big_bird), bert_dropouts)

@@ -8,35 +8,13 @@ from typing import Any
 from transformers import AlbertConfig, DistilBertConfig
 
 from clozeline.encoder.architecture import Architecture, Dropouts, HeadShape, Initialization, LayerKind, Shape, shape_of
-from clozeline.encoder.families.bert import (
-    ANSWERER,
-    BARE,
-    BERT_NAMES,
-    CLASSIFIER,
-    bert_architecture,
-    bert_dropouts,
-    bert_values,
-    classifier,
-    labels,
-    pooler,
-    vocabulary_head,
-)
-from clozeline.encoder.families.layout import (
-    Family,
-    FamilyForm,
-    Fixed,
-    HeadRow,
-    Layout,
-    Names,
-    TokenIds,
-    known_activation,
-)
+from clozeline.encoder.families import bert, layout
 from clozeline.params.model import ModelParams
 
 _ALBERT_EMBEDDING = 128
 _DISTILBERT_EPSILON = 1e-12
 
-_DISTILBERT_NAMES: Names = MappingProxyType(
+_DISTILBERT_NAMES: layout.Names = MappingProxyType(
     {
         "embeddings.tokens": "embeddings.word_embeddings",
         "embeddings.positions": "embeddings.position_embeddings",
@@ -52,9 +30,9 @@ _DISTILBERT_NAMES: Names = MappingProxyType(
     }
 )
 _IN_GROUP = "encoder.albert_layer_groups.{group}.albert_layers.{place}"
-_ALBERT_NAMES: Names = MappingProxyType(
+_ALBERT_NAMES: layout.Names = MappingProxyType(
     {
-        **{ours: theirs for ours, theirs in BERT_NAMES.items() if ours.startswith("embeddings.")},
+        **{ours: theirs for ours, theirs in bert.BERT_NAMES.items() if ours.startswith("embeddings.")},
         "embedding_projection": "encoder.embedding_hidden_mapping_in",
         "layers.{}.attention.query": f"{_IN_GROUP}.attention.query",
         "layers.{}.attention.key": f"{_IN_GROUP}.attention.key",
@@ -75,7 +53,7 @@ def _distilbert_dropouts(params: ModelParams) -> dict[str, float]:
     return {"dropout": params.dropout, "attention_dropout": params.attention_dropout}
 
 
-def _distilbert_values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
+def _distilbert_values(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]:
     shape = shape_of(params, gated=False, published=_DISTILBERT_SIZES)
     return {
         "vocab_size": ids.vocab_size,
@@ -101,37 +79,39 @@ def _distilbert_architecture(config: Any) -> Architecture:
         layers=(LayerKind(),) * config.n_layers,
         pad_id=config.pad_token_id,
         norm_epsilon=_DISTILBERT_EPSILON,
-        activation=known_activation(config, "activation"),
+        activation=layout.known_activation(config, "activation"),
         initialization=Initialization(config.initializer_range, config.initializer_range),
         dropouts=Dropouts(config.dropout, config.attention_dropout, mlp_output=config.dropout),
         num_positions=config.max_position_embeddings,
     )
 
 
-DISTILBERT_LAYOUT = Layout(
+DISTILBERT_LAYOUT = layout.Layout(
     DistilBertConfig,
     "distilbert",
     _distilbert_architecture,
     _DISTILBERT_NAMES,
     {
-        "mlm": HeadRow(
-            lambda config: vocabulary_head(config, config.activation, epsilon=_DISTILBERT_EPSILON),
+        "mlm": layout.HeadRow(
+            lambda config: bert.vocabulary_head(config, config.activation, epsilon=_DISTILBERT_EPSILON),
             {"dense": "vocab_transform", "norm": "vocab_layer_norm", "output": "vocab_projector"},
         ),
-        "feature-extraction": BARE,
-        "text-classification": HeadRow(
-            lambda config: classifier(config, "relu", config.seq_classif_dropout),
-            {"dense": "pre_classifier", **CLASSIFIER},
+        "feature-extraction": bert.BARE,
+        "text-classification": layout.HeadRow(
+            lambda config: bert.classifier(config, "relu", config.seq_classif_dropout),
+            {"dense": "pre_classifier", **bert.CLASSIFIER},
         ),
-        "token-classification": HeadRow(lambda config: labels(config, config.dropout), CLASSIFIER),
-        "question-answering": HeadRow(lambda config: labels(config, config.qa_dropout), ANSWERER.names),
+        "token-classification": layout.HeadRow(lambda config: bert.labels(config, config.dropout), bert.CLASSIFIER),
+        "question-answering": layout.HeadRow(
+            lambda config: bert.labels(config, config.qa_dropout), bert.ANSWERER.names
+        ),
     },
 )
 
 
-def _albert_values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
+def _albert_values(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]:
     """Return embeddings 128 wide (or as wide as narrower layers), as in every published size."""
-    values = bert_values(params, ids)
+    values = bert.bert_values(params, ids)
     width = min(values["hidden_size"], _ALBERT_EMBEDDING)
     return values | {"embedding_size": width, "bos_token_id": ids.cls_id, "eos_token_id": ids.sep_id}
 
@@ -140,7 +120,7 @@ def _albert_architecture(config: Any) -> Architecture:
     """Return the architecture: each published layer is a group of inner layers, and layers share the groups evenly."""
     drop, num_layers, inner = config.hidden_dropout_prob, config.num_hidden_layers, config.inner_group_num
     groups = [int(number / (num_layers / config.num_hidden_groups)) for number in range(num_layers)]
-    return bert_architecture(
+    return bert.bert_architecture(
         config,
         embedding_size=config.embedding_size,
         layers=(LayerKind(),) * (num_layers * inner),
@@ -151,18 +131,18 @@ def _albert_architecture(config: Any) -> Architecture:
 
 def _albert_tagger(config: Any) -> HeadShape:
     rate = config.classifier_dropout_prob
-    return labels(config, config.hidden_dropout_prob if rate is None else rate)
+    return bert.labels(config, config.hidden_dropout_prob if rate is None else rate)
 
 
-_ALBERT_POOLER: Names = MappingProxyType({"dense": "{encoder}pooler"})
-ALBERT_LAYOUT = Layout(
+_ALBERT_POOLER: layout.Names = MappingProxyType({"dense": "{encoder}pooler"})
+ALBERT_LAYOUT = layout.Layout(
     AlbertConfig,
     "albert",
     _albert_architecture,
     _ALBERT_NAMES,
     {
-        "mlm": HeadRow(
-            partial(vocabulary_head, width="embedding_size"),
+        "mlm": layout.HeadRow(
+            partial(bert.vocabulary_head, width="embedding_size"),
             {
                 "dense": "predictions.dense",
                 "norm": "predictions.LayerNorm",
@@ -170,22 +150,23 @@ ALBERT_LAYOUT = Layout(
                 "output.bias": "predictions.bias",
             },
         ),
-        "feature-extraction": HeadRow(pooler, _ALBERT_POOLER),
-        "text-classification": HeadRow(
-            lambda config: classifier(config, "tanh", config.classifier_dropout_prob), {**_ALBERT_POOLER, **CLASSIFIER}
+        "feature-extraction": layout.HeadRow(bert.pooler, _ALBERT_POOLER),
+        "text-classification": layout.HeadRow(
+            lambda config: bert.classifier(config, "tanh", config.classifier_dropout_prob),
+            {**_ALBERT_POOLER, **bert.CLASSIFIER},
         ),
-        "token-classification": HeadRow(_albert_tagger, CLASSIFIER),
-        "question-answering": ANSWERER,
+        "token-classification": layout.HeadRow(_albert_tagger, bert.CLASSIFIER),
+        "question-answering": bert.ANSWERER,
     },
     inner_layers=lambda config: int(config.inner_group_num),
 )
 
 # Sanh et al. 2019: BERT's layers without token types, trained here as a masked language model, not distilled.
-DISTILBERT = Family(
-    {"mlm": FamilyForm(DistilBertConfig, _distilbert_values)},
+DISTILBERT = layout.Family(
+    {"mlm": layout.FamilyForm(DistilBertConfig, _distilbert_values)},
     _distilbert_dropouts,
-    fixed=(Fixed("norm_epsilon", _DISTILBERT_EPSILON, "every norm"),),
+    fixed=(layout.Fixed("norm_epsilon", _DISTILBERT_EPSILON, "every norm"),),
 )
 
 # Lan et al. 2019: all layers share their weights.
-ALBERT = Family({"mlm": FamilyForm(AlbertConfig, _albert_values)}, bert_dropouts, takes_types=True)
+ALBERT = layout.Family({"mlm": layout.FamilyForm(AlbertConfig, _albert_values)}, bert.bert_dropouts, takes_types=True)

@@ -8,8 +8,7 @@ from typing import Any
 from transformers import ModernBertConfig, ModernBertDecoderConfig
 
 from clozeline.encoder.architecture import Architecture, Dropouts, HeadShape, Initialization, LayerKind, Shape, shape_of
-from clozeline.encoder.families import layout
-from clozeline.encoder.families.bert import BARE, shape_values
+from clozeline.encoder.families import bert, layout
 from clozeline.params.model import ModelParams
 
 # Truncation in standard deviations, if the configuration names none.
@@ -43,7 +42,7 @@ def _dropouts(params: ModelParams) -> dict[str, float]:
 
 def _values(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]:
     return {
-        **shape_values(params, ids, shape_of(params, gated=True, published=_SIZES)),
+        **bert.shape_values(params, ids, shape_of(params, gated=True, published=_SIZES)),
         "cls_token_id": ids.cls_id,
         "sep_token_id": ids.sep_id,
         "bos_token_id": ids.cls_id,
@@ -166,7 +165,7 @@ MODERNBERT_LAYOUT = layout.Layout(
     {**_MLP_AND_NORMS, "layers.{}.attention.query_key_value": "layers.{layer}.attn.Wqkv"},
     {
         "mlm": layout.HeadRow(_vocabulary, {"dense": "head.dense", "norm": "head.norm", "output": "decoder"}),
-        "feature-extraction": BARE,
+        "feature-extraction": bert.BARE,
         "text-classification": layout.HeadRow(_classifier, _LABELS),
         "token-classification": layout.HeadRow(_labels, _LABELS),
         "question-answering": layout.HeadRow(_labels, _LABELS),
@@ -187,7 +186,7 @@ MODERNBERT_DECODER_LAYOUT = layout.Layout(
             _vocabulary,
             {"dense": "lm_head.dense", "norm": "lm_head.norm", "output": "decoder"},
         ),
-        "feature-extraction": BARE,
+        "feature-extraction": bert.BARE,
         "text-classification": layout.HeadRow(_decoder_classifier, _LABELS),
     },
 )

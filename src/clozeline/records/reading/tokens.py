@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from clozeline.records.record import Record
-from clozeline.system.content import sha256_of
-from clozeline.system.errors import ArtifactError
+from clozeline.system import content, errors
 
 INFO_NAME = "tokens.json"
 _TOKENIZER_FILE = "tokenizer.json"
@@ -82,10 +81,10 @@ class TokensInfo(Record):
             ArtifactError: the tokenizer is another one, or missing.
         """
         path = tokenizer / _TOKENIZER_FILE
-        sha256 = sha256_of(path) if path.is_file() else None
+        sha256 = content.sha256_of(path) if path.is_file() else None
         if sha256 != self.tokenizer_sha256:
             given = f"no file {path}" if sha256 is None else f"{path} with {sha256[:12]}…"
-            raise ArtifactError(
+            raise errors.ArtifactError(
                 f"the tokens in {folder} were not made with this tokenizer: {given}, not {self.tokenizer_sha256[:12]}…",
                 do="make both together: `dvc repro tokenize`",
             )

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict
 from starlette.types import Scope
 
-from clozeline.serving.errors import ApiError, ErrorDetail
+from clozeline.serving import errors, loading
 from clozeline.serving.http.operation import JsonResponse, Operation
-from clozeline.serving.loading import LoadedModel
 
 
 class ErrorBody(BaseModel):
@@ -19,7 +18,7 @@ class ErrorBody(BaseModel):
 
 
 class ErrorEnvelope(ErrorBody):
-    error: ErrorDetail
+    error: errors.ErrorDetail
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +26,19 @@ class Words:
     """How a protocol words an error."""
 
     envelope: type[BaseModel]
-    say: Callable[[int, ErrorDetail], BaseModel]
+    say: Callable[[int, errors.ErrorDetail], BaseModel]
     unusable: int = 422  # status of a body that can be read, but not used
 
     def status(self, status: int) -> int:
         return self.unusable if status == 422 else status
 
-    def refusal(self, error: ApiError) -> JsonResponse:
+    def refusal(self, error: errors.ApiError) -> JsonResponse:
         """Return the response for `error`."""
         body = self.say(error.status, error.detail)
         return JsonResponse(body.model_dump(), self.status(error.status), error.headers)
 
 
-def sentence(detail: ErrorDetail) -> str:
+def sentence(detail: errors.ErrorDetail) -> str:
     """Return the whole error as one text, for clients that show nothing else."""
     return f"{detail.message} (given: {detail.given}; expected: {detail.expected}; do: {detail.do})"
 
@@ -71,7 +70,7 @@ class Dialects:
     def operations(self) -> tuple[Operation, ...]:
         return tuple(operation for dialect in self.rows for operation in dialect.operations)
 
-    def asking(self, served: LoadedModel) -> list[Operation]:
+    def asking(self, served: loading.LoadedModel) -> list[Operation]:
         """Return the operations that `served` answers."""
         return [one for one in self.operations if one.ability and one.ability.of(served)]
 
@@ -83,7 +82,7 @@ class Dialects:
         return next((self._words[part] for part in _beginnings(path) if part in self._words), HOUSE_WORDS)
 
 
-def refusal(error: ApiError, scope: Scope) -> JsonResponse:
+def refusal(error: errors.ApiError, scope: Scope) -> JsonResponse:
     """Return the response for `error`, in the error format of the requested path."""
     dialects: Dialects = scope["app"].state.dialects
     return dialects.words_at(scope["path"]).refusal(error)

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
-from clozeline.serving.asking import TIMES
+from clozeline.serving import asking, loading, models
 from clozeline.serving.http.bodies import TimeoutMilliseconds, asked_path, parse_json, read_json, unusable
 from clozeline.serving.http.dialects import HOUSE_WORDS, Dialect, Dialects
 from clozeline.serving.http.house_labels import ANSWER, CLASSIFY, TAG, ZERO_SHOT, ZeroShotLists, zero_shot_lists
@@ -29,8 +29,6 @@ from clozeline.serving.http.openai import OPENAI
 from clozeline.serving.http.operation import Call, Operation
 from clozeline.serving.http.status import FEEDBACK, OPERATIONS
 from clozeline.serving.http.tei import EMBED, EMBEDDINGS_INFERENCE, HUGGING_FACE_WORDS, SIMILARITY
-from clozeline.serving.loading import VERSION
-from clozeline.serving.models import REQUEST_ID, CachedAnswer, Service
 
 TIMEOUT_HEADER = "x-timeout-ms"
 # Approximate memory of a cached answer besides its body and its key.
@@ -38,7 +36,7 @@ _ENTRY_BYTES = 512
 _TIMEOUT: TypeAdapter[int] = TypeAdapter(TimeoutMilliseconds)
 
 
-def routes_of_all(dialects: Dialects, service: Service) -> list[BaseRoute]:
+def routes_of_all(dialects: Dialects, service: models.Service) -> list[BaseRoute]:
     endpoints = [Endpoint(operation, service) for operation in dialects.operations]
     named = [endpoint for endpoint in endpoints if "{" in endpoint.path]
     return [
@@ -68,7 +66,7 @@ class _Whole(BaseRoute):
 class Endpoint:
     """ASGI application of one path. Its first message is the whole body, which limits.py has read."""
 
-    def __init__(self, operation: Operation, service: Service) -> None:
+    def __init__(self, operation: Operation, service: models.Service) -> None:
         self.operation = operation
         self._service = service
         self._body = TypeAdapter(operation.body) if operation.body else None
@@ -88,7 +86,7 @@ class Endpoint:
         num_json_bytes = self.operation.read(request.headers, raw)
         timeout_milliseconds = self._timeout_milliseconds(request)
         call = Call(request, self._service, self.path, timeout_milliseconds, raw[num_json_bytes:])
-        if VERSION not in request.headers:
+        if loading.VERSION not in request.headers:
             await self._service.turn()
         if self._service.cache.maxsize and self.operation.read is read_json:
             return await self._cached_or_new(call, raw)
@@ -106,19 +104,19 @@ class Endpoint:
     async def _cached_or_new(self, call: Call, raw: bytes) -> Response:
         """Return the cached answer to the same bytes, or a new answer, which is cached if its status is 200."""
         service = self._service
-        pinned = call.request.headers.get(VERSION, "")
+        pinned = call.request.headers.get(loading.VERSION, "")
         key = (f"{asked_path(call.request.scope)}?{call.request.url.query} {pinned}", raw, service.catalogue.num_swaps)
         kept = service.cache.get(key)
         service.metrics.looked_up_in_cache(was_there=kept is not None)
         if kept:
             # The id belongs to the first request, and a cached answer takes no model time.
-            headers = {name: value for name, value in kept.headers.items() if name != REQUEST_ID}
-            no_time = {name: "0.00" for name in TIMES if name in headers}
+            headers = {name: value for name, value in kept.headers.items() if name != models.REQUEST_ID}
+            no_time = {name: "0.00" for name in asking.TIMES if name in headers}
             return Response(kept.body, headers=headers | no_time | {"x-cache": "hit"})
         response = await self._made(call, raw)
         size_bytes = len(raw) + len(response.body) + _ENTRY_BYTES
         if response.status_code == HTTPStatus.OK and size_bytes <= service.cache.maxsize:
-            service.cache[key] = CachedAnswer(bytes(response.body), dict(response.headers), size_bytes)
+            service.cache[key] = models.CachedAnswer(bytes(response.body), dict(response.headers), size_bytes)
         return response
 
     def _timeout_milliseconds(self, request: Request) -> int | None:

@@ -191,30 +191,25 @@ async def zero_shot_lists(call: Call, body: ZeroShotRequest) -> Response:
     return JsonResponse(answer.model_dump(), headers=reply.headers)
 
 
-async def _scores(call: Call, body: ZeroShotRequest) -> tuple[list[LabelScore], dict[str, str]]:
-    """Return the labels with their scores, best first, and headers that name the model."""
+async def _scores(call: Call, body: ZeroShotRequest) -> Reply[list[LabelScore]]:
+    """Return the labels with their scores, best first."""
     served, wanted = call.served(CHOOSING, body.model), body.parameters
-    text, model, labels = body.inputs, served.model, wanted.candidate_labels
-    template, truncate = wanted.hypothesis_template, body.truncate
-    if isinstance(model, Classifier):
-        reply = await call.ask(
-            served,
-            [text] * len(labels),
-            lambda: choosing_by_entailment(model, text, labels, template=template, truncate=truncate),
-        )
-        scores, headers = chosen(labels, reply.answers, multi_label=wanted.multi_label), reply.headers
-    else:
-        assert isinstance(model, OpenEncoder), "`can_choose` of CHOOSING finds no other model"
-        if wanted.multi_label:
-            expected = "false, or a served classifier that was trained on entailment"
-            where = "parameters.multi_label"
-            raise refused("labels_compete", given="multi_label: true", expected=expected, param=where)
-        by_cloze = await call.ask(
-            served, [text], lambda: choosing_by_cloze(model, text, labels, template=template, truncate=truncate)
-        )
-        scores, headers = by_cloze.answers[0], by_cloze.headers
-    call.service.metrics.confident(served.identity.name, [scores[0].score])
-    return scores, headers
+    if wanted.multi_label and not isinstance(served.model, Classifier):
+        expected = "false, or a served classifier that was trained on entailment"
+        where = "parameters.multi_label"
+        raise refused("labels_compete", given="multi_label: true", expected=expected, param=where)
+    labels = wanted.candidate_labels
+    dialogue = choosing(
+        served.model,
+        body.inputs,
+        labels,
+        template=wanted.hypothesis_template,
+        multi_label=wanted.multi_label,
+        truncate=body.truncate,
+    )
+    reply = await call.converse(served, [body.inputs] * len(labels), dialogue)
+    call.confident(served, "labels", [reply.answers])
+    return reply
 
 
 ZERO_SHOT = Operation(

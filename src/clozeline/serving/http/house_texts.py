@@ -18,26 +18,23 @@ from clozeline.inference import fields
 from clozeline.inference.completer import Completer, Completion, Decoding
 from clozeline.inference.fields import StrictModel
 from clozeline.inference.language import Embedder, Filled, OpenEncoder
-from clozeline.serving.asking import Reply
-from clozeline.serving.errors import refused
+from clozeline.serving import asking, errors, loading, models
 from clozeline.serving.http import bodies
 from clozeline.serving.http.operation import Call, JsonResponse, Operation
-from clozeline.serving.loading import ServedModel
-from clozeline.serving.models import Ability
 
 DEFAULT_NUM_CANDIDATES = 5
 
-FILLING = Ability(OpenEncoder)
+FILLING = models.Ability(OpenEncoder)
 Embedding = npt.NDArray[np.float32]
 EncodingFormat = Literal["float", "base64"]
 # With or without a head for masks.
-EMBEDDING = Ability(Embedder)
+EMBEDDING = models.Ability(Embedder)
 # One vector for each text, or with `?level=tokens` for each token of each text. A single text also gets a list.
 EmbedResponse = list[list[float]] | list[list[list[float]]]
 _LEVELS = ("text", "tokens")
 # Largest number of numbers in an answer of `?level=tokens`: some 50 MB of JSON.
 MAX_TOKEN_NUMBERS = 2**22
-COMPLETING = Ability(Completer)
+COMPLETING = models.Ability(Completer)
 CutBeginning = Annotated[
     bool, Field(description="Cut off the beginning of a text that is too long, instead of refusing the text.")
 ]
@@ -126,7 +123,7 @@ def _level(call: Call, body: EmbedRequest) -> str:
     """
     level = call.request.query_params.get("level", _LEVELS[0])
     if level not in _LEVELS or (level == "tokens" and body.dimensions is not None):
-        raise refused(
+        raise errors.refused(
             "unusable_level",
             given=level if level not in _LEVELS else "tokens beside `dimensions`",
             expected="`?level=text`, or `?level=tokens` without `dimensions`",
@@ -135,11 +132,11 @@ def _level(call: Call, body: EmbedRequest) -> str:
     return level
 
 
-async def _of_tokens(call: Call, served: ServedModel[Embedder], body: EmbedRequest) -> Response:
+async def _of_tokens(call: Call, served: loading.ServedModel[Embedder], body: EmbedRequest) -> Response:
     manifest, texts = served.model.manifest, bodies.texts_of(body.inputs)
     check_prompt(served.model, body.prompt_name)
     if not served.model.embeds_tokens:
-        raise refused(
+        raise errors.refused(
             "no_token_vectors",
             given=f"model {served.identity.name}, exported by an older version",
             expected="a model with the output last_hidden_state",
@@ -147,7 +144,7 @@ async def _of_tokens(call: Call, served: ServedModel[Embedder], body: EmbedReque
         )
     most_tokens = sum(min(len(text) + 2, manifest.max_length) for text in texts)
     if most_tokens * manifest.hidden_size > MAX_TOKEN_NUMBERS:
-        raise refused(
+        raise errors.refused(
             "answer_too_large",
             given=f"texts of up to {most_tokens:,} tokens together, {manifest.hidden_size} numbers each",
             expected=f"at most {MAX_TOKEN_NUMBERS:,} numbers",
@@ -164,13 +161,13 @@ async def _of_tokens(call: Call, served: ServedModel[Embedder], body: EmbedReque
 
 async def embedded(
     call: Call,
-    served: ServedModel[Embedder],
+    served: loading.ServedModel[Embedder],
     texts: list[str],
     *,
     truncate: bool,
     dimensions: int | None = None,
     prompt_name: str | None = None,
-) -> Reply[list[Embedding]]:
+) -> asking.Reply[list[Embedding]]:
     """Return a vector of length 1 for each text.
 
     Raises:
@@ -178,7 +175,9 @@ async def embedded(
     """
     hidden_size = served.model.manifest.hidden_size
     if dimensions is not None and dimensions > hidden_size:
-        raise refused("too_many_dimensions", given=dimensions, expected=f"at most {hidden_size}", param="dimensions")
+        raise errors.refused(
+            "too_many_dimensions", given=dimensions, expected=f"at most {hidden_size}", param="dimensions"
+        )
     check_prompt(served.model, prompt_name)
     return await call.ask(
         served, texts, lambda: served.model.embedding(texts, truncate=truncate, prompt_name=prompt_name)
@@ -189,7 +188,7 @@ def check_prompt(encoder: Embedder, name: str | None) -> None:
     """Raise ApiError (422) if the model has no prompt of this name."""
     prompts = encoder.manifest.prompts
     if name is not None and name not in prompts:
-        raise refused(
+        raise errors.refused(
             "unknown_prompt",
             given=name[:80],
             expected=f"one of: {', '.join(prompts)}" if prompts else "null: the model has no prompts",
@@ -263,8 +262,8 @@ def _decoding(asked: fields.CompleteParameters) -> Decoding:
 
 
 async def continued(
-    call: Call, served: ServedModel[Completer], texts: Sequence[str], decoding: Decoding, *, truncate: bool
-) -> Reply[list[Completion]]:
+    call: Call, served: loading.ServedModel[Completer], texts: Sequence[str], decoding: Decoding, *, truncate: bool
+) -> asking.Reply[list[Completion]]:
     """Return the continuation of each text. Raises what `Call.converse` raises."""
     reply = await call.converse(served, texts, served.model.completing(texts, decoding, truncate=truncate))
     call.confident(served, "completion", reply.answers)

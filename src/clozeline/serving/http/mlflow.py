@@ -17,23 +17,15 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 from starlette.responses import PlainTextResponse, Response
 
-from clozeline.inference import fields
-from clozeline.inference.answerer import Answer
-from clozeline.inference.classifier import Entity, LabelScore
+from clozeline.inference import answerer, classifier, fields, tokenization
 from clozeline.inference.fields import StrictModel
-from clozeline.inference.tokenization import Given, each_text
-from clozeline.serving.errors import ApiError, problem, refused
-from clozeline.serving.http.bodies import MAX_TEXTS, NUMBER_TAG, TEXT_TAG, Texts, checked_texts
-from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
-from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING_PAIRS
-from clozeline.serving.http.house_texts import Mask
-from clozeline.serving.http.operation import Call, JsonResponse, Operation
-from clozeline.serving.models import ANY
+from clozeline.serving import errors, models
+from clozeline.serving.http import bodies, dialects, house_labels, house_texts, operation
 
 _PATH = "/invocations"
 _SHAPES = ("dataframe_split", "dataframe_records", "instances", "inputs")
 _TEXT: dict[str, Any] = TypeAdapter(fields.Text).json_schema()
-_TEXTS: dict[str, Any] = TypeAdapter(Texts).json_schema()
+_TEXTS: dict[str, Any] = TypeAdapter(bodies.Texts).json_schema()
 _RECORDS: dict[str, Any] = _TEXTS | {"items": {"type": "object"}}
 _CODES = {
     401: "UNAUTHENTICATED",
@@ -49,9 +41,9 @@ TEXT_COLUMN = "text"
 _Names = tuple[str, str]
 
 
-_NAME_TAGS: Mapping[type, str] = {str: TEXT_TAG, int: NUMBER_TAG, float: NUMBER_TAG}
+_NAME_TAGS: Mapping[type, str] = {str: bodies.TEXT_TAG, int: bodies.NUMBER_TAG, float: bodies.NUMBER_TAG}
 _ColumnName = Annotated[
-    Annotated[str, Tag(TEXT_TAG)] | Annotated[int, fields.WHOLE, Tag(NUMBER_TAG)],
+    Annotated[str, Tag(bodies.TEXT_TAG)] | Annotated[int, fields.WHOLE, Tag(bodies.NUMBER_TAG)],
     Discriminator(
         lambda given: _NAME_TAGS.get(type(given)),
         custom_error_type="name_type",
@@ -62,7 +54,7 @@ _ColumnName = Annotated[
 
 class DataframeSplit(StrictModel):
     columns: Annotated[list[_ColumnName], Field(min_length=1)]
-    data: Annotated[list[list[Any]], Field(min_length=1, max_length=MAX_TEXTS)]
+    data: Annotated[list[list[Any]], Field(min_length=1, max_length=bodies.MAX_TEXTS)]
     index: list[Any] | None = None
 
     def records(self) -> list[dict[str, Any]]:
@@ -87,7 +79,7 @@ class Sent:
         first = rows[0] if rows else self.given
         name = _text_column(first) if isinstance(first, dict) else ""
         given = [row.get(name) if isinstance(row, dict) else row for row in rows]
-        return checked_texts([_unwrapped(one) for one in given], self.shape)
+        return bodies.checked_texts([_unwrapped(one) for one in given], self.shape)
 
     def pairs(self, names: _Names) -> list[tuple[str, str]]:
         """Return two texts for each row: the columns `names`, or JSON with these keys, as in registry/served_model.py.
@@ -100,7 +92,7 @@ class Sent:
             if record is None or not set(names) <= set(record):
                 raise _no_pair(f"{self.shape}[{number}]", record, names)
         columns = ([record[name] for record in records if record] for name in names)
-        first, second = (checked_texts(column, self.shape) for column in columns)
+        first, second = (bodies.checked_texts(column, self.shape) for column in columns)
         return list(zip(first, second, strict=True))
 
     def _rows(self) -> list[Any]:
@@ -127,9 +119,9 @@ def _record(row: Any) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def _no_pair(place: str, record: dict[str, Any] | None, names: _Names) -> ApiError:
+def _no_pair(place: str, record: dict[str, Any] | None, names: _Names) -> errors.ApiError:
     first, second = names
-    return problem(
+    return errors.problem(
         422,
         "no_pair",
         f"`{place}` does not hold the two texts that the model reads",
@@ -146,7 +138,7 @@ def _text_column(names: dict[str, Any]) -> str:
     if TEXT_COLUMN in names:
         return TEXT_COLUMN
     given, expected = f"columns: {', '.join(names) or 'none'}", f"one column, or a column named `{TEXT_COLUMN}`"
-    raise refused("no_text_column", given=given, expected=expected)
+    raise errors.refused("no_text_column", given=given, expected=expected)
 
 
 def _given(shape: str) -> JsonDict:
@@ -161,7 +153,7 @@ class InvocationsRequest(StrictModel):
     model_config = ConfigDict(json_schema_extra={"oneOf": [_given(shape) for shape in _SHAPES]})
 
     dataframe_split: DataframeSplit | None = None
-    dataframe_records: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_TEXTS)] | None = None
+    dataframe_records: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=bodies.MAX_TEXTS)] | None = None
     instances: Annotated[Any, WithJsonSchema({"anyOf": [_TEXTS, _RECORDS, {"type": "null"}]})] = None
     inputs: Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, _TEXTS, {"type": "object"}, {"type": "null"}]})] = None
     params: fields.InvocationParams | None = None
@@ -190,23 +182,23 @@ class InvocationRecord(BaseModel):
     model_config = ConfigDict(title="Record")
 
     embedding: list[float] | None = None
-    masks: list[Mask] | None = None
+    masks: list[house_texts.Mask] | None = None
     completion: ContinuedText | None = None
-    labels: list[LabelScore] | None = None
-    entities: list[Entity] | None = None
-    answers: list[Answer] | None = None
+    labels: list[classifier.LabelScore] | None = None
+    entities: list[classifier.Entity] | None = None
+    answers: list[answerer.Answer] | None = None
 
 
 class InvocationsResponse(BaseModel):
     predictions: list[InvocationRecord]
 
 
-class MlflowError(ErrorBody):
+class MlflowError(dialects.ErrorBody):
     error_code: str
     message: str
 
 
-async def invocations(call: Call, body: InvocationsRequest) -> Response:
+async def invocations(call: operation.Call, body: InvocationsRequest) -> Response:
     """Run a model, as on MLflow's scoring server.
 
     Returns:
@@ -215,38 +207,40 @@ async def invocations(call: Call, body: InvocationsRequest) -> Response:
     (shape,) = (shape for shape in _SHAPES if getattr(body, shape) is not None)
     sent = Sent(shape, getattr(body, shape))
     params = body.params or fields.InvocationParams()
-    served = call.served(ANY, params.model)
+    served = call.served(models.ANY, params.model)
     names = served.model.pair_names(reads_pairs=served.model.manifest.reads_pairs)
-    given: Sequence[Given] = sent.pairs(names) if names else sent.texts()
+    given: Sequence[tokenization.Given] = sent.pairs(names) if names else sent.texts()
     dialogue = served.model.recording(given, top_k=params.top_k, truncate=params.truncate)
-    reply = await call.converse(served, each_text(given), dialogue)
+    reply = await call.converse(served, tokenization.each_text(given), dialogue)
     for part in reply.answers[0]:
         call.confident(served, part, [record[part] for record in reply.answers])
-    return JsonResponse({"predictions": reply.answers}, headers=reply.headers)
+    return operation.JsonResponse({"predictions": reply.answers}, headers=reply.headers)
 
 
-async def mlflow_version(call: Call) -> Response:
+async def mlflow_version(call: operation.Call) -> Response:
     """Version of MLflow, whose protocol this is."""
     return PlainTextResponse(version("mlflow"))
 
 
-MLFLOW = Dialect(
-    Words(
+MLFLOW = dialects.Dialect(
+    dialects.Words(
         MlflowError,
-        lambda status, detail: MlflowError(error_code=_CODES.get(status, "BAD_REQUEST"), message=sentence(detail)),
+        lambda status, detail: MlflowError(
+            error_code=_CODES.get(status, "BAD_REQUEST"), message=dialects.sentence(detail)
+        ),
         unusable=400,
     ),
     (
-        Operation(
+        operation.Operation(
             path=_PATH,
             answer=invocations,
             result=InvocationsResponse,
-            ability=ANY,
+            ability=models.ANY,
             body=InvocationsRequest,
-            needs={"pairs": CLASSIFYING_PAIRS, "answers": ANSWERING},
+            needs={"pairs": house_labels.CLASSIFYING_PAIRS, "answers": house_labels.ANSWERING},
             place="rows[{}]".format,  # every format has rows
         ),
-        Operation(path="/version", answer=mlflow_version, result=PlainTextResponse.media_type),
+        operation.Operation(path="/version", answer=mlflow_version, result=PlainTextResponse.media_type),
     ),
     tag="MLflow",
 )

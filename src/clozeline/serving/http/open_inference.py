@@ -20,8 +20,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from clozeline.inference.fields import StrictModel
-from clozeline.inference.tokenization import Given
+from clozeline.inference import fields, tokenization
 from clozeline.serving.errors import check_known, refused
 from clozeline.serving.http import house_labels, house_texts, tensors
 from clozeline.serving.http.bodies import checked_texts
@@ -43,16 +42,16 @@ class InferenceProtocolError(ErrorBody):
     error: str
 
 
-class OutputParameters(StrictModel):
+class OutputParameters(fields.StrictModel):
     binary_data: bool | None = None
 
 
-class RequestedOutput(StrictModel):
+class RequestedOutput(fields.StrictModel):
     name: tensors.OutputName
     parameters: OutputParameters = OutputParameters()
 
 
-class InferRequest(StrictModel):
+class InferRequest(fields.StrictModel):
     id: str | None = None
     parameters: tensors.InferParameters = tensors.InferParameters()
     inputs: Annotated[list[tensors.InputTensor], Field(min_length=1, max_length=2)]
@@ -153,7 +152,7 @@ def named(call: Call) -> LoadedModel:
     return served
 
 
-def _given(call: Call, served: LoadedModel, body: InferRequest) -> list[Given]:
+def _given(call: Call, served: LoadedModel, body: InferRequest) -> list[tokenization.Given]:
     """Return the texts, or the pairs of texts, by position.
 
     Raises:

@@ -6,25 +6,20 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
-from clozeline.inference import fields
-from clozeline.inference.completer import Decoding
+from clozeline.inference import completer, fields
 from clozeline.inference.fields import StrictModel
-from clozeline.serving.errors import ErrorDetail
-from clozeline.serving.http import house_texts
-from clozeline.serving.http.bodies import TEXT_TAG, TEXTS_TAG, Dimensions, inputs_kind, texts_of
-from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
-from clozeline.serving.http.operation import Call, JsonResponse, Operation
-from clozeline.serving.loading import LoadedModel
+from clozeline.serving import errors, loading
+from clozeline.serving.http import bodies, dialects, house_texts, operation
 from clozeline.serving.models import ANY
 
 LIST = "/v1/models"
 _MAX_TEXTS = 2048
 _TEXTS = f"a text, or a list of 1 to {_MAX_TEXTS} texts"
 _Stop = Annotated[
-    Annotated[fields.Stop, Tag(TEXT_TAG)] | Annotated[fields.Stops, Tag(TEXTS_TAG)],
+    Annotated[fields.Stop, Tag(bodies.TEXT_TAG)] | Annotated[fields.Stops, Tag(bodies.TEXTS_TAG)],
     Field(description="The answer ends before this string, or before any of several."),
     Discriminator(
-        inputs_kind,
+        bodies.inputs_kind,
         custom_error_type="stop_type",
         custom_error_message=f"a string, or at most {fields.MAX_STOPS} of them",
     ),
@@ -46,10 +41,10 @@ def _no_token_ids(given: Any) -> Any:
 
 
 OpenAITexts = Annotated[
-    Annotated[fields.Text, Tag(TEXT_TAG)]
-    | Annotated[list[fields.Text], Field(min_length=1, max_length=_MAX_TEXTS), Tag(TEXTS_TAG)],
+    Annotated[fields.Text, Tag(bodies.TEXT_TAG)]
+    | Annotated[list[fields.Text], Field(min_length=1, max_length=_MAX_TEXTS), Tag(bodies.TEXTS_TAG)],
     Field(description=f"{_TEXTS.capitalize()}. Token ids are refused, because they are those of another tokenizer."),
-    Discriminator(inputs_kind, custom_error_type="inputs_type", custom_error_message=_TEXTS),
+    Discriminator(bodies.inputs_kind, custom_error_type="inputs_type", custom_error_message=_TEXTS),
     BeforeValidator(_no_token_ids),
 ]
 
@@ -89,9 +84,9 @@ class CompletionsRequest(StrictModel):
         return {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else given
 
     @property
-    def decoding(self) -> Decoding:
+    def decoding(self) -> completer.Decoding:
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        return Decoding(self.max_tokens, self.temperature, self.top_p, self.seed or 0, stops)
+        return completer.Decoding(self.max_tokens, self.temperature, self.top_p, self.seed or 0, stops)
 
 
 class Choice(BaseModel):
@@ -114,14 +109,14 @@ class Completions(BaseModel):
     usage: CompletionUsage
 
 
-async def completions(call: Call, body: CompletionsRequest) -> Response:
+async def completions(call: operation.Call, body: CompletionsRequest) -> Response:
     """Continue texts, in the form of OpenAI's API.
 
     Returns:
         One continuation for each text.
     """
     served = call.served(house_texts.COMPLETING, body.model, listed=LIST)
-    texts = texts_of(body.prompt)
+    texts = bodies.texts_of(body.prompt)
     reply = await house_texts.continued(call, served, texts, body.decoding, truncate=body.truncate)
     choices = [
         {
@@ -136,10 +131,10 @@ async def completions(call: Call, body: CompletionsRequest) -> Response:
     num_given = sum(one.num_read for one in reply.answers)
     usage = {"prompt_tokens": num_given, "completion_tokens": num_new, "total_tokens": num_given + num_new}
     content = {"id": "", "object": "text_completion", "created": 0, "model": served.identity.name}
-    return JsonResponse(content | {"choices": choices, "usage": usage}, headers=reply.headers)
+    return operation.JsonResponse(content | {"choices": choices, "usage": usage}, headers=reply.headers)
 
 
-COMPLETIONS = Operation(
+COMPLETIONS = operation.Operation(
     path="/v1/completions",
     answer=completions,
     result=Completions,
@@ -149,18 +144,18 @@ COMPLETIONS = Operation(
 )
 
 
-class OpenAIErrorDetail(ErrorDetail):
+class OpenAIErrorDetail(errors.ErrorDetail):
     type: str
 
 
-class OpenAIError(ErrorBody):
+class OpenAIError(dialects.ErrorBody):
     error: OpenAIErrorDetail
 
 
-def _said(status: int, detail: ErrorDetail) -> OpenAIError:
+def _said(status: int, detail: errors.ErrorDetail) -> OpenAIError:
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     fields = detail.model_dump() | {"code": _CODES.get(detail.code, detail.code), "type": kind}
-    return OpenAIError(error=OpenAIErrorDetail(**fields | {"message": sentence(detail)}))
+    return OpenAIError(error=OpenAIErrorDetail(**fields | {"message": dialects.sentence(detail)}))
 
 
 class EmbeddingsRequest(StrictModel):
@@ -169,7 +164,7 @@ class EmbeddingsRequest(StrictModel):
     encoding_format: house_texts.EncodingFormat = Field(
         default="float", description="base64 holds little-endian float32; OpenAI's SDK asks for it."
     )
-    dimensions: Dimensions = None
+    dimensions: bodies.Dimensions = None
     user: str | None = Field(default=None, description="Accepted and ignored.")
     truncate: fields.Truncate = False
 
@@ -203,7 +198,7 @@ class OpenAIModelList(BaseModel):
     data: list[OpenAIModel]
 
 
-async def embeddings(call: Call, body: EmbeddingsRequest) -> Response:
+async def embeddings(call: operation.Call, body: EmbeddingsRequest) -> Response:
     """Embed texts, in the form of OpenAI's API.
 
     Returns:
@@ -211,38 +206,38 @@ async def embeddings(call: Call, body: EmbeddingsRequest) -> Response:
     """
     served = call.served(house_texts.EMBEDDING, body.model, listed=LIST)
     reply = await house_texts.embedded(
-        call, served, texts_of(body.input), dimensions=body.dimensions, truncate=body.truncate
+        call, served, bodies.texts_of(body.input), dimensions=body.dimensions, truncate=body.truncate
     )
     vectors = house_texts.encoded(reply.answers, body.dimensions, body.encoding_format)
     data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
     usage = {"prompt_tokens": reply.tokens, "total_tokens": reply.tokens}
     content = {"object": "list", "data": data, "model": served.identity.name, "usage": usage}
-    return JsonResponse(content, headers=reply.headers)
+    return operation.JsonResponse(content, headers=reply.headers)
 
 
-async def models(call: Call) -> Response:
+async def models(call: operation.Call) -> Response:
     """The served models."""
-    return JsonResponse({"object": "list", "data": [_card(served) for served in call.models]})
+    return operation.JsonResponse({"object": "list", "data": [_card(served) for served in call.models]})
 
 
-async def model(call: Call) -> Response:
+async def model(call: operation.Call) -> Response:
     """One model.
 
     Returns:
         The model.
     """
     found = call.served(ANY, call.request.path_params["model"], listed=LIST)
-    return JsonResponse(_card(found), headers=found.identity.headers)
+    return operation.JsonResponse(_card(found), headers=found.identity.headers)
 
 
-def _card(served: LoadedModel) -> dict[str, object]:
+def _card(served: loading.LoadedModel) -> dict[str, object]:
     return OpenAIModel(id=served.identity.name, created=0, owned_by=served.identity.source).model_dump()
 
 
-OPENAI = Dialect(
-    Words(OpenAIError, _said, unusable=400),
+OPENAI = dialects.Dialect(
+    dialects.Words(OpenAIError, _said, unusable=400),
     (
-        Operation(
+        operation.Operation(
             path=_EMBEDDINGS,
             answer=embeddings,
             result=EmbeddingList,
@@ -251,8 +246,8 @@ OPENAI = Dialect(
             place="input[{}]".format,
         ),
         COMPLETIONS,
-        Operation(path=LIST, answer=models, result=OpenAIModelList),
-        Operation(path="/v1/models/{model}", answer=model, tells="model", result=OpenAIModel),
+        operation.Operation(path=LIST, answer=models, result=OpenAIModelList),
+        operation.Operation(path="/v1/models/{model}", answer=model, tells="model", result=OpenAIModel),
     ),
     tag="OpenAI",
 )

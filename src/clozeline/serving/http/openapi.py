@@ -14,13 +14,11 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from ruamel.yaml import YAML
 
-from clozeline.serving.asking import TIMES
+from clozeline.serving import asking, loading, models
 from clozeline.serving.http.bodies import TimeoutMilliseconds
 from clozeline.serving.http.dialects import Dialects, Words
 from clozeline.serving.http.endpoint import TIMEOUT_HEADER
 from clozeline.serving.http.operation import Operation
-from clozeline.serving.loading import LoadedModel
-from clozeline.serving.models import ANY, Ability, Catalogue
 
 DESCRIPTION = """Your own encoder, served on an ordinary CPU.
 
@@ -41,7 +39,7 @@ _NAMED = {
     "x-model-version": "Its version",
     "x-model-sha256": "SHA-256 of its graph",
 }
-_TIMED = {"x-compute-tokens": "Tokens of the texts, including special tokens", **TIMES}
+_TIMED = {"x-compute-tokens": "Tokens of the texts, including special tokens", **asking.TIMES}
 _HEADERS: Mapping[str, Mapping[str, str]] = MappingProxyType({"nothing": {}, "model": _NAMED, "time": _NAMED | _TIMED})
 _IN_PATH: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
     {
@@ -100,7 +98,7 @@ class OpenAPIDocument:
         keys = {} if self._open_paths is None else {"securitySchemes": _KEYS}
         return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": components, **keys}}
 
-    def served(self, catalogue: Catalogue) -> dict[str, Any]:
+    def served(self, catalogue: models.Catalogue) -> dict[str, Any]:
         """Return the document of the paths that a model of `catalogue` answers. Its examples work as they are."""
         paths = {}
         for operation in self._dialects.operations:
@@ -225,7 +223,7 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
     return {_JSON: {"schema": schema}}
 
 
-def _served(operation: Operation, whole: dict[str, Any], catalogue: Catalogue) -> dict[str, Any]:
+def _served(operation: Operation, whole: dict[str, Any], catalogue: models.Catalogue) -> dict[str, Any]:
     """Return the entry `whole` of a path with examples for these models; empty if none of them answers."""
     able = catalogue.able(operation.ability) if operation.ability else []
     if operation.ability and not able:
@@ -233,7 +231,7 @@ def _served(operation: Operation, whole: dict[str, Any], catalogue: Catalogue) -
     adapted = deepcopy(whole)
     (asked,) = adapted.values()
     if operation.ability:
-        chosen = able[:1] if operation.ability is ANY else able  # without a name, the first model answers
+        chosen = able[:1] if operation.ability is models.ANY else able  # without a name, the first model answers
         asked["requestBody"]["content"][_JSON]["examples"] = answered_examples(operation, chosen)
     (first, *_) = catalogue
     for parameter in asked.get("parameters", ()):
@@ -242,7 +240,7 @@ def _served(operation: Operation, whole: dict[str, Any], catalogue: Catalogue) -
     return adapted
 
 
-def answered_examples(operation: Operation, able: Iterable[LoadedModel]) -> dict[str, Any]:
+def answered_examples(operation: Operation, able: Iterable[loading.LoadedModel]) -> dict[str, Any]:
     """Return the examples that a model of `able` answers, with its name where the body holds one."""
     examples = {}
     for name, example in _examples_of(operation).items():
@@ -253,7 +251,7 @@ def answered_examples(operation: Operation, able: Iterable[LoadedModel]) -> dict
     return examples
 
 
-def _answers(served: LoadedModel, needed: Ability[Any] | None) -> bool:
+def _answers(served: loading.LoadedModel, needed: models.Ability[Any] | None) -> bool:
     if needed:
         return needed.of(served) is not None
     return served.model.pair_names(reads_pairs=served.model.manifest.reads_pairs) is None

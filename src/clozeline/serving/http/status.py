@@ -13,11 +13,10 @@ from starlette.responses import Response
 
 from clozeline.inference.fields import StrictModel
 from clozeline.records.package import FileRecord, Precision, QuantizationScheme, ScoreFunction, Task
-from clozeline.serving.errors import refused
+from clozeline.serving import errors, loading
 from clozeline.serving.http.bodies import MAX_TEXTS
 from clozeline.serving.http.house_labels import TaggedSpan, entities_of
 from clozeline.serving.http.operation import ASKED, KEYED, LOADING, Call, JsonResponse, Operation
-from clozeline.serving.loading import Identity, LoadedModel
 from clozeline.serving.models import REQUEST_ID, GivenAnswer
 
 _SCORED = "/classify, /tag, /answer or /fill-mask"
@@ -108,9 +107,9 @@ async def models(call: Call) -> Response:
     return JsonResponse({"models": [card(served, call.routes(served)).model_dump() for served in call.models]})
 
 
-def card(served: LoadedModel, routes: list[str]) -> ModelCard:
+def card(served: loading.LoadedModel, routes: list[str]) -> ModelCard:
     manifest = served.model.manifest
-    facts = dict(manifest) | {one.name: getattr(served.identity, one.name) for one in fields(Identity)}
+    facts = dict(manifest) | {one.name: getattr(served.identity, one.name) for one in fields(loading.Identity)}
     scheme = None if manifest.quantization is None else str(manifest.quantization)
     facts |= {"routes": routes, "mask_token": manifest.special_tokens.mask_token, "scheme": scheme}
     return ModelCard.model_validate({name: facts[name] for name in ModelCard.model_fields})
@@ -118,7 +117,7 @@ def card(served: LoadedModel, routes: list[str]) -> ModelCard:
 
 def _check_workers(call: Call) -> None:
     if fault := call.service.fault():
-        raise refused("worker_fault", given=fault, expected="running worker threads")
+        raise errors.refused("worker_fault", given=fault, expected="running worker threads")
 
 
 _READY = Operation(path="/health/ready", answer=ready, refusals=LOADING, result=Health)
@@ -162,7 +161,7 @@ async def feedback(call: Call, body: FeedbackRequest) -> Response:
     """
     given = call.service.given.get(body.request_id)
     if given is None:
-        raise refused(
+        raise errors.refused(
             "no_such_request",
             given=body.request_id,
             expected=f"the header {REQUEST_ID} of one of the last answers by {_SCORED}, not scored before",
@@ -181,7 +180,7 @@ def _check(right: Sequence[str | list[TaggedSpan]], given: GivenAnswer) -> None:
     """Raise ApiError (422) unless there is a right answer of the same kind for each answer."""
     kind = "lists of entities" if given.are_entities else "texts"
     if len(right) != len(given.hashes) or any(isinstance(one, str) == given.are_entities for one in right):
-        raise refused(
+        raise errors.refused(
             "other_answers",
             given=f"{len(right)}, {sum(isinstance(one, str) for one in right)} of them texts",
             expected=f"{len(given.hashes)} {kind}",

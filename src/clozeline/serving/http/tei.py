@@ -17,15 +17,12 @@ from clozeline.inference.package import kind_of
 from clozeline.inference.tokenization import Given, Piece
 from clozeline.records.package import Manifest
 from clozeline.serving.errors import ErrorDetail, refused
-from clozeline.serving.http import bodies, house_texts
-from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
-from clozeline.serving.http.house_labels import CLASSIFYING, CLASSIFYING_PAIRS, classifier_of, labelled
-from clozeline.serving.http.operation import Call, JsonResponse, Operation
+from clozeline.serving.http import bodies, dialects, house_labels, house_texts, operation
 from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY
 
 RERANKING = replace(
-    CLASSIFYING_PAIRS,
+    house_labels.CLASSIFYING_PAIRS,
     has=lambda model: model.relevant_label is not None,
     missing="scores the relevance of a text",
     expected="a classifier of pairs, with one score or a label such as `relevant`",
@@ -53,7 +50,7 @@ class Rank(BaseModel):
     text: str | None = None
 
 
-async def rerank(call: Call, body: RerankRequest) -> Response:
+async def rerank(call: operation.Call, body: RerankRequest) -> Response:
     """Order texts by how well they answer a query.
 
     Returns:
@@ -62,7 +59,7 @@ async def rerank(call: Call, body: RerankRequest) -> Response:
     served = call.served(RERANKING)
     pairs = [(body.query, text) for text in body.texts]
     function = "none" if body.raw_scores else served.model.relevance_function
-    reply = await labelled(call, served, pairs, truncate=body.truncate, function=function)
+    reply = await house_labels.labelled(call, served, pairs, truncate=body.truncate, function=function)
     label = served.model.relevant_label
     scores = [next(one.score for one in scores if one.label == label) for scores in reply.answers]
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
@@ -70,10 +67,10 @@ async def rerank(call: Call, body: RerankRequest) -> Response:
         {"index": place, "score": scores[place], **({"text": body.texts[place]} if body.return_text else {})}
         for place in order
     ]
-    return JsonResponse(ranks, headers=reply.headers)
+    return operation.JsonResponse(ranks, headers=reply.headers)
 
 
-RERANK = Operation(
+RERANK = operation.Operation(
     path="/rerank", answer=rerank, result=list[Rank], ability=RERANKING, body=RerankRequest, place="texts[{}]".format
 )
 
@@ -100,7 +97,7 @@ class DecodeRequest(StrictModel):
     model: fields.ModelName = None
 
 
-async def tokenize(call: Call, body: TokenizeRequest) -> Response:
+async def tokenize(call: operation.Call, body: TokenizeRequest) -> Response:
     """Split texts into tokens.
 
     Returns:
@@ -117,10 +114,10 @@ async def tokenize(call: Call, body: TokenizeRequest) -> Response:
         lambda: served.model.tokenizer.pieces(texts, add_special_tokens=body.add_special_tokens),
         num_characters,
     )
-    return JsonResponse(pieces, headers=served.identity.headers)
+    return operation.JsonResponse(pieces, headers=served.identity.headers)
 
 
-async def decode(call: Call, body: DecodeRequest) -> Response:
+async def decode(call: operation.Call, body: DecodeRequest) -> Response:
     """Join token ids into texts.
 
     Returns:
@@ -134,7 +131,7 @@ async def decode(call: Call, body: DecodeRequest) -> Response:
         lambda: [served.model.tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens) for ids in lists],
         sum(map(len, lists)),
     )
-    return JsonResponse(texts, headers=served.identity.headers)
+    return operation.JsonResponse(texts, headers=served.identity.headers)
 
 
 def _check_known(lists: list[list[int]], manifest: Manifest) -> None:
@@ -144,14 +141,16 @@ def _check_known(lists: list[list[int]], manifest: Manifest) -> None:
 
 
 TOKEN_OPERATIONS = (
-    Operation(
+    operation.Operation(
         path="/tokenize", answer=tokenize, ability=ANY, tells="model", result=list[list[Piece]], body=TokenizeRequest
     ),
-    Operation(path="/decode", answer=decode, ability=ANY, tells="model", result=list[str], body=DecodeRequest),
+    operation.Operation(
+        path="/decode", answer=decode, ability=ANY, tells="model", result=list[str], body=DecodeRequest
+    ),
 )
 
 
-class HuggingFaceError(ErrorBody):
+class HuggingFaceError(dialects.ErrorBody):
     """Error of Hugging Face's pipelines and of text-embeddings-inference."""
 
     error: str
@@ -160,10 +159,10 @@ class HuggingFaceError(ErrorBody):
 
 def _said(status: int, detail: ErrorDetail) -> HuggingFaceError:
     kind = _TYPES.get(status, "Backend" if status >= 500 else "Validation")
-    return HuggingFaceError(error=sentence(detail), error_type=kind)
+    return HuggingFaceError(error=dialects.sentence(detail), error_type=kind)
 
 
-HUGGING_FACE_WORDS = Words(HuggingFaceError, _said)
+HUGGING_FACE_WORDS = dialects.Words(HuggingFaceError, _said)
 
 
 def _predicted_kind(inputs: object) -> str | None:
@@ -236,20 +235,20 @@ class Info(BaseModel):
     version: str
 
 
-async def predict(call: Call, body: PredictRequest) -> Response:
+async def predict(call: operation.Call, body: PredictRequest) -> Response:
     """Classify texts; the labels of a text are a flat list.
 
     Returns:
         All labels of the text, best first; a list for each of several texts.
     """
     given, is_one = _given(body.inputs)
-    served = classifier_of(call, given)
+    served = house_labels.classifier_of(call, given)
     function: Literal["none"] | None = "none" if body.raw_scores else None
-    reply = await labelled(call, served, given, truncate=body.truncate, function=function)
-    return JsonResponse(reply.answers[0] if is_one else reply.answers, headers=reply.headers)
+    reply = await house_labels.labelled(call, served, given, truncate=body.truncate, function=function)
+    return operation.JsonResponse(reply.answers[0] if is_one else reply.answers, headers=reply.headers)
 
 
-async def similarity(call: Call, body: SimilarityRequest) -> Response:
+async def similarity(call: operation.Call, body: SimilarityRequest) -> Response:
     """Compare one sentence with others.
 
     Returns:
@@ -259,10 +258,10 @@ async def similarity(call: Call, body: SimilarityRequest) -> Response:
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
     asked = body.parameters or SimilarityParameters()
     reply = await house_texts.embedded(call, served, texts, truncate=asked.truncate, prompt_name=asked.prompt_name)
-    return JsonResponse(house_texts.similarities(reply.answers), headers=reply.headers)
+    return operation.JsonResponse(house_texts.similarities(reply.answers), headers=reply.headers)
 
 
-async def info(call: Call) -> Response:
+async def info(call: operation.Call) -> Response:
     """The default model."""
     served = call.served(ANY)
     manifest = served.model.manifest
@@ -278,7 +277,7 @@ async def info(call: Call) -> Response:
         tokenization_workers=1,
         version=version("clozeline"),
     )
-    return JsonResponse(answer.model_dump())
+    return operation.JsonResponse(answer.model_dump())
 
 
 def _given(inputs: str | list[str] | list[list[str]]) -> tuple[list[Given], bool]:
@@ -301,14 +300,14 @@ def _model_type(served: LoadedModel) -> dict[str, dict[str, Any]]:
     return {"reranker" if is_reranker else kind: {"id2label": names, "label2id": ids}}
 
 
-EMBED = Operation(
+EMBED = operation.Operation(
     path="/embed",
     answer=house_texts.embed,
     result=house_texts.EmbedResponse,
     ability=house_texts.EMBEDDING,
     body=house_texts.EmbedRequest,
 )
-SIMILARITY = Operation(
+SIMILARITY = operation.Operation(
     path="/similarity",
     answer=similarity,
     result=list[float],
@@ -316,20 +315,20 @@ SIMILARITY = Operation(
     body=SimilarityRequest,
     place=lambda number: f"inputs.sentences[{number - 1}]" if number else "inputs.source_sentence",
 )
-EMBEDDINGS_INFERENCE = Dialect(
+EMBEDDINGS_INFERENCE = dialects.Dialect(
     HUGGING_FACE_WORDS,
     (
         EMBED,
-        Operation(
+        operation.Operation(
             path="/predict",
             answer=predict,
             result=list[RawScore] | list[list[RawScore]],
-            ability=CLASSIFYING,
+            ability=house_labels.CLASSIFYING,
             body=PredictRequest,
-            needs={"pair": CLASSIFYING_PAIRS},
+            needs={"pair": house_labels.CLASSIFYING_PAIRS},
         ),
         SIMILARITY,
-        Operation(path="/info", answer=info, result=Info),
+        operation.Operation(path="/info", answer=info, result=Info),
         RERANK,
         *TOKEN_OPERATIONS,
     ),

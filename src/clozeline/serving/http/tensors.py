@@ -20,19 +20,12 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from clozeline.inference import fields
-from clozeline.inference.answerer import Answer
+from clozeline.inference import answerer, fields, language, open_model, package
 from clozeline.inference.completer import Candidates, Completer
 from clozeline.inference.fields import StrictModel
-from clozeline.inference.language import Filled, OpenEncoder
-from clozeline.inference.open_model import AnyQuestion, Dialogue, Round
-from clozeline.inference.package import kind_of, resolved
 from clozeline.records.package import Manifest
-from clozeline.serving.errors import ApiError, refused
-from clozeline.serving.http import house_labels, house_texts
-from clozeline.serving.http.bodies import FLAT_TAG, MAX_TEXTS, NESTED_TAG, check_encoding, nesting
-from clozeline.serving.http.operation import Call, JsonResponse
-from clozeline.serving.loading import ServedModel
+from clozeline.serving import errors, loading
+from clozeline.serving.http import bodies, house_labels, house_texts, operation
 
 HEADER_LENGTH = "inference-header-content-length"
 InputName = Literal["text", "text_pair", "question", "context"]
@@ -41,10 +34,10 @@ Values = npt.NDArray[np.float32] | npt.NDArray[np.int64] | list[list[str]]
 _COUNT = struct.Struct("<I")
 _OneText = Annotated[list[fields.Text], Field(min_length=1, max_length=1)]
 _Strings = Annotated[
-    Annotated[Annotated[list[fields.Text], Field(min_length=1, max_length=MAX_TEXTS)], Tag(FLAT_TAG)]
-    | Annotated[Annotated[list[_OneText], Field(min_length=1, max_length=MAX_TEXTS)], Tag(NESTED_TAG)],
+    Annotated[Annotated[list[fields.Text], Field(min_length=1, max_length=bodies.MAX_TEXTS)], Tag(bodies.FLAT_TAG)]
+    | Annotated[Annotated[list[_OneText], Field(min_length=1, max_length=bodies.MAX_TEXTS)], Tag(bodies.NESTED_TAG)],
     Discriminator(
-        nesting, custom_error_type="data_type", custom_error_message="a list of texts, or of lists of one text"
+        bodies.nesting, custom_error_type="data_type", custom_error_message="a list of texts, or of lists of one text"
     ),
 ]
 # Datatype and wire format by the kind of the numpy array.
@@ -57,7 +50,7 @@ NUMBERS: Mapping[OutputName, Datatype] = MappingProxyType(
 # Outputs, and headers that name the model.
 Tensors = tuple[dict[OutputName, Values], dict[str, str]]
 # Padding for a context with fewer answers than another of the same request.
-_NO_ANSWER = Answer("", 0.0, 0, 0)
+_NO_ANSWER = answerer.Answer("", 0.0, 0, 0)
 _OF_ALL = frozenset({"binary_data_output"})
 
 
@@ -114,7 +107,7 @@ def read_tensors(headers: Headers, raw: bytes) -> int:
     Raises:
         ApiError: 415, the body is compressed or not UTF-8; 422, the given length is not a number, or exceeds the body.
     """
-    check_encoding(headers)
+    bodies.check_encoding(headers)
     length = headers.get(HEADER_LENGTH, str(len(raw)))
     if not length.isdecimal() or int(length) > len(raw):
         raise _unreadable(
@@ -167,7 +160,7 @@ def answer(content: dict[str, Any], outputs: Sequence[OutputTensor], headers: di
         raws.append(raw)
     whole = content | {"outputs": tensors}
     if not any(output.is_binary for output in outputs):
-        return JsonResponse(whole, headers=headers)
+        return operation.JsonResponse(whole, headers=headers)
     head = orjson.dumps(whole, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(
         b"".join([head, *raws]),
@@ -220,9 +213,9 @@ def _decoded(number: int, raw: bytes) -> str:
         ) from error
 
 
-def _unreadable(given: str, expected: str, number: int | None = None) -> ApiError:
+def _unreadable(given: str, expected: str, number: int | None = None) -> errors.ApiError:
     """Return a 422 about input `number`; None: about all inputs."""
-    return refused(
+    return errors.refused(
         "unreadable_tensor", given=given, expected=expected, param="inputs" if number is None else f"inputs[{number}]"
     )
 
@@ -242,8 +235,8 @@ class InferParameters(fields.TagReading, fields.AnswerSearch):
 class TensorRequest:
     """A checked request: its model has the named inputs, outputs and parameters."""
 
-    call: Call
-    served: ServedModel[Any]
+    call: operation.Call
+    served: loading.ServedModel[Any]
     given: Sequence[Any]  # texts, or pairs of texts
     outputs: Sequence[OutputName]
     parameters: InferParameters
@@ -251,7 +244,7 @@ class TensorRequest:
 
 async def _encoded(
     asked: TensorRequest,
-    question: Callable[[Any, TensorRequest], AnyQuestion],
+    question: Callable[[Any, TensorRequest], open_model.AnyQuestion],
     best: Callable[[Any, int, Any], list[tuple[str, float]]],
 ) -> Tensors:
     """Return embeddings, the likeliest tokens of one place in each text, or both.
@@ -262,9 +255,9 @@ async def _encoded(
     model, texts, wanted = asked.served.model, asked.given, asked.outputs
     predicts = not {"token", "score"}.isdisjoint(wanted)
 
-    def asking() -> Dialogue[list[list[Any]]]:
+    def asking() -> open_model.Dialogue[list[list[Any]]]:
         embedding = [model.embedding(texts, truncate=asked.parameters.truncate)] if "embedding" in wanted else []
-        answers: list[list[Any]] = yield Round([*embedding, *([question(model, asked)] if predicts else [])])
+        answers: list[list[Any]] = yield open_model.Round([*embedding, *([question(model, asked)] if predicts else [])])
         return answers
 
     reply = await asked.call.converse(asked.served, texts, asking())
@@ -279,15 +272,17 @@ async def _encoded(
     return values, reply.headers
 
 
-def _filling(encoder: OpenEncoder, asked: TensorRequest) -> AnyQuestion:
+def _filling(encoder: language.OpenEncoder, asked: TensorRequest) -> open_model.AnyQuestion:
     texts = encoder.with_own_masks(asked.given)
     top_k = asked.parameters.top_k or house_texts.DEFAULT_NUM_CANDIDATES
     return encoder.filling(texts, top_k=top_k, truncate=asked.parameters.truncate)
 
 
-def _of_only_mask(encoder: OpenEncoder, number: int, masks: list[list[Filled]]) -> list[tuple[str, float]]:
+def _of_only_mask(
+    encoder: language.OpenEncoder, number: int, masks: list[list[language.Filled]]
+) -> list[tuple[str, float]]:
     if len(masks) != 1:
-        raise refused(
+        raise errors.refused(
             "several_masks",
             given=f"{len(masks)} masks in text {number}",
             expected="1 mask in each text",
@@ -296,7 +291,7 @@ def _of_only_mask(encoder: OpenEncoder, number: int, masks: list[list[Filled]]) 
     return [(word.token_str, word.score) for word in masks[0]]
 
 
-def _following(completer: Completer, asked: TensorRequest) -> AnyQuestion:
+def _following(completer: Completer, asked: TensorRequest) -> open_model.AnyQuestion:
     top_k = asked.parameters.top_k or house_texts.DEFAULT_NUM_CANDIDATES
     return completer.following(asked.given, top_k=top_k, truncate=asked.parameters.truncate)
 
@@ -360,5 +355,5 @@ ANSWERS = AnswerKind(
 
 def answers_of(manifest: Manifest) -> AnswerKind:
     """Return the answers of the models of a manifest's task."""
-    kind: AnswerKind = resolved(kind_of(manifest.task).answers)
+    kind: AnswerKind = package.resolved(package.kind_of(manifest.task).answers)
     return kind

@@ -16,13 +16,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from clozeline.params.editing import Config
-from clozeline.params.pretraining import FROM_CHAMPION
-from clozeline.params.reading import in_params
+from clozeline.params import editing, pretraining, reading
 from clozeline.params.text import PATH_OR_URL
-from clozeline.records.evaluation import EncoderMetrics
+from clozeline.records import evaluation, record
 from clozeline.records.finetune.task_metrics import TaskMetrics
-from clozeline.records.record import MetricFile
 from clozeline.reporting import page
 from clozeline.reporting.run import ReportedRun as Reported
 from clozeline.reporting.run import RunFiles
@@ -68,13 +65,13 @@ class Run:
         return self.folder / "models" / self.config.export.models[self.name]
 
     @property
-    def config(self) -> Config:
+    def config(self) -> editing.Config:
         """A copy of the params that the run was made with.
 
         Raises:
             ParamsError: the folder has no params.yaml, or it has faults.
         """
-        return Config(self.folder / PARAMS)
+        return editing.Config(self.folder / PARAMS)
 
     @property
     def figures(self) -> Mapping[str, Any]:
@@ -83,7 +80,7 @@ class Run:
         """
         names = [f"finetune/{self.task}"] if self.task else ["pretrain", "evaluate"]
         files = [self.folder / "metrics" / f"{name}.json" for name in names]
-        return {name: value for file in files if file.is_file() for name, value in MetricFile.read(file)}
+        return {name: value for file in files if file.is_file() for name, value in record.MetricFile.read(file)}
 
     def of_task(self, task: str) -> Self:
         return replace(self, task=task)
@@ -92,7 +89,7 @@ class Run:
         return show(self)._repr_html_()
 
 
-def written(run: Run, config: Config) -> None:
+def written(run: Run, config: editing.Config) -> None:
     """Write the params of a run, and the packages of this environment in place of its locks."""
     config.write(run.folder / PARAMS)
     installed = {f"{one.metadata['Name']}=={one.version}" for one in distributions()}
@@ -122,7 +119,7 @@ def call(stage: str, run: Run, values: Mapping[str, str], **more: Any) -> None:
         function(**arguments, **more)
     except ClozelineError as error:
         place = ".".join(filter(None, (section_of(stage), arguments.get("task"))))
-        raise in_params(error, run.folder / PARAMS, place, arguments["params"], "config") from error
+        raise reading.in_params(error, run.folder / PARAMS, place, arguments["params"], "config") from error
 
 
 @cache
@@ -150,7 +147,7 @@ def opened(run: Run | str | PathLike[str]) -> Run:
 
 def pretrain(
     texts: Texts | None = None,
-    config: Config | None = None,
+    config: editing.Config | None = None,
     *,
     folder: str | PathLike[str] = _USUAL_FOLDER,
     callbacks: Iterable["Callback"] = (),
@@ -169,7 +166,7 @@ def pretrain(
         TrainingError: the loss is not finite, or memory ran out.
     """
     run = Run(_own_folder(Path(folder)))
-    params = Config() if config is None else config.copy()
+    params = editing.Config() if config is None else config.copy()
     if texts is not None:
         params["preprocess"]["source"] = texts_in(texts, run.folder)
     elif params.preprocess.source.kind in PATH_OR_URL and params.preprocess.source.url is None:
@@ -177,9 +174,9 @@ def pretrain(
     params.finetune = {}
     if params.export.models:
         params.export.models = {run.name: _encoder_of(params)}
-    if params.pretrain.start == FROM_CHAMPION:
+    if params.pretrain.start == pretraining.FROM_CHAMPION:
         raise ParamsError(
-            f"`pretrain.start: {FROM_CHAMPION}`: a run from Python does not continue from the live model",
+            f"`pretrain.start: {pretraining.FROM_CHAMPION}`: a run from Python does not continue from the live model",
             do="use `clozeline run` in the project, or set it to null, the folder of an encoder, or a name on the hub",
         )
     written(run, params)
@@ -189,7 +186,7 @@ def pretrain(
     return run
 
 
-def evaluate(run: Run | str | PathLike[str], config: Config | None = None) -> EncoderMetrics:
+def evaluate(run: Run | str | PathLike[str], config: editing.Config | None = None) -> evaluation.EncoderMetrics:
     """Measure the encoder of a run on all of its validation text, each token hidden once.
 
     Args:
@@ -201,7 +198,7 @@ def evaluate(run: Run | str | PathLike[str], config: Config | None = None) -> En
     """
     found = _with(opened(run), config, "evaluate")
     call("evaluate", found, {})
-    return EncoderMetrics.read(found.folder / "metrics" / "evaluate.json")
+    return evaluation.EncoderMetrics.read(found.folder / "metrics" / "evaluate.json")
 
 
 def finetune(
@@ -210,7 +207,7 @@ def finetune(
     *,
     kind: str,
     name: str | None = None,
-    config: Config | None = None,
+    config: editing.Config | None = None,
     **knobs: Any,
 ) -> Run:
     """Fine-tune the encoder of a run for a labelled task, and compare it with simple methods on held-out items.
@@ -243,7 +240,7 @@ def finetune(
     return found
 
 
-def export(run: Run | str | PathLike[str], config: Config | None = None) -> Path:
+def export(run: Run | str | PathLike[str], config: editing.Config | None = None) -> Path:
     """Export the model of a run to ONNX, in fp32 and, if that is proven to answer alike, INT8. Return the package.
 
     Args:
@@ -261,11 +258,11 @@ def export(run: Run | str | PathLike[str], config: Config | None = None) -> Path
     return found.folder / "dist" / found.name
 
 
-def _encoder_of(params: Config) -> str:
+def _encoder_of(params: editing.Config) -> str:
     return "encoder/generator" if params.pretrain.objective == "rtd" else "encoder"
 
 
-def _with(run: Run, config: Config | None, section: str, keeping: Mapping[str, Any] | None = None) -> Run:
+def _with(run: Run, config: editing.Config | None, section: str, keeping: Mapping[str, Any] | None = None) -> Run:
     """Write a section of `config` into the params of a run."""
     if config is not None:
         params = run.config

@@ -18,8 +18,7 @@ from ruamel.yaml import YAML
 
 from clozeline.params.project import Params
 from clozeline.params.text import UNSET_SOURCE
-from clozeline.system.errors import DataError, ParamsError
-from clozeline.system.files import replacing_file
+from clozeline.system import errors, files
 
 # Section of params.yaml by stage, where the stage has none of its own name.
 _SECTIONS: Final[Mapping[str, str]] = MappingProxyType({"snapshot": "preprocess", "import": "imports"})
@@ -41,7 +40,7 @@ def stage_named(name: str) -> Callable[..., None]:
     """
     known = sorted(file.stem for file in Path(__file__).parents[1].glob("[!_]*.py"))
     if name not in known:
-        raise ParamsError(
+        raise errors.ParamsError(
             f"there is no stage {name}, only {', '.join(known)}", do="run `dvc stage list` to see what dvc.yaml calls"
         )
     run: Callable[..., None] = importlib.import_module(f"clozeline.stages.{name}").run
@@ -85,7 +84,7 @@ def arguments_for(
     required = {key for key, parameter in wanted.items() if parameter.default is parameter.empty}
     if set(given) - set(wanted) - selects or required - set(arguments):
         takes = " ".join(f"{key}=…" for key in wanted if key not in known)
-        raise ParamsError(
+        raise errors.ParamsError(
             f"stage `{name}` takes {takes}, and got {' '.join(texts) or 'nothing'}",
             do=f"correct the `cmd` of stage `{name}` in dvc.yaml",
         )
@@ -99,7 +98,7 @@ def section_of(stage: str) -> str:
 
 def _task_section(sections: dict[str, Any], task: str | None, name: str) -> Any:
     if task not in sections:
-        raise ParamsError(
+        raise errors.ParamsError(
             f"params.yaml has {', '.join(sorted(sections)) or 'nothing'} for stage `{name}`, not task={task or '…'}",
             do=f"add a section `{name}.{task or '…'}` to params.yaml, or correct the name",
         )
@@ -135,7 +134,7 @@ def labelled_in(data: Iterable[Mapping[str, Any]] | str | PathLike[str], folder:
 
 def _path_from(folder: Path, path: str | PathLike[str]) -> str:
     if not Path(path).exists():
-        raise DataError(
+        raise errors.DataError(
             f"there is no file or folder {str(path)[:80]!r} in {Path.cwd()}",
             do="correct the path, or pass the texts themselves: `[text, …]`",
         )
@@ -144,18 +143,18 @@ def _path_from(folder: Path, path: str | PathLike[str]) -> str:
 
 def _write(path: Path, records: Iterable[Mapping[str, Any]], what: str) -> None:
     num_records = 0
-    with replacing_file(path) as file, file.open("w", encoding="utf-8") as stream:
+    with files.replacing_file(path) as file, file.open("w", encoding="utf-8") as stream:
         for record in records:
             stream.write(json.dumps(record) + "\n")
             num_records += 1
         if not num_records:
-            raise DataError(f"there are no {what}: the sequence is empty", do="pass some")
+            raise errors.DataError(f"there are no {what}: the sequence is empty", do="pass some")
 
 
 def _text(number: int, text: object) -> str:
     if isinstance(text, str):
         return text
-    raise DataError(
+    raise errors.DataError(
         f"text {number} must be a string, not {type(text).__name__}: {repr(text)[:60]}",
         do='pass strings: `[record["text"] for record in records]`',
     )
@@ -169,7 +168,7 @@ def _record(number: int, record: object) -> Mapping[str, Any]:
             return record
         except (TypeError, ValueError) as error:
             given = str(error)
-    raise DataError(
+    raise errors.DataError(
         f"record {number} must be a dictionary of strings, numbers and lists of them: {given}",
         do='pass records such as `{"text": "…", "label": "…"}`',
     )

@@ -12,13 +12,11 @@ from typing import Final, Self
 
 from clozeline.params.project import Params
 from clozeline.params.text import ContractParams
-from clozeline.records.clean_text import file_of
+from clozeline.records import clean_text, record
 from clozeline.records.finetune.statistics import stability_index
 from clozeline.records.limits import Limit
-from clozeline.records.record import Lock, Record
 from clozeline.stages.calling.profiles import LabelProfile, TextProfile
-from clozeline.system.errors import ContractError
-from clozeline.system.files import alone
+from clozeline.system import errors, files
 
 FILE: Final = "contract.lock"
 _LAST: Final = "last accepted {}"
@@ -41,7 +39,7 @@ MAX_CLASS_INDEX = 0.25
 _LEAST_TEXTS = 200
 
 
-class Accepted(Record, extra="ignore"):
+class Accepted(record.Record, extra="ignore"):
     """Content of contract.lock. It belongs in git, beside dvc.lock."""
 
     text: TextProfile | None = None
@@ -64,7 +62,7 @@ class Accepted(Record, extra="ignore"):
         """Add profiles to the file, or replace them. Stages that run side by side add one after the other."""
         lock = root / "work" / "contract.alone"
         lock.parent.mkdir(exist_ok=True)
-        with alone(lock):
+        with files.alone(lock):
             before = cls.in_project(root)
             cls(text=text or before.text, labels={**before.labels, **labels}).write(root / FILE, indent=1)
 
@@ -147,21 +145,21 @@ def _text_profile(root: Path) -> TextProfile | None:
     """Return the profile of the text that the stages have made; None if dvc.lock does not name its files."""
     if not (root / "dvc.lock").is_file():
         return None
-    stages = Lock.read(root / "dvc.lock").stages
+    stages = record.Lock.read(root / "dvc.lock").stages
     if not {"preprocess", "tokenize"} <= set(stages):
         return None
     preprocess, tokenize = stages["preprocess"], stages["tokenize"]
     return TextProfile.of_files(
         preprocess=root / preprocess.argument("metrics"),
         tokenize=root / tokenize.argument("metrics"),
-        train=file_of(root / preprocess.argument("out"), "train"),
+        train=clean_text.file_of(root / preprocess.argument("out"), "train"),
         tokens=root / tokenize.argument("out"),
     )
 
 
 def _require(what: str, limits: Iterator[Limit]) -> None:
     if found := [limit for limit in limits if not limit.is_passed]:
-        raise ContractError(
+        raise errors.ContractError(
             f"{what} differs too much from what the last accepted run was trained on: nothing is trained",
             given="\n         ".join(map(str, found)),
             do=f"check the source; if the data are right, remove {FILE} (or change `contract`) and run again",

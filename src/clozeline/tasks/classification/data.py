@@ -16,13 +16,10 @@ import numpy.typing as npt
 from clozeline.params.tasks import LabelledParams
 from clozeline.records.reading.streams import identity_of
 from clozeline.system.errors import DataError
-from clozeline.tasks import selection
+from clozeline.tasks import files, formats, selection, task
 from clozeline.tasks.classification.scores import TextsOrPairs
-from clozeline.tasks.files import LabelledRecord, Part
-from clozeline.tasks.formats import labels_in, task_records, texts_in
 from clozeline.tasks.rows import Ids, TextRows
 from clozeline.tasks.selection import ReasonCounts, Splits, part_of
-from clozeline.tasks.task import TaskInputs
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
 _LOG = logging.getLogger(__name__)
@@ -40,7 +37,7 @@ class LabelledText:
     text: str
     labels: tuple[str, ...]  # sorted labels; exactly one unless the task is multi-label
     identity: str
-    part: Part
+    part: files.Part
     second: str = ""
     place: str = field(default="", compare=False)  # location of the record
 
@@ -76,7 +73,7 @@ Fits = Callable[[Sequence[LabelledText]], Sequence[bool]]
 
 
 def select(
-    records: Iterable[tuple[Part, LabelledRecord]], params: LabelledParams, fits: Fits | None = None
+    records: Iterable[tuple[files.Part, files.LabelledRecord]], params: LabelledParams, fits: Fits | None = None
 ) -> Selection:
     """Select the examples and split them.
 
@@ -120,9 +117,9 @@ def _labels_of(examples: Iterable[LabelledText]) -> frozenset[str]:
     return frozenset(label for example in examples for label in example.labels)
 
 
-def _example(params: LabelledParams, found: tuple[Part, LabelledRecord]) -> LabelledText | tuple[str, str]:
+def _example(params: LabelledParams, found: tuple[files.Part, files.LabelledRecord]) -> LabelledText | tuple[str, str]:
     given, record = found
-    texts, labels = [text.strip() for text in texts_in(record, params)], labels_in(record, params)
+    texts, labels = [text.strip() for text in formats.texts_in(record, params)], formats.labels_in(record, params)
     if not all(texts):
         return "without_text", record.place
     if labels is None:
@@ -223,7 +220,7 @@ class ClassifiedRows:
         return len(self.rows)
 
 
-def read_selection(inputs: TaskInputs, params: LabelledParams, lengths: Lengths) -> Selection:
+def read_selection(inputs: task.TaskInputs, params: LabelledParams, lengths: Lengths) -> Selection:
     """Read the records, and select and split them.
 
     Raises:
@@ -242,7 +239,7 @@ def read_selection(inputs: TaskInputs, params: LabelledParams, lengths: Lengths)
             )
         return [bool(fit) for fit in length_T <= params.max_length]
 
-    return select(task_records(params, inputs.data), params, None if params.too_long == "truncate" else fits)
+    return select(formats.task_records(params, inputs.data), params, None if params.too_long == "truncate" else fits)
 
 
 def texts_of(examples: Sequence[LabelledText], params: LabelledParams) -> TextsOrPairs:

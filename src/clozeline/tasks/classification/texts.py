@@ -19,41 +19,39 @@ from clozeline.records.finetune.scored_items import ConfigFacts, HeldOut
 from clozeline.records.finetune.statistics import Figure, wilson_interval
 from clozeline.records.finetune.task_metrics import ShownItem
 from clozeline.system.errors import ParamsError
-from clozeline.tasks import heads, probe
-from clozeline.tasks.classification import scores
-from clozeline.tasks.classification.data import ClassifiedRows, LabelledText, Selection, read_selection
+from clozeline.tasks import heads, probe, task
+from clozeline.tasks.classification import data, scores
 from clozeline.tasks.classification.scores import Classes, LabelSets, Shares, TextsOrPairs, whole
 from clozeline.tasks.probe import Logits
 from clozeline.tasks.report import HeadlineFigure, TaskReport
 from clozeline.tasks.rows import EncodedBatch, Ids, lengths_of
-from clozeline.tasks.task import InputsOf, Task, TaskInputs
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
 _MOST_NAMED = 10
 NO_LABEL = "(none)"
 
 
-class ClassifierOnTexts(Task[LabelledText]):
+class ClassifierOnTexts(task.Task[data.LabelledText]):
     """An encoder with a head on the mean of its last hidden states, and the texts of the task."""
 
     problem: heads.Problem
     method = "fine-tuned encoder"
     metric: str
-    splits: Selection
+    splits: data.Selection
     fitted = probe.NAME
     # Answers of the fitted head on the frozen encoder, for the validation and the test split; None if it was not
     # fitted.
     probe_logits: tuple[Logits, Logits] | None = None
 
-    def __init__(self, inputs: InputsOf[LabelledParams]) -> None:
+    def __init__(self, inputs: task.InputsOf[LabelledParams]) -> None:
         params = inputs.params
         self.params = params  # `lengths` reads them
         opened = OpenTokenizer.open(inputs.encoder)
-        splits = read_selection(inputs, params, partial(self.lengths, opened=opened))
+        splits = data.read_selection(inputs, params, partial(self.lengths, opened=opened))
         self.labels = splits.labels
         super().__init__(inputs, splits, self.built(inputs), opened, reads_pairs=params.reads_pairs)
         self.train, self.validation, self.test_part = (
-            ClassifiedRows.encode(part, self.labels, opened, params) for part in splits.parts.values()
+            data.ClassifiedRows.encode(part, self.labels, opened, params) for part in splits.parts.values()
         )
         self.feed(self.train.rows)
         if params.train_length is not None:
@@ -63,7 +61,7 @@ class ClassifierOnTexts(Task[LabelledText]):
         """Return `length_T`: tokens of each text as the model reads it when it chooses among `labels`."""
         return lengths_of(texts.first, opened, texts.second)
 
-    def built(self, inputs: TaskInputs) -> heads.TaskModel:
+    def built(self, inputs: task.TaskInputs) -> heads.TaskModel:
         """Return the model of the task; raises as `heads.build`."""
         return heads.build_classifier(inputs.encoder, self.labels, inputs.seed, self.problem, inputs.family)
 
@@ -78,7 +76,7 @@ class ClassifierOnTexts(Task[LabelledText]):
     def facts(self) -> ConfigFacts:
         return ConfigFacts(reads_pairs=self.params.reads_pairs)
 
-    def held_out(self, items: Sequence[LabelledText], most: int) -> list[HeldOut]:
+    def held_out(self, items: Sequence[data.LabelledText], most: int) -> list[HeldOut]:
         return [HeldOut(text=it.text, second=it.second or None, right=it.labels) for it in items]
 
     def fit_head(self) -> None:
@@ -94,11 +92,11 @@ class ClassifierOnTexts(Task[LabelledText]):
         test_TF = self.outputs(self.test_part.rows, heads.features)
         self.probe_logits = found.logits(validation_TF), found.logits(test_TF)
 
-    def logits(self, part: ClassifiedRows) -> Logits:
+    def logits(self, part: data.ClassifiedRows) -> Logits:
         """Return `logits_TC` of every text of a split."""
         return self.outputs(part.rows, heads.logits)
 
-    def num_truncated(self, part: ClassifiedRows) -> int:
+    def num_truncated(self, part: data.ClassifiedRows) -> int:
         """Return the number of texts of a split whose end is cut off."""
         return part.rows.num_truncated
 
@@ -173,7 +171,7 @@ class SingleLabel(ClassifierOnTexts):
 
     problem: heads.Problem = "single_label_classification"
 
-    def __init__(self, inputs: InputsOf[LabelledParams]) -> None:
+    def __init__(self, inputs: task.InputsOf[LabelledParams]) -> None:
         super().__init__(inputs)
         self.metric = self.params.metric or "accuracy"
         positive = self.params.positive_label
@@ -236,7 +234,7 @@ class MultiLabel(ClassifierOnTexts):
 
     problem: heads.Problem = "multi_label_classification"
 
-    def __init__(self, inputs: InputsOf[LabelledParams]) -> None:
+    def __init__(self, inputs: task.InputsOf[LabelledParams]) -> None:
         super().__init__(inputs)
         self.metric = self.params.metric or "micro_f1"
         self._actual_TC, self._test_TC = (part.targets_T > 0.5 for part in (self.validation, self.test_part))

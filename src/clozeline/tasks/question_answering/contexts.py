@@ -20,13 +20,9 @@ from clozeline.params.tasks import QuestionAnsweringParams
 from clozeline.records.finetune.scored_items import ConfigFacts, HeldOut, exact_match, f1
 from clozeline.records.finetune.statistics import Figure
 from clozeline.records.finetune.task_metrics import Headline, ShownItem
-from clozeline.tasks import heads
+from clozeline.tasks import formats, heads, report, rows, task
 from clozeline.tasks.classification.scores import tfidf_vectorizer
-from clozeline.tasks.formats import task_records
 from clozeline.tasks.question_answering.data import NO_ANSWER, ContextQuestion, ContextQuestions, Windows, select
-from clozeline.tasks.report import HeadlineFigure, TaskReport
-from clozeline.tasks.rows import EncodedBatch, Ids
-from clozeline.tasks.task import InputsOf, Task, answers, measuring_batches
 
 Scores = npt.NDArray[np.float32]
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
@@ -86,14 +82,14 @@ def _nearest(question: ContextQuestion, vectorizer: Any) -> tuple[str, float]:
     return sentences[best], float(likeness[best])
 
 
-class QuestionAnswering(Task[ContextQuestion]):
+class QuestionAnswering(task.Task[ContextQuestion]):
     """Extractive question answering with a head that scores both ends of an answer."""
 
     splits: ContextQuestions
 
-    def __init__(self, inputs: InputsOf[QuestionAnsweringParams]) -> None:
+    def __init__(self, inputs: task.InputsOf[QuestionAnsweringParams]) -> None:
         params = inputs.params
-        splits = select(task_records(params, inputs.data), params)
+        splits = select(formats.task_records(params, inputs.data), params)
         model = heads.build(inputs.encoder, "question-answering", inputs.seed, {"num_labels": 2}, family=inputs.family)
         super().__init__(inputs, splits, model, reads_pairs=True)
         self._train, self._validation, self._test = (
@@ -101,10 +97,10 @@ class QuestionAnswering(Task[ContextQuestion]):
         )
         self.feed(self._train.rows)
 
-    def batch(self, rows_B: Ids, epoch: int) -> EncodedBatch:
+    def batch(self, rows_B: rows.Ids, epoch: int) -> rows.EncodedBatch:
         return self._train.batch(rows_B, self.with_types)
 
-    def loss_sum(self, inputs: EncodedBatch) -> Tensor:
+    def loss_sum(self, inputs: rows.EncodedBatch) -> Tensor:
         """Return the mean of the losses of both ends, summed over the windows (Devlin et al. 2018, section 4.2)."""
         losses = [
             functional.cross_entropy(logits_BL, inputs.targets_B[:, end], reduction="sum")
@@ -117,7 +113,7 @@ class QuestionAnswering(Task[ContextQuestion]):
         questions, found = self.splits.validation, self._find(self._validation)
         return float(_f1s(questions, _answers(*found, _margin(questions, *found))).mean())
 
-    def test(self) -> TaskReport:
+    def test(self) -> report.TaskReport:
         splits, questions = self.splits, self.splits.test
         margin = _margin(splits.validation, *self._find(self._validation))
         predicted = _answers(*self._find(self._test), margin)
@@ -128,7 +124,7 @@ class QuestionAnswering(Task[ContextQuestion]):
             f1_Q = _f1s(questions, texts)
             return lambda place_Q: float(f1_Q[place_Q].mean())
 
-        figure = HeadlineFigure(
+        figure = report.HeadlineFigure(
             "f1",
             mean_f1(predicted),
             ("nearest sentence by TF-IDF", mean_f1(nearest)),
@@ -213,8 +209,8 @@ class QuestionAnswering(Task[ContextQuestion]):
 
     def _logits(self, part: Windows) -> Iterator[tuple[int, Scores, Scores]]:
         encoded = partial(part.rows.encoded, with_types=self.with_types)
-        batches = measuring_batches(part.rows.length_T, self.inputs)
-        for windows_B, ends in answers(self.model, batches, encoded, heads.end_logits):
+        batches = task.measuring_batches(part.rows.length_T, self.inputs)
+        for windows_B, ends in task.answers(self.model, batches, encoded, heads.end_logits):
             start_BL, end_BL = (logits_BL.float().cpu().numpy() for logits_BL in ends)
             yield from zip(windows_B.tolist(), start_BL, end_BL, strict=True)
 

@@ -23,8 +23,7 @@ from torch import Tensor
 from clozeline.params.tasks import SimilarityParams
 from clozeline.records.reading.streams import identity_of
 from clozeline.system.errors import DataError
-from clozeline.tasks import selection
-from clozeline.tasks.files import LabelledRecord, Part
+from clozeline.tasks import files, selection
 from clozeline.tasks.rows import EncodedBatch
 from clozeline.tasks.selection import ReasonCounts, Splits, part_of, strictest
 
@@ -84,11 +83,11 @@ class TextPair:
     score: float | None  # score, 0-1; None for a matching pair
     first_identity: str
     second_identity: str
-    part: Part
+    part: files.Part
     place: str = field(default="", compare=False)  # location of the record
 
 
-def select(records: Iterable[tuple[Part, LabelledRecord]], params: SimilarityParams) -> Splits[TextPair]:
+def select(records: Iterable[tuple[files.Part, files.LabelledRecord]], params: SimilarityParams) -> Splits[TextPair]:
     """Read the pairs and split them.
 
     The hash of both texts decides the split of a scored pair, that of the second text the split of a matching pair. The
@@ -122,7 +121,7 @@ def select(records: Iterable[tuple[Part, LabelledRecord]], params: SimilarityPar
     return splits
 
 
-def _pair(params: SimilarityParams, found: tuple[Part, LabelledRecord]) -> TextPair | tuple[str, str]:
+def _pair(params: SimilarityParams, found: tuple[files.Part, files.LabelledRecord]) -> TextPair | tuple[str, str]:
     given, record = found
     if params.docstring_field is not None:
         texts = _of_docstring(record, params.docstring_field, params.title_field)
@@ -140,7 +139,7 @@ def _pair(params: SimilarityParams, found: tuple[Part, LabelledRecord]) -> TextP
     return TextPair(*texts, score, first, second, part_of(identity, given, params), record.place)
 
 
-def _of_docstring(record: LabelledRecord, docstring_field: str, title_field: str | None) -> tuple[str, str] | str:
+def _of_docstring(record: files.LabelledRecord, docstring_field: str, title_field: str | None) -> tuple[str, str] | str:
     """Return summary and description; or the reason why they are no pair."""
     whole = record.text(docstring_field)
     if not whole.strip():
@@ -157,7 +156,7 @@ def _is_shorter(text: str, num_words: int) -> bool:
     return len(text.split(maxsplit=num_words - 1)) < num_words
 
 
-def _scaled(record: LabelledRecord, score_field: str, params: SimilarityParams) -> float | None:
+def _scaled(record: files.LabelledRecord, score_field: str, params: SimilarityParams) -> float | None:
     score = record.number(score_field)
     if score is None:
         return None
@@ -178,7 +177,7 @@ def _merged(count: ReasonCounts, copies: list[TextPair]) -> Iterator[TextPair]:
 def _apart(pairs: list[TextPair], count: ReasonCounts) -> list[TextPair]:
     """Return the pairs without a text in a stricter split, checked by second texts first, then by first texts."""
     for identity_of_pair in (attrgetter("second_identity"), attrgetter("first_identity")):
-        parts: dict[str, set[Part]] = {}
+        parts: dict[str, set[files.Part]] = {}
         for pair in pairs:
             parts.setdefault(identity_of_pair(pair), set()).add(pair.part)
         stays = [pair.part == strictest(parts[identity_of_pair(pair)]) for pair in pairs]

@@ -12,9 +12,8 @@ from clozeline.records.finetune.scored_items import HeldOut, Ranked, ScoresOf
 from clozeline.records.finetune.statistics import Figure, bootstrap_interval
 from clozeline.records.finetune.task_metrics import Headline, ShownItem
 from clozeline.tasks.report import HeadlineFigure, Places, TaskReport, only_answer
+from clozeline.tasks.similarity import data, scored
 from clozeline.tasks.similarity.bm25 import bm25, scorer_with_fusion
-from clozeline.tasks.similarity.data import TextPair
-from clozeline.tasks.similarity.scored import OnPairs
 
 _BEST = "1"
 _SHOWN_CHARACTERS = 400
@@ -30,7 +29,7 @@ class MatchQuestions:
     belonging: list[list[int]]
 
     @classmethod
-    def of(cls, pairs: Sequence[TextPair]) -> Self:
+    def of(cls, pairs: Sequence[data.TextPair]) -> Self:
         second = {pair.second_identity: pair.second for pair in pairs}
         place = {identity: place for place, identity in enumerate(second)}
         first = {pair.first_identity: pair.first for pair in pairs}
@@ -39,7 +38,7 @@ class MatchQuestions:
             belonging[pair.first_identity].add(place[pair.second_identity])
         return cls([*first.values()], [*second.values()], [*second], [sorted(own) for own in belonging.values()])
 
-    def without_other_pairs(self, pairs: Sequence[TextPair], chosen: Sequence[int]) -> list[int]:
+    def without_other_pairs(self, pairs: Sequence[data.TextPair], chosen: Sequence[int]) -> list[int]:
         """Return the places of first texts whose pairs are all chosen; without any, of those with a chosen pair.
 
         Args:
@@ -65,7 +64,7 @@ class MatchQuestions:
         ]
 
 
-class BelongingPairs(OnPairs):
+class BelongingPairs(scored.OnPairs):
     """Similarity of matching pairs, measured by exact search among all second texts of a split."""
 
     def validation_score(self) -> float:
@@ -74,7 +73,7 @@ class BelongingPairs(OnPairs):
         found = scored_items.ranked(self._cosines(questions)[0], questions.belonging)
         return float(found.recall_at(self.params.recall_at).mean())
 
-    def held_out(self, items: Sequence[TextPair], most: int) -> list[HeldOut]:
+    def held_out(self, items: Sequence[data.TextPair], most: int) -> list[HeldOut]:
         return MatchQuestions.of(items).held_out(self.params.recall_at, most)
 
     def test(self) -> TaskReport:

@@ -17,18 +17,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from clozeline.params.tasks import SimilarityParams
-from clozeline.records.finetune.scored_items import ConfigFacts, Floats, HeldOut, pearson, ranks, spearman
-from clozeline.records.finetune.statistics import Figure
-from clozeline.records.finetune.task_metrics import ShownItem
+from clozeline.records.finetune import scored_items, statistics, task_metrics
 from clozeline.records.reading.streams import identity_of
-from clozeline.tasks import heads
-from clozeline.tasks.formats import task_records
+from clozeline.tasks import formats, heads, report, task
 from clozeline.tasks.probe import Probe
-from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer, or_zero
 from clozeline.tasks.rows import EncodedBatch, Ids, TextRows
-from clozeline.tasks.similarity.bm25 import tfidf_cosines
-from clozeline.tasks.similarity.data import PairBatch, Targets, TextPair, select
-from clozeline.tasks.task import InputsOf, Task
+from clozeline.tasks.similarity import bm25, data
 
 Values = npt.NDArray[np.float64]
 _FIFTHS = ("lowest fifth", "second fifth", "middle fifth", "fourth fifth", "highest fifth")
@@ -36,7 +30,7 @@ _LABEL = "similarity"
 _REGULARIZATIONS = (0.1, 1.0, 10.0, 100.0)
 
 
-def each_loss(firsts_BH: Tensor, seconds_BH: Tensor, targets: Targets, temperature: float) -> Tensor:
+def each_loss(firsts_BH: Tensor, seconds_BH: Tensor, targets: data.Targets, temperature: float) -> Tensor:
     """Return `loss_B` for vectors of length 1: `cosine_losses` for scored pairs, else `ranking_losses`."""
     if targets.score_B is not None:
         return cosine_losses(firsts_BH, seconds_BH, targets.score_B)
@@ -48,7 +42,7 @@ def cosine_losses(firsts_BH: Tensor, seconds_BH: Tensor, score_B: Tensor) -> Ten
     return ((firsts_BH * seconds_BH).sum(dim=1) - score_B) ** 2
 
 
-def ranking_losses(firsts_BH: Tensor, seconds_BH: Tensor, targets: Targets, temperature: float) -> Tensor:
+def ranking_losses(firsts_BH: Tensor, seconds_BH: Tensor, targets: data.Targets, temperature: float) -> Tensor:
     """Return the multiple negatives ranking loss (Henderson et al. 2017, section 4.4), the mean of both directions
     (Radford et al. 2021, section 2.3). Negatives are the other pairs of the batch, except those that share a text.
     """
@@ -62,20 +56,20 @@ def ranking_losses(firsts_BH: Tensor, seconds_BH: Tensor, targets: Targets, temp
     return (there_B + back_B) / 2
 
 
-class OnPairs(Task[TextPair]):
+class OnPairs(task.Task[data.TextPair]):
     """An embedder trained on pairs. A text's vector is the mean of its last hidden states, normalized to length 1: the
     `sentence_embedding` of the package.
     """
 
-    def __init__(self, inputs: InputsOf[SimilarityParams]) -> None:
-        splits = select(task_records(inputs.params, inputs.data), inputs.params)
+    def __init__(self, inputs: task.InputsOf[SimilarityParams]) -> None:
+        splits = data.select(formats.task_records(inputs.params, inputs.data), inputs.params)
         super().__init__(
             inputs, splits, heads.build(inputs.encoder, "feature-extraction", inputs.seed, {}, family=inputs.family)
         )
         pairs, length = splits.train, self.params.train_length or self.params.max_length
         firsts = TextRows.encode([pair.first for pair in pairs], self.opened, length)
         seconds = TextRows.encode([pair.second for pair in pairs], self.opened, length)
-        self._targets = Targets(
+        self._targets = data.Targets(
             torch.from_numpy(scores_of(pairs).astype(np.float32)) if self.params.score_field else None,
             _numbers([pair.first_identity for pair in pairs]),
             _numbers([pair.second_identity for pair in pairs]),
@@ -83,12 +77,12 @@ class OnPairs(Task[TextPair]):
         self.feed(firsts, seconds)
         self.num_truncated_train = firsts.num_truncated + seconds.num_truncated
 
-    def batch(self, rows_B: Ids, epoch: int) -> PairBatch:
+    def batch(self, rows_B: Ids, epoch: int) -> data.PairBatch:
         firsts, seconds = (rows.encoded(rows_B) for rows in self.trained_on)
         places_B = torch.from_numpy(rows_B)
-        return PairBatch.whole(firsts, seconds, self._targets.each(lambda tensor: tensor[places_B]))
+        return data.PairBatch.whole(firsts, seconds, self._targets.each(lambda tensor: tensor[places_B]))
 
-    def loss_sum(self, inputs: PairBatch) -> Tensor:
+    def loss_sum(self, inputs: data.PairBatch) -> Tensor:
         """Return the loss of this part's pairs. Its gradient is that of the whole batch's loss with respect to this
         part's texts.
         """
@@ -102,17 +96,17 @@ class OnPairs(Task[TextPair]):
         loss_B = each_loss(firsts_BH, seconds_BH, inputs.targets, self.params.temperature)
         return loss_B.sum() - loss_B.detach().sum() + loss_B[inputs.first : inputs.last].detach().sum()
 
-    def embed(self, texts: Sequence[str]) -> tuple[Floats, int]:
+    def embed(self, texts: Sequence[str]) -> tuple[scored_items.Floats, int]:
         """Return `vector_TH`, and the number of texts that were cut at `max_length`."""
         rows = TextRows.encode(texts, self.opened, self.params.max_length)
         return self.outputs(rows, heads.embeddings), rows.num_truncated
 
-    def _both(self, part: PairBatch) -> tuple[Tensor, Tensor]:
+    def _both(self, part: data.PairBatch) -> tuple[Tensor, Tensor]:
         firsts, seconds = (side.rows(part.first, part.last) for side in (part.firsts, part.seconds))
         return heads.embeddings(self.model, firsts), heads.embeddings(self.model, seconds)
 
 
-class OnScores(Task[TextPair]):
+class OnScores(task.Task[data.TextPair]):
     """Base of the models of scored pairs, measured by Spearman's correlation of their answers with the scores.
 
     `answer` is the word for the number that the model answers with.
@@ -122,26 +116,26 @@ class OnScores(Task[TextPair]):
     answer: str
 
     @abstractmethod
-    def answers_to(self, pairs: Sequence[TextPair]) -> tuple[Values, int]:
+    def answers_to(self, pairs: Sequence[data.TextPair]) -> tuple[Values, int]:
         """Return `answer_N`, and the number of texts that were cut."""
 
     def validation_score(self) -> float:
         """Return Spearman's correlation; NaN if all answers are the same."""
-        return spearman(scores_of(self.splits.validation), self.answers_to(self.splits.validation)[0])
+        return scored_items.spearman(scores_of(self.splits.validation), self.answers_to(self.splits.validation)[0])
 
-    def held_out(self, items: Sequence[TextPair], most: int) -> list[HeldOut]:
-        return [HeldOut(text=it.first, second=it.second, score=it.score) for it in items]
+    def held_out(self, items: Sequence[data.TextPair], most: int) -> list[scored_items.HeldOut]:
+        return [scored_items.HeldOut(text=it.first, second=it.second, score=it.score) for it in items]
 
-    def test(self) -> TaskReport:
+    def test(self) -> report.TaskReport:
         splits, test = self.splits, self.splits.test
         score_N, (answer_N, num_truncated) = scores_of(test), self.answers_to(test)
         known, texts = ([text for pair in part for text in (pair.first, pair.second)] for part in (splits.train, test))
-        tfidf_N = tfidf_cosines(known, [pair.first for pair in test], [pair.second for pair in test])
+        tfidf_N = bm25.tfidf_cosines(known, [pair.first for pair in test], [pair.second for pair in test])
 
-        def correlation(given_N: Values) -> Figure:
-            return lambda place_N: spearman(score_N[place_N], given_N[place_N])
+        def correlation(given_N: Values) -> statistics.Figure:
+            return lambda place_N: scored_items.spearman(score_N[place_N], given_N[place_N])
 
-        figure = HeadlineFigure(
+        figure = report.HeadlineFigure(
             "spearman",
             correlation(answer_N),
             ("cosine of TF-IDF", correlation(tfidf_N)),
@@ -153,9 +147,9 @@ class OnScores(Task[TextPair]):
             "spearman": top.value,
             "spearman_low": top.low,
             "spearman_high": top.high,
-            "pearson": or_zero(pearson(score_N, answer_N)),
+            "pearson": report.or_zero(scored_items.pearson(score_N, answer_N)),
             "baseline_tfidf_cosine_spearman": top.baseline_value,
-            "baseline_tfidf_cosine_pearson": or_zero(pearson(score_N, tfidf_N)),
+            "baseline_tfidf_cosine_pearson": report.or_zero(scored_items.pearson(score_N, tfidf_N)),
             **splits.sizes,
             "num_truncated_train": self.num_truncated_train,
             "num_truncated_test": num_truncated,
@@ -164,7 +158,7 @@ class OnScores(Task[TextPair]):
         actual, predicted = _fifths(score_N), _fifths(answer_N)
         low, high = self.params.lowest_score, self.params.highest_score
         items = [
-            ShownItem(
+            task_metrics.ShownItem(
                 {"first": pair.first, "second": pair.second},
                 f"{low + score * (high - low):g} ({fifth})",
                 f"{self.answer} {answer:.2f} ({grade})",
@@ -186,7 +180,7 @@ class OnScores(Task[TextPair]):
             train_pairs=_whole(splits.train),
             scores=list(zip(score_N.tolist(), answer_N.tolist(), strict=True)),
             headline_on=figure.on,
-            only_answer=only_answer(said, [f"{it:g}" for it in score_N]),
+            only_answer=report.only_answer(said, [f"{it:g}" for it in score_N]),
         )
 
 
@@ -195,7 +189,7 @@ class ScoredPairs(OnPairs, OnScores):
 
     answer = "cosine"
 
-    def answers_to(self, pairs: Sequence[TextPair]) -> tuple[Values, int]:
+    def answers_to(self, pairs: Sequence[data.TextPair]) -> tuple[Values, int]:
         firsts_NH, num_first = self.embed([pair.first for pair in pairs])
         seconds_NH, num_second = self.embed([pair.second for pair in pairs])
         return (firsts_NH * seconds_NH).sum(axis=1).astype(np.float64), num_first + num_second
@@ -207,9 +201,9 @@ class ScoredTogether(OnScores):
     answer = "score"
     fitted = "ridge regression on the frozen encoder"
 
-    def __init__(self, inputs: InputsOf[SimilarityParams]) -> None:
+    def __init__(self, inputs: task.InputsOf[SimilarityParams]) -> None:
         params = inputs.params
-        splits = select(task_records(params, inputs.data), params)
+        splits = data.select(formats.task_records(params, inputs.data), params)
         model = heads.build_classifier(inputs.encoder, [_LABEL], inputs.seed, "regression", inputs.family)
         super().__init__(inputs, splits, model, reads_pairs=True)
         self._train = self._rows(splits.train, params.train_length or params.max_length)
@@ -246,19 +240,19 @@ class ScoredTogether(OnScores):
         score_N = scores_of(self.splits.validation)
 
         def correlation(probe: Probe) -> float:
-            found = spearman(score_N, (validation_NF @ probe.weight_CF[0]).astype(np.float64))
+            found = scored_items.spearman(score_N, (validation_NF @ probe.weight_CF[0]).astype(np.float64))
             return found if np.isfinite(found) else -1.0
 
         max(reversed(probes), key=correlation).write_to(output)
 
-    def answers_to(self, pairs: Sequence[TextPair]) -> tuple[Values, int]:
+    def answers_to(self, pairs: Sequence[data.TextPair]) -> tuple[Values, int]:
         rows = self._rows(pairs, self.params.max_length)
         return self.outputs(rows, heads.logits)[:, 0].astype(np.float64), rows.num_truncated
 
-    def facts(self) -> ConfigFacts:
-        return ConfigFacts(reads_pairs=True)
+    def facts(self) -> scored_items.ConfigFacts:
+        return scored_items.ConfigFacts(reads_pairs=True)
 
-    def _rows(self, pairs: Sequence[TextPair], length: int) -> TextRows:
+    def _rows(self, pairs: Sequence[data.TextPair], length: int) -> TextRows:
         seconds = [pair.second for pair in pairs]
         return TextRows.encode([pair.first for pair in pairs], self.opened, length, seconds=seconds)
 
@@ -268,16 +262,16 @@ def _numbers(identities: Sequence[str]) -> Tensor:
     return torch.from_numpy(np.unique(identities, return_inverse=True)[1].astype(np.int64))
 
 
-def scores_of(pairs: Sequence[TextPair]) -> Values:
+def scores_of(pairs: Sequence[data.TextPair]) -> Values:
     return np.array([pair.score for pair in pairs], dtype=np.float64)
 
 
 def _fifths(value_N: Values) -> list[str]:
     """Return the fifth that each value belongs to, by rank."""
-    places = np.minimum((ranks(value_N) - 0.5) / len(value_N) * len(_FIFTHS), len(_FIFTHS) - 1).astype(int)
+    places = np.minimum((scored_items.ranks(value_N) - 0.5) / len(value_N) * len(_FIFTHS), len(_FIFTHS) - 1).astype(int)
     return [_FIFTHS[place] for place in places.tolist()]
 
 
-def _whole(pairs: Sequence[TextPair]) -> list[str]:
+def _whole(pairs: Sequence[data.TextPair]) -> list[str]:
     """Return each pair as one text, the same in either order of its texts."""
     return [" ".join(sorted((pair.first, pair.second), key=str.casefold)) for pair in pairs]

@@ -21,15 +21,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from clozeline.params.tasks import TaggingParams
-from clozeline.records.finetune.scored_items import EntitySpan, HeldOut
-from clozeline.records.finetune.task_metrics import ShownItem
-from clozeline.tasks import heads, probe
-from clozeline.tasks.formats import task_records
+from clozeline.records.finetune import scored_items, task_metrics
+from clozeline.tasks import formats, heads, probe, report, task
 from clozeline.tasks.probe import Features
-from clozeline.tasks.report import HeadlineFigure, TaskReport
 from clozeline.tasks.rows import EncodedBatch, Ids, TextRows
 from clozeline.tasks.tagging.data import OUTSIDE, Sentence, Sentences, select, type_of
-from clozeline.tasks.task import InputsOf, Task, answers, measuring_batches
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer, is_byte_level
 
 Tags = Sequence[Sequence[str]]
@@ -232,7 +228,7 @@ def _cut(tokens_W: Sequence[Ids], longest: int) -> list[Cut]:
     return cuts
 
 
-class Tagging(Task[Sentence]):
+class Tagging(task.Task[Sentence]):
     """Tagging with a head on the first token of each word."""
 
     splits: Sentences
@@ -240,9 +236,9 @@ class Tagging(Task[Sentence]):
     # Tags of the test split by the fitted head on the frozen encoder; None if it was not fitted.
     _by_probe: Tags | None = None
 
-    def __init__(self, inputs: InputsOf[TaggingParams]) -> None:
+    def __init__(self, inputs: task.InputsOf[TaggingParams]) -> None:
         params = inputs.params
-        splits = select(task_records(params, inputs.data), params)
+        splits = select(formats.task_records(params, inputs.data), params)
         self._tags = splits.tags
         super().__init__(
             inputs,
@@ -282,13 +278,15 @@ class Tagging(Task[Sentence]):
         """Return entity F1."""
         return score([it.tags for it in self.splits.validation], self._predict(self._validation)).f1
 
-    def test(self) -> TaskReport:
+    def test(self) -> report.TaskReport:
         splits, sentences = self.splits, self.splits.test
         actual, predicted = [it.tags for it in sentences], self._predict(self._test)
         ours, usual = score(actual, predicted), score(actual, usual_tags(splits.train, sentences))
         none = score(actual, [[OUTSIDE] * len(tags) for tags in actual])
         by_probe = None if self._by_probe is None else score(actual, self._by_probe)
-        figure = HeadlineFigure("f1", ours.f1_on, ("each word's usual tag", usual.f1_on), ("no entities", none.f1_on))
+        figure = report.HeadlineFigure(
+            "f1", ours.f1_on, ("each word's usual tag", usual.f1_on), ("no entities", none.f1_on)
+        )
         top = figure.on(range(len(sentences)), {probe.NAME: by_probe.f1_on} if by_probe else {})
         figures = {
             "f1": ours.f1,
@@ -312,7 +310,7 @@ class Tagging(Task[Sentence]):
         }
         said = [map(_spelled, [it.words for it in sentences], tags) for tags in (actual, predicted)]
         items = [
-            ShownItem({"text": " ".join(it.words)}, right, found, right == found)
+            task_metrics.ShownItem({"text": " ".join(it.words)}, right, found, right == found)
             for it, right, found in zip(sentences, *said, strict=True)
         ]
         return self.reported(
@@ -326,13 +324,13 @@ class Tagging(Task[Sentence]):
             headline_on=figure.on,
         )
 
-    def held_out(self, items: Sequence[Sentence], most: int) -> list[HeldOut]:
+    def held_out(self, items: Sequence[Sentence], most: int) -> list[scored_items.HeldOut]:
         return [_held_out(sentence) for sentence in items]
 
     def _predict(self, part: TaggedRows) -> Tags:
         said_RW: dict[int, Ids] = {}
-        batches = measuring_batches(part.rows.length_T, self.inputs)
-        for rows_B, logits_BLC in answers(self.model, batches, part.rows.encoded, heads.logits):
+        batches = task.measuring_batches(part.rows.length_T, self.inputs)
+        for rows_B, logits_BLC in task.answers(self.model, batches, part.rows.encoded, heads.logits):
             said_BL = logits_BLC.argmax(dim=2).cpu().numpy()
             said_RW |= {row: said_BL[n, part.first_RW[row]] for n, row in enumerate(rows_B.tolist())}
         return part.tags_of(said_RW, self._tags, OUTSIDE)
@@ -340,21 +338,21 @@ class Tagging(Task[Sentence]):
     def _features(self, part: TaggedRows) -> tuple[Features, Ids]:
         """Return what the output layer reads at each word whose tag training has, and the tag."""
         feature_W, target_W = [], []
-        batches = measuring_batches(part.rows.length_T, self.inputs)
-        for rows_B, feature_BLF in answers(self.model, batches, part.rows.encoded, heads.features):
+        batches = task.measuring_batches(part.rows.length_T, self.inputs)
+        for rows_B, feature_BLF in task.answers(self.model, batches, part.rows.encoded, heads.features):
             is_read_BL = part.batch(rows_B).targets_B != NO_TARGET
             feature_W.append(feature_BLF[is_read_BL.to(feature_BLF.device)].float().cpu().numpy())
             target_W.append(part.batch(rows_B).targets_B[is_read_BL].numpy())
         return np.concatenate(feature_W), np.concatenate(target_W)
 
 
-def _held_out(sentence: Sentence) -> HeldOut:
+def _held_out(sentence: Sentence) -> scored_items.HeldOut:
     starts = list(itertools.accumulate((len(word) + 1 for word in sentence.words), initial=0))
     entities = [
-        EntitySpan(start=starts[first], end=starts[last] + len(sentence.words[last]), type=name)
+        scored_items.EntitySpan(start=starts[first], end=starts[last] + len(sentence.words[last]), type=name)
         for name, first, last in sorted(spans_of(sentence.tags), key=lambda span: span[1])
     ]
-    return HeldOut(text=" ".join(sentence.words), entities=tuple(entities))
+    return scored_items.HeldOut(text=" ".join(sentence.words), entities=tuple(entities))
 
 
 def _confusion(actual: Sequence[Sequence[str]], predicted: Tags) -> list[tuple[str, str]]:
