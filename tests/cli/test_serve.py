@@ -28,7 +28,7 @@ CHAMPION, CANDIDATE, FIXED = (f"models:/clozeline-encoder{version}" for version 
         ([CHAMPION, CANDIDATE], 10.0, "candidate"),
         ([CHAMPION], 0.0, "cannot change together"),
         # Until --fleet lost its address, `--fleet 10.0.0.5` was how a replica was started.
-        (["10.0.0.5", CHAMPION], 10.0, "no address of this server"),
+        (["10.0.0.5", CHAMPION], 10.0, "10.0.0.5"),
     ],
 )
 def test_models_that_cannot_change_together_are_refused_at_once(

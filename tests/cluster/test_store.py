@@ -133,7 +133,7 @@ def test_a_damaged_file_is_named_and_its_task_runs_again(
     (six,) = ledger.run([doubled(Path("three.txt"))], read=())
     (place,) = (one for one in store.sizes("numbers") if one.endswith("number.txt"))
     store.remove([place]) if damage is None else store.write(place, damage)
-    with pytest.raises(ArtifactError, match=r"which double of three\.txt wrote, is damaged or missing") as caught:
+    with pytest.raises(ArtifactError, match=r"of double of three\.txt is damaged or missing") as caught:
         list(ledger.run([doubled(six.folder / "number.txt")]))
     assert all(part in str(caught.value) for part in (place, told, f"node {os.uname().nodename} read"))
     six, twelve = twice_doubled(ledger_of(store, folder / "third"))

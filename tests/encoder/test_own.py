@@ -177,7 +177,7 @@ def test_an_own_encoder_gives_the_same_bits_after_a_reload_and_at_the_start_of_a
     again = models.load(tmp_path, OWN)
     assert not again.training
     assert (again.head.output.weight is again.encoder.own.tokens.weight) == tied
-    started_again = started(str(tmp_path), params, "mlm", ids, seed=0, max_length=64, tokenizer=tiny_tokenizer)
+    started_again = started(str(tmp_path), params, "mlm", ids, seed=0, max_length=64, tokenizer=tiny_tokenizer).eval()
     with torch.inference_mode():
         expected_TV, *others = (models.target_logits(it, batch) for it in (model, again, started_again))
         whole_BLV = model(batch.input_ids_BL, attention_mask=batch.attention_mask_BL).logits
@@ -211,7 +211,7 @@ def test_an_own_encoder_is_opened_only_if_the_params_name_it(saved: Path, params
         ("mine.other:build", "No module named 'mine.other'"),
         ("mine.failing:build", "a_library_that_is_not_there"),
         ("mine.encoder:built", "no attribute 'built'"),
-        ("mine.encoder:nothing", "gives NoneType"),
+        ("mine.encoder:nothing", "is NoneType"),
         ("mine.encoder:untied", "tie_word_embeddings: false"),
         ("mine.encoder:broken", "cannot be built: AttributeError.*no_such_knob"),
         ("mine.encoder:Narrow", r"\(2, 8, 31\).*\(2, 8, 32\)"),

@@ -10,7 +10,6 @@ NUM_SHARED = 5
 """So many equal fields, by name and type, that make up most of the smaller class are one shape."""
 SHARE = 0.75
 TWICE = {
-    ("params/editing.py:Config", "params/project.py:Params"): "editors complete and check the keys that are assigned",
     ("serving/http/status.py:ModelCard", "serving/loading.py:Identity"): "clients get a described schema",
 }
 """Two classes of one shape → why both exist."""

@@ -16,7 +16,7 @@ AT_MOST = {
     "code tokens": 411_650,
     "lines in other languages": 1_931,
     "imports, % of the code lines": 10.4,
-    "files below 60 code lines": 22,
+    "files below 60 code lines": 23,
     "tiny private functions used once": 90,
     "leaves of params.yaml": 217,
     "code lines of the tests": 53_260,

@@ -130,7 +130,7 @@ def test_a_model_of_an_unsupported_family_is_evaluated_with_its_stock_head(save:
 @pytest.mark.parametrize(
     ("model", "told"),
     [
-        (lambda: EncoderModel(BertConfig(**SMALL), "feature-extraction"), r"without the weights.*cls\.predictions"),
+        (lambda: EncoderModel(BertConfig(**SMALL), "feature-extraction"), r"lacks 5 weights.*cls\.predictions"),
         (lambda: fresh_stock(MPNetConfig(**SMALL | {"vocab_size": 40}), "mlm"), "tokens that the model does not know"),
     ],
     ids=["no head", "tokenizer of another model"],

@@ -57,7 +57,7 @@ STEPS, EPOCHS = "pretrain.steps: [1, 2]", "finetune.{}.epochs: [1, 2]"
         (f"trials: 3\nspace: {{{STEPS}}}", "`metric`"),
         (f"metric: nats_per_byte\ntrials: 0\nspace: {{{STEPS}}}", "`trials`"),
         (plan_of(STEPS, "accuracy"), "validation_score"),
-        (plan_of(STEPS, "validation_score"), "do not change the figure"),
+        (plan_of(STEPS, "validation_score"), "cannot change the figure"),
         (plan_of(EPOCHS.format("nothing"), "validation_score"), "docsearch, library"),
         (plan_of(f"{EPOCHS.format('library')}, {EPOCHS.format('docsearch')}", "validation_score"), "one task"),
         ("[", "not YAML"),

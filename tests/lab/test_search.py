@@ -144,7 +144,7 @@ JUDGEMENTS = [("q1", "d1", 1), ("q1", "d3", 2), ("q2", "d2", 1), ("q2", "d1", 0)
         (["x", "--model", "dist/nothing"], ArtifactError, "dvc repro export@docsearch"),
         (["x"], ArtifactError, "preprocess`"),
         (["--beir", "."], DataError, r"corpus\.jsonl"),
-        (["--beir", "unjudged"], DataError, "no query has a relevant document"),
+        (["--beir", "unjudged"], DataError, "no score above 0"),
         (["--beir", "torn"], DataError, "line 3"),
         (["--beir", ".", "a query"], ParamsError, "--beir"),
         ([], ParamsError, "nothing to search for"),

@@ -252,15 +252,14 @@ def validation_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_export(model: Path, texts: Path, folder: Path, limits: Limits = RANDOM, **changes: object) -> Path:
     """Run the export stage; the package's folder in `folder`, metrics.json beside it."""
-    from clozeline.exporting import packaging
+    from clozeline.exporting import quantization
     from clozeline.stages import export
 
     params = read_params(PROJECT / "params.yaml").export
     lock = folder / "requirements.lock"
     lock.write_text("numpy==2\n", encoding="utf-8")
     with limits.applied() as gates, pytest.MonkeyPatch.context() as patched:
-        for module in (export, packaging):
-            patched.setattr(module, "NUM_CALIBRATION_TEXTS", 8)
+        patched.setattr(quantization, "NUM_CALIBRATION_TEXTS", 8)
         params = params.model_copy(update={"gates": gates, "num_agreement_texts": 32, **changes})
         export.run(params, model=model, texts=texts, lock=lock, out=folder / "model", metrics=folder / "metrics.json")
     return folder / "model"

@@ -165,7 +165,7 @@ def test_slow_bodies_do_not_block_other_clients_and_those_that_leave_no_longer_c
             with connection(client) as leaving:
                 leaving.sendall(b"GET /models HTTP/1.1\r\nhost: localhost\r\n\r\n" * 20)
         wait_until(lambda: app.state.open_requests.num == 0)
-        assert client.get("/models").status_code == 200
+        wait_until(lambda: client.get("/models").status_code == 200)  # the last of theirs may still arrive
 
 
 def test_a_refusal_comes_for_a_body_in_parts_too_and_in_the_error_format_of_the_protocol(

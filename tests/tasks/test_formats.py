@@ -212,7 +212,7 @@ def test_sentences_are_read_from_columns_and_a_malformed_line_is_named(
 ) -> None:
     path = tmp_path / "data.conll"
     path.write_bytes(text.encode())
-    fields, readers = formats.record_format(params_of("tagging", **where))
+    fields, readers, _ = formats.record_format(params_of("tagging", **where))
     assert {".conll", ".iob", ".iob2", ".bio", ".txt", ".tsv"} <= {*readers}
     records = read_records(path, fields, readers)
     if isinstance(expected, str):

@@ -165,7 +165,8 @@ class SharedStore:
         folder = file.place.rpartition("/")[0]
         self.remove([f"{folder}/{RECORD}", file.place])
         raise errors.ArtifactError(
-            f"{where} of {file.task} is damaged or missing: {given}, not {file.size_bytes:,} bytes",
+            f"{where} of {file.task} is damaged or missing: node {socket.gethostname()} read {given}, not"
+            f" {file.size_bytes:,} bytes with sha256 {file.sha256[:16]}…",
             do=f"run the same command again: its record is removed, so {file.task} is done again",
         )
 

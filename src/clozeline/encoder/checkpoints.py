@@ -319,7 +319,8 @@ def opened(checkpoint: Checkpoint, config: Any, kind: HeadKind, seed: int = 0) -
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise ArtifactError(
             f"the weights of {checkpoint.name} cannot be read as a {config.model_type}: {first_line(error)}",
-            do="download or save model.safetensors again; transformers 4 converts the weights of older versions",
+            do="download or save model.safetensors again; transformers 4 converts pytorch_model.bin and TensorFlow "
+            "weights: `AutoModel.from_pretrained(FOLDER).save_pretrained(FOLDER)`, with `from_tf=True` for TensorFlow",
         ) from error
 
 

@@ -116,6 +116,6 @@ def _pairs_of(file: Path) -> Iterator[MinimalPair]:
                 yield MinimalPair.model_validate_json(line)
             except ValidationError as error:
                 raise DataError(
-                    f"{file}, line {number} lacks {' or '.join(MinimalPair.model_fields)}: {line.strip()[:160]}",
-                    do="correct or remove the line",
+                    f"{file}, line {number} is not a minimal pair: {line.strip()[:160]}",
+                    do=f"write the strings {', '.join(MinimalPair.model_fields)} as a JSON object, or remove the line",
                 ) from error

@@ -112,7 +112,7 @@ def sentence_vectors(published: Published, hidden_size: int) -> SentenceVectors 
         raise ArtifactError(problem, do="import another model: its vectors leave the prompt's tokens out")
     if prompted.similarity_fn_name == "dot" and "Normalize" not in modules:
         raise ArtifactError(
-            f"{published.name} was trained for dot products (`similarity_fn_name`), the graph for cosines",
+            f"{published.name} was trained for dot products (`similarity_fn_name: dot`), not cosines",
             do="import the model of the same family that was trained for cosines (often `…-cos-…`)",
         )
     default = prompted.default_prompt_name
@@ -132,7 +132,8 @@ def _pooling(published: Published, facts: Mapping[str, Any], hidden_size: int) -
     size = facts.get("word_embedding_dimension", facts.get("embedding_dimension", hidden_size))
     if len(on) != 1 or on[0] not in _MODES or size != hidden_size:
         raise ArtifactError(
-            f"{POOLING} of {published.name} says {on}, size {size}, not one of {', '.join(_MODES)} and {hidden_size}",
+            f"{published.name} has {', '.join(on) or 'no pooling'} and vectors of {size} ({POOLING}), not one of"
+            f" {', '.join(_MODES)} and the hidden states' {hidden_size}",
             do="correct the file if you know how the model was trained, or import another model",
         )
     return _MODES[on[0]]

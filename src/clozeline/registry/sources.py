@@ -179,7 +179,7 @@ def _champions(task: Task) -> list[str]:
 def _no_model(verb: str, task: str) -> errors.ArtifactError:
     return errors.ArtifactError(
         f"there is no model to {verb}: no {DIST}/*/{FILES.manifest} ({task}), and no champion in the registry",
-        do="run `make run`, or name a model: a folder, or models:/NAME@ALIAS",
+        do="run `make run`, which exports `export.models` in params.yaml, or name a folder or models:/NAME@ALIAS",
     )
 
 

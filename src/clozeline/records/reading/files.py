@@ -148,7 +148,7 @@ def _check_separator(header: Sequence[str], delimiter: str, fields: Fields, plac
     found = next((sign for sign in _SEPARATORS if sign != delimiter and sign in header[0]), None)
     if found:
         raise DataError(
-            f"{place}: {_SEPARATORS[found]} separate the fields, not {_SEPARATORS[delimiter]}: {header[0][:160]}",
+            f"{place}: separated by {_SEPARATORS[found]}, not {_SEPARATORS[delimiter]}: {header[0][:160]}",
             do=f"save the file with {_SEPARATORS[delimiter]}, or rename it: .csv for commas, .tsv for tabs",
         )
 

@@ -137,5 +137,6 @@ def vocabulary_of(name: str, revision: str | None) -> Mapping[str, int]:
 def _not_a_tokenizer(name: str, given: str) -> DataError:
     return DataError(
         f"tokenizer `{name}` cannot be used: {given}",
-        do="set `existing` to a folder or hub name with a tokenizer.json, or train one (docs/pretraining.md)",
+        do="set `existing` to a folder or hub name with a tokenizer.json, or train one; SentencePiece is converted by"
+        f' `AutoTokenizer.from_pretrained("{name}").save_pretrained("FOLDER")` where sentencepiece is installed',
     )
