@@ -26,6 +26,7 @@ from tests.slow_tests import is_slow
 pytest_plugins = ["tests.make.session", "tests.make.models", "tests.make.projects"]
 
 PROJECT = Path(__file__).parents[1]
+# Files that take a minute or more, the longest first; those of `flows` run after the other rooms.
 LONGEST = (
     "infra/test_stack.py",
     "exporting/test_to_onnx.py",
@@ -42,7 +43,6 @@ LONGEST = (
     "flows/test_continue.py",
     "flows/test_pipeline.py",
 )
-"""Files that take a minute or more, the longest first; those of `flows` run after the other rooms."""
 VOCAB_SIZE = 64
 SPECIAL_IDS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, every=(0, 1, 2, 3, 4))
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+# Modules whose whole content is slow, and slow functions and classes of others. What only reads or counts in a listed
+# module is marked too: a test wrongly marked slow does no harm, but `make check` does not run it.
 SLOW = (
     "multiprocessing",
     "subprocess",
@@ -77,9 +79,6 @@ SLOW = (
     "clozeline.training.loop",
     "clozeline.versions.reproduce",
 )
-"""Modules whose whole content is slow, and slow functions and classes of others. What only reads or counts in a listed
-module is marked too: a test wrongly marked slow does no harm, but `make check` does not run it.
-"""
 _MODULES = {place.partition(":")[0] for place in SLOW}
 
 

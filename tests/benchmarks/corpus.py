@@ -95,13 +95,12 @@ class _Runs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._tokenizer: dict[str, object] = {}
-        self.digests: set[tuple[str, str]] = set()
-        """What ran, and the hash of what it wrote."""
+        self.digests: set[tuple[str, str]] = set()  # what ran, and the hash of what it wrote
         self.seconds: dict[str, list[float]] = defaultdict(list)
+        # Seconds of all cores together, which other work on the machine changes little; not those of raylets.
         self.processor_seconds: dict[str, list[float]] = defaultdict(list)
-        """Seconds of all cores together, which other work on the machine changes little; not those of raylets."""
+        # Largest memory, all processes together; of raylets the waiting process alone.
         self.peak_megabytes: dict[str, int] = defaultdict(int)
-        """Largest memory, all processes together; of raylets the waiting process alone."""
 
     @property
     def _changes(self) -> dict[str, object]:

@@ -14,8 +14,8 @@ from comparison.sentences import weights
 from finetune import in_parts, params_of, run_stage
 
 _LOG = logging.getLogger(__name__)
+# Side → its figure on the test texts in the metrics of the stage.
 SIDES = {"ours": "accuracy", "probe": "baseline_probe_accuracy", "tfidf": "baseline_tfidf_accuracy"}
-"""Side → its figure on the test texts in the metrics of the stage."""
 Round = Mapping[str, float]
 
 

@@ -46,17 +46,15 @@ class Setup:
     """One benchmark: a kind of task, its data, and the other side's script."""
 
     kind: str
-    metric: str
-    """The headline of the kind."""
+    metric: str  # the headline of the kind
     parts: Callable[[Sizes], Parts]
     sizes: Sizes
     recipe: Recipe
+    # Folder of the parts, weights, recipe → an answer for each test item.
     theirs: Callable[[Path, Path, Recipe], Sequence[Any]]
-    """Folder of the parts, weights, recipe → an answer for each test item."""
+    # Metric of the answers, computed by the function that judges ours.
     judge: Callable[[Sequence[Item], Sequence[Any]], float]
-    """Metric of the answers, computed by the function that judges ours."""
-    knobs: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of our task, in addition to the recipe."""
+    knobs: Mapping[str, Any] = field(default_factory=dict)  # keys of our task, in addition to the recipe
     num_seeds: int = 3
 
 
@@ -185,9 +183,9 @@ class Sides:
         self._setup, self._parts, self._encoder, self._num_threads = setup, parts, encoder, num_threads
         self._metric: dict[str, list[float]] = {"ours": [], "theirs": []}
         self._cpu_seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
+        # Metric of the simple method of the kind, of the fitted head on the frozen encoder, and of the trivial answer,
+        # on the same test part.
         self.beside: dict[str, float] = {}
-        """Metric of the simple method of the kind, of the fitted head on the frozen encoder, and of the trivial answer,
-        on the same test part."""
         self._num_probe_kept = 0
 
     def ours(self, seed: int) -> float:

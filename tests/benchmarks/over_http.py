@@ -20,8 +20,8 @@ from comparison.sentences import FasterPreset, mixed_texts, sentence_models, the
 from serving import verdict
 
 CONCURRENCY = 16
+# Open-loop rate as a share of the slower side's closed-loop rate: low enough that no queue grows without limit.
 OPEN_SHARE = 0.7
-"""Open-loop rate as a share of the slower side's closed-loop rate: low enough that no queue grows without limit."""
 _WARM_UP_REQUESTS = 32
 _PROBED = 128
 _PERCENTILES = (50, 95, 99)

@@ -24,8 +24,8 @@ MAX_LENGTH = 128
 VOCAB_SIZE = 30_522
 MAX_LOSS_DIFFERENCE = 1e-5
 _NUM_BOUNDARY = 2
+# A run of ours is cut into so many equal parts, the first of which is warm-up.
 _CHUNKS = 4
-"""A run of ours is cut into so many equal parts, the first of which is warm-up."""
 
 
 def padded() -> None:

@@ -24,15 +24,15 @@ from comparison.texts import Corpus, news, prepared
 
 _LOG = logging.getLogger(__name__)
 _PROBE_STEPS = 30
+# Largest relative difference between the numbers of parameters of the two sides.
 _MOST_DIFFERENT = 0.1
-"""Largest relative difference between the numbers of parameters of the two sides."""
 _WIDTHS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+# Changes to the default recipe for our side: the recipe has become narrower since both sides were tuned for this.
 _RACED = {
     "model": {"size": None, **dict(zip(_WIDTHS, (2, 128, 2, 256), strict=True))},
     "schedule": {"decay": "cosine"},
     "steps": 4500,
 }
-"""Changes to the default recipe for our side: the recipe has become narrower since both sides were tuned for this."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class Setup:
     """One configuration of their side, and the budgets of ours against it."""
 
     name: str
+    # Our configuration, our number of parameters → theirs.
     configure: Callable[[PretrainedConfig, int], PretrainedConfig]
-    """Our configuration, our number of parameters → theirs."""
+    # Values of `TrainingArguments`, except budget, batch and learning rate.
     arguments: Callable[[PretrainParams], Mapping[str, Any]]
-    """Values of `TrainingArguments`, except budget, batch and learning rate."""
     mask_rate: Callable[[PretrainParams], float]
+    # Budgets of our runs as shares of theirs. Each run has a whole schedule; the next is run if it misses the loss.
     our_budgets: Sequence[float]
-    """Budgets of our runs as shares of theirs. Each run has a whole schedule; the next is run if it misses the loss."""
+    # The best of a sweep on one seed, for both sides: the default recipe has one for longer trainings.
     learning_rate: float = 1e-3
-    """The best of a sweep on one seed, for both sides: the default recipe has one for longer trainings."""
 
 
 def bert_like(config: PretrainedConfig, num_parameters: int) -> PretrainedConfig:

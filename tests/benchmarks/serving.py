@@ -34,11 +34,11 @@ from comparison.stock_onnx import PRESETS, FullLogits
 
 _LOG = logging.getLogger(__name__)
 REQUEST_TEXTS = 32
+# Texts by which torch's tokenizer setting is chosen; with all, it would take minutes.
 _PROBED = 128
-"""Texts by which torch's tokenizer setting is chosen; with all, it would take minutes."""
 _TOP_K = 5
+# Share of fp32's correlation that our INT8 graph should keep.
 GOAL_SHARE = 0.995
-"""Share of fp32's correlation that our INT8 graph should keep."""
 
 
 class Ours:

@@ -26,10 +26,10 @@ _LOG = logging.getLogger(__name__)
 WORDS = "words alone"
 _PUBLISHED = "published"
 TASKS = ("tagging", "classification", "search", "search with BM25")
+# Tasks whose mean figure is compared; the last one is shown beside them.
 _COUNTED = TASKS[:3]
-"""Tasks whose mean figure is compared; the last one is shown beside them."""
+# Learning rate of a published encoder, and of our small one.
 _RATES = {"tagging": (2.0e-4, 2.0e-3), "classification": (5.0e-5, 1.0e-3)}
-"""Learning rate of a published encoder, and of our small one."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,7 @@ class Figures:
 
     test: Mapping[str, float]
     validation: Mapping[str, float]
-    words: Mapping[str, float]
-    """The simple method of each task: each word's usual tag, TF-IDF, BM25."""
+    words: Mapping[str, float]  # the simple method of each task: each word's usual tag, TF-IDF, BM25
     cpu_seconds: float
 
     @property

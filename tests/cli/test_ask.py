@@ -78,6 +78,7 @@ DRAWN = "--model causal/dist/encoder --max-tokens 5 --temperature 0.9 --top-p 0.
 RANKER, TOP_TWO, TARGETS = "others/ranker", ["--top-k", "2"], ["list", "file"]
 ONE_TOKEN = AnswerSearch(handle_impossible_answer=True, max_answer_len=1)
 CHOOSE = ["choose", TEXT, "--labels", JOINED]
+# Arguments, model, and what it answers in Python.
 ASKED: list[tuple[list[str], str, Callable[[Any], Any]]] = [
     (["fill", MASKS, *TOP_TWO], ENCODER, lambda it: it.fill([MASKS], top_k=2)),
     (["fill", MASKS, "--targets", ",".join(TARGETS)], ENCODER, lambda it: it.fill([MASKS], targets=TARGETS)),
@@ -99,7 +100,6 @@ ASKED: list[tuple[list[str], str, Callable[[Any], Any]]] = [
     ([*CHOOSE, "--template", "of {}"], ENCODER, chosen(template="of {}")),
     ([*CHOOSE, "--model", NLI, "--multi-label"], NLI, chosen(multi_label=True)),
 ]
-"""Arguments, model, and what it answers in Python."""
 KEYS = {"fill": "masks", "embed": "embedding", "complete": "completion", "tag": "entities", "answer": "answers"}
 
 

@@ -21,8 +21,8 @@ from clozeline.pretraining.watching import Examiner
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 from tests.conftest import PROJECT
 
+# 60 words of letters only; the words of the tiny language contain digits.
 WORDS = [f"{first}{second}{last}" for first in "bdfg" for second in "aeiou" for last in ("lden", "rden", "sten")]
-"""60 words of letters only; the words of the tiny language contain digits."""
 
 
 @pytest.fixture

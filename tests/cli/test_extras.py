@@ -14,9 +14,10 @@ from clozeline.cli import app
 from clozeline.cli.verbs import telling_of_extras
 from tests.conftest import PROJECT
 
+# Packages that an extra brings; the base install has none of them.
 WITHOUT = ("datasets", "dvc", "jinja2", "onnx", "optimum", "optuna", "peft", "prefect", "psutil", "pyarrow", "ray",
            "scipy", "sklearn", "torch", "transformers")  # fmt: skip
-"""Packages that an extra brings; the base install has none of them."""
+# Verb → its command line and the extra that it needs; None: it works, and reports what is missing, if anything is.
 VERBS: Mapping[str, tuple[str, str | None]] = {
     "ablate": ("ablate params.yaml seed=1", "train"),
     "answer": ("answer --context here where", None),
@@ -51,7 +52,6 @@ VERBS: Mapping[str, tuple[str, str | None]] = {
     "tag": ("tag text", None),
     "ui": ("ui", "flows"),
 }
-"""Verb → its command line and the extra that it needs; None: it works, and reports what is missing, if anything is."""
 
 
 def test_each_verb_has_its_row() -> None:

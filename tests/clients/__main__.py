@@ -32,6 +32,7 @@ PYTEST = [
 EXPORT = [sys.executable, "-m", "pytest", "-q", "-n0", "tests/clients/exported.py"]
 OURS = ("embedding_clients", "optimum_onnx")
 TESTS = ["tests/serving/http/test_huggingface.py", *(f"tests/clients/{name}.py" for name in OURS)]
+# One model of each kind, because a route without a model answers 404 and the code behind it is not tested.
 MODELS = {
     "encoder": packages.write_encoder,
     "library": packages.write_classifier,
@@ -42,11 +43,10 @@ MODELS = {
     "reader": packages.write_answerer,
     "writer": packages.write_completer,
 }
-"""One model of each kind, because a route without a model answers 404 and the code behind it is not tested."""
 SCHEMATHESIS = ["schemathesis.cli", "--config-file", str(Path(__file__).with_name("schemathesis.toml"))]
 _TENSORS = ["--include-path-regex", "^/v2/models/"]
+# Models that paths name, with the options that select their routes: the tensors of /v2 differ by kind of model.
 ASKED = {"encoder": [], "ranker": _TENSORS, "names": _TENSORS, "reader": _TENSORS, "writer": _TENSORS}
-"""Models that paths name, with the options that select their routes: the tensors of /v2 differ by kind of model."""
 
 
 def main(python: str) -> int:

@@ -25,10 +25,9 @@ class Cluster:
     """Two nodes with one core each."""
 
     address: str
-    environment: Mapping[str, str]
-    """What a process needs to work on it."""
+    environment: Mapping[str, str]  # what a process needs to work on it
+    # The processes of `ray start`: the head, without which no cluster is left, and the other node.
     nodes: tuple[psutil.Process, psutil.Process]
-    """The processes of `ray start`: the head, without which no cluster is left, and the other node."""
 
     def node_of(self, pid: int) -> psutil.Process:
         """Return the node that runs a process."""

@@ -18,8 +18,8 @@ from clozeline.system.errors import StorageError, TransientError
 from clozeline.system.workers import Workers, worker_processes
 from tests.conftest import PROJECT
 
+# Items after this one are not done before the file `held` is gone.
 HELD_FROM = 14
-"""Items after this one are not done before the file `held` is gone."""
 KILLED = """
 import sys
 from pathlib import Path

@@ -18,8 +18,8 @@ from tests.stages.test_pretrain import project_with
 from tests.training.prepared import changed
 
 pytestmark = pytest.mark.slow
+# A node that is silent for 6 s counts as dead (by default 15 s), and the others wait 20 s more (by default 30 s).
 ELASTIC = "--nnodes 1:2 --rdzv-conf last_call_timeout=20,keep_alive_interval=2"
-"""A node that is silent for 6 s counts as dead (by default 15 s), and the others wait 20 s more (by default 30 s)."""
 GANG = """
 import os, signal, sys, threading, time
 from pathlib import Path

@@ -33,8 +33,7 @@ class Tally:
     survived: int = 0
     orphans: int = 0
     different_bytes: int = 0
-    kills: Counter[str] = field(default_factory=Counter)
-    """Kills by place and way."""
+    kills: Counter[str] = field(default_factory=Counter)  # kills by place and way
     faults: list[str] = field(default_factory=list)
 
     @property

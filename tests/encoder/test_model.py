@@ -19,8 +19,8 @@ from clozeline.encoder.model import EncoderModel
 from clozeline.system.errors import ArtifactError
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 48}
+# Beyond the window of ModernBERT, 64 tokens to each side; all that these models read.
 LENGTH = 150
-"""Beyond the window of ModernBERT, 64 tokens to each side; all that these models read."""
 COMMON = {"vocab_size": 64, "pad_token_id": 0, "num_labels": 5, "initializer_range": 0.3}
 OLD = {**COMMON, **SHAPE, "max_position_embeddings": LENGTH}
 DISTILBERT = {"dim": 32, "n_layers": 3, "n_heads": 2, "hidden_dim": 48, "max_position_embeddings": LENGTH}

@@ -20,8 +20,8 @@ Writing = Callable[[Path], None]
 TinyPackage = Callable[[Writing], Path]
 Opened = Callable[[Writing], OpenModel]
 TEXTS = ["the list of files", "return a b c", "open the file é", "of the opened lists"]
+# Two texts have the tokens of an earlier one: they differ in case and spaces, or only behind the cut.
 REPEATED = ["the list of files", "THE  list of files", "a " * 80, f"{'a ' * 90}b", "open the file é"]
-"""Two texts have the tokens of an earlier one: they differ in case and spaces, or only behind the cut."""
 
 
 @pytest.fixture(scope="session")

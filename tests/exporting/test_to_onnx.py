@@ -39,32 +39,31 @@ from tests.make.models import PROJECT, SHAPE, SaveTrained
 
 OPSET = read_params(PROJECT / "params.yaml").export.opset
 IDS = TokenIds(vocab_size=90, pad_id=0, cls_id=2, sep_id=3)
+# Longer than any that is compared in every model.
 LENGTH = 136
-"""Longer than any that is compared in every model."""
 EXPORTED = [name for name in FAMILIES if name not in NOT_EXPORTED]
+# Changes to the configurations for effects that otherwise show only in larger models.
 CHANGES: dict[str, dict[str, object]] = {
     "albert": {"embedding_size": 16},
     "electra": {"embedding_size": 16},
     "modernbert": {"local_attention": 16, "global_attn_every_n_layers": 2},
 }
-"""Changes to the configurations for effects that otherwise show only in larger models."""
+# Their classifiers' heads look at the first position, and their last layers can be computed there alone.
 READ_FIRST = {"albert", "bert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta"}
-"""Their classifiers' heads look at the first position, and their last layers can be computed there alone."""
+# Their attention is no operator: transformers writes its products out.
 UNLIKE_OTHERS = {"big_bird", "deberta-v2", "deberta-v3"}
-"""Their attention is no operator: transformers writes its products out."""
 CLASSIFIER = transformers.AutoModelForSequenceClassification
 HEADS = [
     *(AutoModelForMaskedLM, CLASSIFIER, transformers.AutoModelForTokenClassification),
     *(transformers.AutoModelForQuestionAnswering, transformers.AutoModel),
 ]
+# Families whose models are those of another family, but for the configuration of the encoder.
 KIN = {"xlm-roberta": "roberta", "deberta-v3": "deberta-v2"}
-"""Families whose models are those of another family, but for the configuration of the encoder."""
+# Exported under every head: with types; with gates and windows; on transformers' classes.
 ALL_HEADS = {"bert", "modernbert", "deberta-v2"}
-"""Exported under every head: with types; with gates and windows; on transformers' classes."""
+# Exported with every layer under every head. In the others a classifier's head sees what comes out of one layer; all
+# their layers are under the head of `AutoModelForMaskedLM`.
 ALL_LAYERS = {"bert", "modernbert"}
-"""Exported with every layer under every head. In the others a classifier's head sees what comes out of one layer; all
-their layers are under the head of `AutoModelForMaskedLM`.
-"""
 
 
 def heads_of(family: str) -> list[type]:

@@ -133,8 +133,7 @@ class History:
     """A project that ran on a text, on more text, and on the same text again."""
 
     root: Path
-    first: Path
-    """models/encoder as it was after the first run."""
+    first: Path  # models/encoder as it was after the first run
     nights: list[Night]
 
     @property

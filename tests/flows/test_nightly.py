@@ -50,8 +50,8 @@ def test_only_consecutive_crashes_are_counted() -> None:
         assert last_crashes(client, deployment) == 2
 
 
+# The steps of a nightly run. Its release waits for a registry that does not answer.
 ALL = ["pipeline refresh", "push", "release waits", "write"]
-"""The steps of a nightly run. Its release waits for a registry that does not answer."""
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ TESTS = sorted((PROJECT / "tests").rglob("*.py"))
 SMALL_FILE_LINES = 60
 TINY_FUNCTION_LINES = 3
 OTHER_LANGUAGES = {".yaml", ".yml", ".html", ".css", ".js", ".sh"}
+# Tokens that are no code.
 _LAYOUT = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.COMMENT, tokenize.ENCODING, tokenize.ENDMARKER),
 }
-"""Tokens that are no code."""
 _MAY_HAVE_A_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -31,8 +31,7 @@ class FileSize:
     """What a Python file holds. A line with code and a comment is a line of code."""
 
     code_lines: int
-    comment_lines: int
-    """Lines with nothing but a comment or a docstring."""
+    comment_lines: int  # lines with nothing but a comment or a docstring
     import_lines: int
 
 

@@ -10,8 +10,8 @@ from tests.house.test_rooms import FLOORS, PACKAGE, PROJECT
 PAGE = (PROJECT / "docs" / "architecture.md").read_text(encoding="utf-8")
 A_PATH = re.compile(r"`([\w/.]+/[\w/.]*|\w+\.(?:py|yaml))`")
 NAMED = sorted({name for name in A_PATH.findall(PAGE) if "<" not in name})
+# Files and folders that a row of "Where do I add …" names; tests/house/test_size.py limits the rows.
 MOST_FILES = 4
-"""Files and folders that a row of "Where do I add …" names; tests/house/test_size.py limits the rows."""
 
 
 def test_every_path_named_on_the_page_exists() -> None:

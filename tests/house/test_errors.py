@@ -7,8 +7,8 @@ from clozeline.system import errors
 from clozeline.system.errors import ClozelineError
 from tests.house.test_rooms import SOURCES, nodes_of
 
+# Constructions that say in a part of its own what was expected. Lower it when one of them says so in its problem.
 MOST_WITH_EXPECTED = 194
-"""Constructions that say in a part of its own what was expected. Lower it when one of them says so in its problem."""
 OWN = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, ClozelineError)}
 
 

@@ -17,10 +17,10 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PYTHONS = ("3.11.0", "3.11.15", "3.12.0", "3.13.0", "3.14.0")
+# Extras that infra/ray.lock pins.
 OWN_LOCK = {"ray"}
-"""Extras that infra/ray.lock pins."""
+# Installation tools: each environment brings its own.
 OPEN = {"setuptools"}
-"""Installation tools: each environment brings its own."""
 
 
 def pins_of(name: str) -> list[Requirement]:

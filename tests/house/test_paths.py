@@ -10,8 +10,8 @@ from tests.house.test_rooms import PROJECT, SOURCES, literals_of
 FOLDERS = "(?:data|models|dist|metrics|plots|reports)/"
 WRITTEN = re.compile(rf"=({FOLDERS}\S*)")
 NAMED = re.compile(FOLDERS)
+# Written by `clozeline report` and `clozeline sweep`, which are no stages.
 ELSEWHERE = {"reports/report.html", "reports/sweep.diff"}
-"""Written by `clozeline report` and `clozeline sweep`, which are no stages."""
 
 
 def paths_of_dvc(text: str) -> set[str]:

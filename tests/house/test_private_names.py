@@ -7,6 +7,7 @@ from functools import cache
 
 from tests.house.test_rooms import PROJECT, SOURCES, nodes_of
 
+# File → private name.
 IN_USE = {
     ("src/clozeline/cli/verbs.py", "typer._click.core"),  # typer shows no other name of the errors it prints
     ("src/clozeline/cli/verbs.py", "typer._click.exceptions"),
@@ -17,9 +18,8 @@ IN_USE = {
     ("src/clozeline/planning/costs.py", "_attn_implementation"),
     ("src/clozeline/tokenizing/tokenizer/vocabulary/opening.py", "_special_tokens_map"),
 }
-"""File → private name."""
+# Python documents these.
 OF_NAMED_TUPLES = {"_fields", "_replace"}
-"""Python documents these."""
 
 
 def is_private(name: str) -> bool:

@@ -15,10 +15,8 @@ _ROW = re.compile(r"^\| ([A-Z]\d+) \| (.+) \| (.+) \|$")
 
 @dataclass(frozen=True)
 class Requirement:
-    tests: tuple[str, ...]
-    """`file`, or `file::test`."""
-    reason: str
-    """Text of the last column apart from the tests."""
+    tests: tuple[str, ...]  # `file`, or `file::test`
+    reason: str  # text of the last column apart from the tests
 
 
 def requirements(name: str) -> dict[str, Requirement]:
@@ -45,8 +43,8 @@ def _exists(path: str, name: str) -> bool:
     return not name or name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
+# Pitfalls for which a failure of transformers was measured or found by reading.
 MEASURED = ["P1", "P3", "P4", "P5", "P8", "P9", "P21", "P28", "P29", "P32", "P33"]
-"""Pitfalls for which a failure of transformers was measured or found by reading."""
 PITFALLS = [*(f"P{number}" for number in range(1, 41)), *(f"S{number}" for number in range(1, 29))]
 REQUIREMENTS = [f"R{number}" for number in range(1, 36)]
 

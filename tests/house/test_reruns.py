@@ -17,8 +17,8 @@ FIRST = "pretrain"
 TASKS = frozenset({"finetune@library", "finetune@docsearch"})
 EXPORTS = frozenset({"export@encoder", "export@library", "export@docsearch"})
 STAGES = frozenset({"snapshot", "preprocess", "tokenize", FIRST, "evaluate"}) | TASKS | EXPORTS
+# Stage → dep → hash of the dep, or values of the params.
 Inputs = Mapping[str, Mapping[str, Any]]
-"""Stage → dep → hash of the dep, or values of the params."""
 MORE = """
   more:
     kind: tagging

@@ -15,6 +15,7 @@ from clozeline.params.project import Params
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "clozeline"
 SOURCES = [*sorted(PACKAGE.rglob("*.py")), *sorted((PROJECT / "flows").rglob("*.py"))]
+# Rooms by floor, from the top down: each room imports only from the floors below it.
 FLOORS = (
     ("cli",),
     ("flows", "lab"),
@@ -25,11 +26,10 @@ FLOORS = (
     ("cluster", "params", "records"),
     ("system",),
 )
-"""Rooms by floor, from the top down: each room imports only from the floors below it."""
+# Rooms whose messages name keys of params.yaml, and the room that reads it.
 DOORS = {"cli", "flows", "lab", "orchestration", "params", "reporting", "serving", "stages"}
-"""Rooms whose messages name keys of params.yaml, and the room that reads it."""
+# Files with lines for params.yaml: what the Python API says if no model is there.
 LINES_OF_PARAMS = {PACKAGE / "registry/sources.py"}
-"""Files with lines for params.yaml: what the Python API says if no model is there."""
 BELOW_THE_DOORS = [
     file
     for file in sorted(PACKAGE.glob("*/**/*.py"))
@@ -37,19 +37,19 @@ BELOW_THE_DOORS = [
 ]
 MOST_LINES = 450
 MOST_FUNCTION_LINES = 60
+# Files with more lines than that, and how many they may have; no file is added, and no number rises.
 TOO_LONG = {
     "cluster/ray_jobs.py": 496,
     "inference/tokenization.py": 461,
 }
-"""Files with more lines than that, and how many they may have; no file is added, and no number rises."""
 A_KEY = re.compile(rf"`(?:{'|'.join(Params.model_fields)})\.[a-z]|\bin params\.yaml|^params\.yaml: ")
+# Package → its modules that its documentation names.
 DOCUMENTED = {
     "prefect": {
         *("artifacts", "blocks", "cache_policies", "client", "events", "exceptions", "futures", "states", "workers")
     },
     "mlflow": {"artifacts", "entities", "exceptions", "models", "pyfunc", "tracking"},
 }
-"""Package → its modules that its documentation names."""
 
 
 @cache

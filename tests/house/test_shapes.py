@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from tests.house.test_rooms import PACKAGE, SOURCES, nodes_of
 
+# So many equal fields, by name and type, that make up most of the smaller class are one shape.
 NUM_SHARED = 5
-"""So many equal fields, by name and type, that make up most of the smaller class are one shape."""
 SHARE = 0.75
+# Two classes of one shape → why both exist.
 TWICE = {
     ("serving/http/status.py:ModelCard", "serving/loading.py:Identity"): "clients get a described schema",
 }
-"""Two classes of one shape → why both exist."""
 
 
 def shapes() -> Iterator[tuple[str, frozenset[tuple[str, str]]]]:

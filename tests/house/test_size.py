@@ -8,23 +8,23 @@ from tests.house import size
 from tests.house.size import figures
 from tests.house.test_rooms import FLOORS, SOURCES, nodes_of
 
+# Figure → its limit. Whoever makes a figure smaller lowers its limit; whoever adds pays by removing.
 AT_MOST = {
     "rooms": 25,
     "floors": 8,
     "files": 314,
-    "code lines": 43_300,
-    "code tokens": 411_650,
+    "code lines": 40_940,
+    "code tokens": 408_910,
     "lines in other languages": 1_931,
-    "imports, % of the code lines": 10.4,
+    "imports, % of the code lines": 10.0,
     "files below 60 code lines": 23,
     "tiny private functions used once": 90,
     "leaves of params.yaml": 217,
-    "code lines of the tests": 53_260,
-    "files of the tests": 430,
+    "code lines of the tests": 45_830,
+    "files of the tests": 388,
     "rows of `Where do I add`": 30,
     "class names in two files": 0,
 }
-"""Figure → its limit. Whoever makes a figure smaller lowers its limit; whoever adds pays by removing."""
 AT_LEAST = {"comments and docstrings, % of the lines": 18.0}
 SOURCE = '''
 """What the file is for."""

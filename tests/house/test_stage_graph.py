@@ -19,6 +19,8 @@ from clozeline.tasks import training as task_training
 from tests.house.test_rooms import PACKAGE, PROJECT, imported_by, nodes_of
 
 SOURCE = PROJECT / "src"
+# Modules that stages import without having them as deps, because as deps they would re-run everything. The record of a
+# stage's own outs is a dep of that stage.
 NO_DEPS = {
     "clozeline": "names the Python API, and holds nothing of it",
     "clozeline.params": "every stage reads it; what it reads is a dep by value",
@@ -33,13 +35,10 @@ NO_DEPS = {
     "clozeline.versions": "finds the last snapshot in DVC's cache; which it is, dvc.lock says",
     "clozeline.tracking": "a side channel that cannot change an output",
 }
-"""Modules that stages import without having them as deps, because as deps they would re-run everything. The record of
-a stage's own outs is a dep of that stage.
-"""
+# Stage → the record of its own outs, if that is a module of NO_DEPS.
 OWN_RECORDS = {"preprocess": "clozeline.records.clean_text"}
-"""Stage → the record of its own outs, if that is a module of NO_DEPS."""
+# Most code deps of one stage, for readers; a stage that needs more shows that the rooms are divided wrongly.
 MOST_CODE_DEPS = 8
-"""Most code deps of one stage, for readers; a stage that needs more shows that the rooms are divided wrongly."""
 
 
 @cache

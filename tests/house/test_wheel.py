@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 PROJECT = Path(__file__).parents[2]
+# Rooms and files of the base install; their imports inside functions count too.
 OF_THE_BASE = (
     "inference",
     "params",
@@ -25,13 +26,13 @@ OF_THE_BASE = (
     "__init__.py",
     "__main__.py",
 )
-"""Rooms and files of the base install; their imports inside functions count too."""
+# Files of these rooms that no served model is read by.
 WITH_TEXT = (
     *("records/clean_text.py", "records/published.py", "records/reading/", "records/words/"),
     *("system/arrays.py", "system/group.py", "system/workers.py"),
 )
-"""Files of these rooms that no served model is read by."""
 OF_THE_FLOWS = ("flows", "orchestration", "versions")
+# Files that import what only the extras of few users bring → these extras.
 OF_FURTHER_EXTRAS: Mapping[str, tuple[str, ...]] = {
     "cli/experiments.py": ("sweep",),
     "lab/trials.py": ("train", "sweep"),
@@ -39,8 +40,8 @@ OF_FURTHER_EXTRAS: Mapping[str, tuple[str, ...]] = {
     "system/supervisor.py": ("flows",),
     "tracking/run_logger.py": ("train", "tensorboard"),
 }
-"""Files that import what only the extras of few users bring → these extras."""
 EXTRAS = ("train", "flows", "dev", "sweep", "tensorboard")
+# Required packages that our code does not import → who needs them.
 UNNAMED: Mapping[str, str] = {
     "alembic": "MLflow's store in SQLite",
     "fastapi": "the server of prefect, which needs an old one",
@@ -49,7 +50,6 @@ UNNAMED: Mapping[str, str] = {
     "requests": "optimum, which does not ask for it",
     "uvloop": "uvicorn takes it where it is there",
 }
-"""Required packages that our code does not import → who needs them."""
 
 
 @pytest.fixture(scope="module")

@@ -59,8 +59,7 @@ class Server:
     command: list[str]
     environment: dict[str, str]
     api: httpx.Client
-    own_environment: dict[str, str]
-    """Environment of the server; `environment` is that of its clients."""
+    own_environment: dict[str, str]  # environment of the server; `environment` is that of its clients
 
     def deploy(
         self, change: Callable[[dict[str, Any]], None] = lambda file: None, variables: Mapping[str, str] = NO_VARIABLES

@@ -13,8 +13,8 @@ import pytest
 from tests.make.servers import running_postgres
 
 SCRIPTS = Path(__file__).parents[2] / "infra/postgres"
+# Newest migration of MLflow 3.16.1's own tables.
 OF_MLFLOW_3_16 = "b7e2c1a4d9f3"
-"""Newest migration of MLflow 3.16.1's own tables."""
 TO_REVISION = """
 import sys
 from alembic import command

@@ -19,8 +19,8 @@ FILE = ROOT / "infra/Dockerfile"
 TEXT = FILE.read_text(encoding="utf-8")
 STAGES = dict(re.findall(r"^FROM \S+ AS (\w+)\n((?:(?!FROM ).*\n)*)", TEXT, re.MULTILINE))
 SBOM = re.compile(r"^RUN --mount=type=bind,from=inventory\S+ \\\n +(\S+/cyclonedx-py .+)$", re.MULTILINE)
+# Tools of infra/inventory.lock, as `make test-deployment` installs them.
 INVENTORY = Path(sys.prefix) / "inventory/bin"
-"""Tools of infra/inventory.lock, as `make test-deployment` installs them."""
 PYTHON = re.findall(r"^FROM python:([\d.]+)", TEXT, re.MULTILINE)[0]
 LOCKED = {canonicalize_name(pin.name) for pin in LOCK}
 

@@ -32,8 +32,8 @@ pytestmark = pytest.mark.deployment  # half a minute: four servers
 
 CONFIG = Path(__file__).parents[2] / "infra" / "haproxy" / "haproxy.cfg"
 NAME = "clozeline-encoder"
+# Time from a promotion to the change; loading takes seconds on a busy machine.
 NOTICE_SECONDS = 10.0
-"""Time from a promotion to the change; loading takes seconds on a busy machine."""
 
 
 class Replica:

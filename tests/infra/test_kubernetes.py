@@ -19,8 +19,8 @@ LOAD = YAML(typ="safe")
 KUSTOMIZATION: dict[str, Any] = LOAD.load(INFRA / "kustomization.yaml")
 OBJECTS: list[dict[str, Any]] = [found for name in KUSTOMIZATION["resources"] for found in LOAD.load_all(INFRA / name)]
 PAGE = (ROOT / "docs/pretraining.md").read_text(encoding="utf-8")
+# The job of a training on several nodes.
 TRAINING = [*LOAD.load_all("apiVersion" + PAGE.partition("```yaml\napiVersion")[2].partition("```")[0])]
-"""The job of a training on several nodes."""
 DEPLOYMENTS = {found["metadata"]["name"]: found for found in OBJECTS if found["kind"] == "Deployment"}
 PODS: dict[str, dict[str, Any]] = {name: found["spec"]["template"]["spec"] for name, found in DEPLOYMENTS.items()}
 MAIN: dict[str, dict[str, Any]] = {name: pod["containers"][0] for name, pod in PODS.items()}

@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerFast
 from clozeline.lab.collator import MaskingCollator
 from tests.make.collated_rows import Rows, collated, even_rows, labels_of, sentences, theirs
 
+# The only shares that transformers' collator supports for whole words.
 WHOLE_WORDS = {"whole_word_mask": True, "mask_replace_prob": 1.0, "random_replace_prob": 0.0}
-"""The only shares that transformers' collator supports for whole words."""
 
 
 def test_their_masks_depend_on_workers_and_batch_size(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:

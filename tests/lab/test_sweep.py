@@ -23,8 +23,8 @@ from clozeline.tracking.run_logger import run_logger
 from tests.make.stores import delivered, runs_of
 
 KEY = "pretrain.masking.mask_rate"
+# Mask rates in the order of the trials; the first is that of params.yaml.
 RATES = (0.3, 0.4, 0.9, 0.2, 0.5)
-"""Mask rates in the order of the trials; the first is that of params.yaml."""
 
 
 @dataclass

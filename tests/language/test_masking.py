@@ -202,10 +202,8 @@ NUM_DOCUMENTS, LENGTH = 5000, 40
 
 SHORT_UNITS = {unit: masking(unit, mask_rate=0.15) for unit in UNITS}
 WORD, SPAN = SHORT_UNITS["word"], SHORT_UNITS["span"]
+# Even ids begin a word, odd ids continue it.
 SHORT_SPELLING = wordpieces(SHORT_WORDS, lambda id_: id_ % 2 == 1)
-
-
-"""Even ids begin a word, odd ids continue it."""
 
 
 def short_documents() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -22,8 +22,8 @@ from tests.make.params import with_values
 from tests.make.processes import run_to_end
 from tests.make.projects import PROJECT, graph_of, make_toy, stage
 
+# A word of the letter, and of no other text.
 MARK = "quuxbert"
-"""A word of the letter, and of no other text."""
 LETTER = f"Dear Miss {MARK.title()}, please send the forty brown parcels to Elm Street before the end of the month."
 SETTINGS: Mapping[str, str] = MappingProxyType(
     {"kind": "files", "path": "texts", "min_characters": "20", "validation_fraction": "0.1", "holdout_fraction": "0.1"}
@@ -69,6 +69,8 @@ DVC_YAML = graph_of(
         }
     },
 )
+# Among its outputs are JSON files that are no lists of folders: an object, a list, and one that looks like the list of
+# a folder with `note.txt` in it.
 STEPS = """
 import hashlib, json, pathlib, sys
 import pyarrow.parquet as pq
@@ -83,8 +85,6 @@ if target.name == "encoder":
         pathlib.Path(file).mkdir(exist_ok=True)
         pathlib.Path(file, "pretrain.json").write_text(json.dumps(content))
 """
-"""Among its outputs are JSON files that are no lists of folders: an object, a list, and one that looks like the list of
-a folder with `note.txt` in it."""
 
 
 def other_texts(seed: int, number: int) -> list[str]:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from clozeline.lab.glue_data import GlueTask
 
+# First lines of the official files; CoLA's have none.
 HEADERS = {
     "sst2": "sentence\tlabel",
     "mrpc": "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String",
@@ -20,9 +21,8 @@ HEADERS = {
     "rte": "index\tsentence1\tsentence2\tlabel",
     "wnli": "index\tsentence1\tsentence2\tlabel",
 }
-"""First lines of the official files; CoLA's have none."""
+# Tasks whose official files have numbers for labels.
 NUMBERED = ("cola", "sst2", "mrpc", "qqp", "wnli")
-"""Tasks whose official files have numbers for labels."""
 WORDS = ["salt", "oven", "butter", "flour", "mast", "keel", "tide", "rudder", "soil", "seed", "root", '"quoted']
 
 

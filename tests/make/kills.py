@@ -52,8 +52,8 @@ def is_killed(change: Callable[[], object], *, at_write: int, writes: Iterable[s
     return False
 
 
+# Events of Python's audit hook.
 _REMOVING = {"os.remove", "os.rename", "shutil.rmtree"}
-"""Events of Python's audit hook."""
 _SWEPT = (".dvc/cache/files", ".dvc/cache/runs", "store/files", "store/runs", "mlflow/artifacts")
 _FORGOTTEN = (
     ".dvc/cache/",

@@ -151,11 +151,11 @@ OPEN = Limits(
     },
 )
 # Weights are random, so right answers are chance, and some models give one answer to every text.
+# The limits of params.yaml, as far as models with random weights can meet them.
 RANDOM = Limits(
     ExportGates(min_agreement=0.9, min_metric_ratio=0),
     {"min_agreement_texts": 1, "min_different_answers": 1, "min_metric_items": 1},
 )
-"""The limits of params.yaml, as far as models with random weights can meet them."""
 
 
 PROJECT = Path(__file__).parents[2]

@@ -291,8 +291,7 @@ def _graph(text: str, outputs: Outputs, num_outputs: int) -> onnx.ModelProto:
 class Card:
     title: str
     facts: dict[str, Any]
-    sections: dict[str, str]
-    """Markdown by heading, in the order of the card."""
+    sections: dict[str, str]  # markdown by heading, in the order of the card
 
 
 def card_in(folder: Path) -> Card:

@@ -88,8 +88,8 @@ def stage_pids(root: Path) -> list[int]:
 
 PROJECT = Path(__file__).parents[2]
 MORE_BYTES = 64 << 20
+# A C++ library that is refused a smaller block may end the process instead of raising an error.
 SMALL_BYTES = 128 << 10
-"""A C++ library that is refused a smaller block may end the process instead of raising an error."""
 
 
 def with_little_and_with_enough(train: Callable[[], list[float]]) -> None:

@@ -27,8 +27,8 @@ from clozeline.tracking.outbox import Outbox
 from tests.make.packages import write_encoder
 
 BUCKET = "team"
+# Environment of clients.
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
-"""Environment of clients."""
 REFUSAL = """<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"""
 
 
@@ -39,8 +39,7 @@ class ObjectStore:
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self.num_writes_left: int | None = None
-        """Writes that are still accepted; None: all."""
+        self.num_writes_left: int | None = None  # writes that are still accepted; None: all
 
     def _answer(self, environment: dict[str, Any], start_response: Any) -> Any:
         if environment["REQUEST_METHOD"] in {"PUT", "POST"} and self.num_writes_left is not None:

@@ -28,8 +28,8 @@ Path("pages/common.txt").write_text("in each night")
 Path("pages/own.txt").write_text(Path("upper.txt").read_text())
 """
 STAGES = ("upper", "pages")
+# The text of each night, oldest first. With two nights kept, only the data of `forgotten` are not needed.
 NIGHTS = ("of the previous", "forgotten", "of the champion", "last but one", "failed", "last")
-"""The text of each night, oldest first. With two nights kept, only the data of `forgotten` are not needed."""
 KEPT = tuple(night for night in NIGHTS if night != "forgotten")
 OWN = "this workspace"
 

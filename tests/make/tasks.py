@@ -23,6 +23,7 @@ WORDS = [
     *("the", "of", "then"),
 ]
 Case = tuple[Mapping[str, object], Mapping[str, object]]
+# For each kind: keys of its task, and the additional fields of its records.
 CASES: Mapping[str, Sequence[Case]] = {
     "classification": [({}, {}), ({"second_field": "second"}, {"second": "the end"}), ({"multi_label": True}, {})],
     "tagging": [({}, {})],
@@ -34,7 +35,6 @@ CASES: Mapping[str, Sequence[Case]] = {
     ],
     "zero_shot": [({"prompt": "is [MASK] here", "label_words": {"a": ["f"], "b": ["m"]}}, {})],
 }
-"""For each kind: keys of its task, and the additional fields of its records."""
 EACH = [(kind, case) for kind, cases in CASES.items() for case in cases]
 
 

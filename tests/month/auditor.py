@@ -30,8 +30,7 @@ class FlowRun:
     state_type: str
     state_name: str
     start_time: str
-    is_scheduled: bool = False
-    """Whether a schedule planned it."""
+    is_scheduled: bool = False  # whether a schedule planned it
 
     @property
     def has_ended(self) -> bool:
@@ -50,8 +49,7 @@ class Audit:
     promotions: int
     held: int
     lost: list[str]
-    unverified: list[str]
-    """Champions whose promotion is not justified, or whose lineage is broken."""
+    unverified: list[str]  # champions whose promotion is not justified, or whose lineage is broken
 
     @property
     def is_clean(self) -> bool:
@@ -65,8 +63,7 @@ class Auditor:
         self._workspace = Workspace(root)
         self._client = MlflowClient(tracking_uri)
         self._tracking_uri = tracking_uri
-        self.accepted = accepted or set()
-        """Models and versions that an answer of the scenario promoted."""
+        self.accepted = accepted or set()  # models and versions that an answer of the scenario promoted
         self._verified: set[tuple[str, str]] = set()
 
     def verify_new_champions(self) -> list[str]:

@@ -25,8 +25,7 @@ class Installation:
 
     folder: Path
     root: Path
-    variables: Mapping[str, str]
-    """Environment of the worker and of commands, beside the defaults."""
+    variables: Mapping[str, str]  # environment of the worker and of commands, beside the defaults
     mlflow: MlflowServer
     prefect: Prefect
     store: ObjectStore

@@ -24,8 +24,8 @@ from tests.month.installation import Installation
 from tests.month.scenario import STAGES, Event, Night
 
 _DAY_HOURS: Final = 24
+# Less than one checkpoint of the tiny model.
 _SMALL_DISK_BYTES: Final = 64 * 1024
-"""Less than one checkpoint of the tiny model."""
 _NUM_QUESTIONS: Final = 60
 _ACTIVE: Final = frozenset({"SCHEDULED", "PENDING", "RUNNING"})
 
@@ -39,8 +39,7 @@ class Month:
     kills: Counter[str] = field(default_factory=Counter)
     outages: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
-    is_remote_current: bool = False
-    """Whether the last night pushed everything that it made."""
+    is_remote_current: bool = False  # whether the last night pushed everything that it made
 
 
 Step = Callable[[Month, Night], None]
@@ -54,12 +53,9 @@ def _nothing(month: Month, night: Night) -> None:
 class Player:
     """Steps of one event."""
 
-    before: Step = _nothing
-    """Before the feed delivers the text of the night."""
-    during: Step = _nothing
-    """From the start of the run on; returns when the event is over."""
-    after: Step = _nothing
-    """When the run has ended."""
+    before: Step = _nothing  # before the feed delivers the text of the night
+    during: Step = _nothing  # from the start of the run on; returns when the event is over
+    after: Step = _nothing  # when the run has ended
 
 
 def _at_the_moment(month: Month, night: Night) -> bool:
@@ -217,6 +213,7 @@ def _drift(month: Month, night: Night) -> None:
     installation.wait_until_quiet()
 
 
+# Steps of each event, beside the feed and the params of the night, which are in project.py.
 PLAYERS: Final[Mapping[Event, Player]] = {
     **dict.fromkeys(get_args(Event), Player()),
     "worker killed": Player(during=_kill_worker),
@@ -229,4 +226,3 @@ PLAYERS: Final[Mapping[Event, Player]] = {
     "colleague": Player(before=_clone, during=_run_of_colleague),
     "gc": Player(before=_sweep),
 }
-"""Steps of each event, beside the feed and the params of the night, which are in project.py."""

@@ -10,8 +10,8 @@ from tests.make.stores import BUCKET
 from tests.month.scenario import Event, Night
 
 _FOREIGN_SYLLABLES: Final = ("ky", "xo", "qu", "jä", "hü", "fö", "ñe", "ça", "øp", "åv", "ýs", "ðu")
+# Share of the texts that a feed delivers which is 60 % short.
 _SHORT_SHARE: Final = 0.4
-"""Share of the texts that a feed delivers which is 60 % short."""
 PARAMS: Final[Mapping[str, Any]] = {
     "preprocess": {
         "source": {"kind": "files", "path": projects.SENTENCES.as_posix()},
@@ -41,11 +41,11 @@ PARAMS: Final[Mapping[str, Any]] = {
     "release": {"min_unigram_ratio": 1.0, "max_perplexity_ratio": 1.1},
 }
 _CONTINUE: Final[Mapping[str, Any]] = {"pretrain": {"recipe": "continue"}}
+# What someone commits for one night, and takes back on the next day.
 _CHANGED: Final[Mapping[Event, Mapping[str, Any]]] = {
     "worse model": {"recipes": {"continue": {"optimizer": {"learning_rate": 0.5}}}},
     "better model": {"recipes": {"continue": {"steps": 240}}},
 }
-"""What someone commits for one night, and takes back on the next day."""
 
 
 def make_project(root: Path, store_url: str) -> Path:

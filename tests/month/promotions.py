@@ -31,8 +31,7 @@ class Changes:
     """The changes of one model's champion."""
 
     promotions: list[Promotion] = field(default_factory=list)
-    champions: list[str] = field(default_factory=list)
-    """Versions, in the order in which they became the champion."""
+    champions: list[str] = field(default_factory=list)  # versions, in the order in which they became the champion
     faults: list[str] = field(default_factory=list)
 
 

@@ -12,8 +12,9 @@ Answer = Literal["accept", "leave"]
 Ending = Literal["Completed", "Held", "Failed", "ContractBroken"]
 
 STAGES: Final = ("snapshot", "preprocess", "tokenize", "pretrain", "evaluate", "export@encoder")
+# Endings of a night that learned its text: the interval of the difference decides between them.
 _LEARNED: Final = frozenset[Ending]({"Completed", "Held"})
-"""Endings of a night that learned its text: the interval of the difference decides between them."""
+# States in which the run of a night may end. All but Completed send an alert.
 ENDINGS: Final[Mapping[Event, frozenset[Ending]]] = {
     **dict.fromkeys(get_args(Event), _LEARNED),
     "stage killed": _LEARNED | {"Failed"},  # Failed unless the stage had just ended
@@ -23,9 +24,8 @@ ENDINGS: Final[Mapping[Event, frozenset[Ending]]] = {
     "foreign feed": frozenset({"ContractBroken"}),
     "worse model": frozenset({"Failed"}),
 }
-"""States in which the run of a night may end. All but Completed send an alert."""
+# Its automation starts one retraining a day, and a month of this scenario takes an hour or so.
 _ONCE: Final = "drift"
-"""Its automation starts one retraining a day, and a month of this scenario takes an hour or so."""
 _FIRST_TEXTS: Final = 600
 _MOST_NEW_TEXTS: Final = 60
 
@@ -35,15 +35,12 @@ class Night:
     """One night. Its draws depend on the seed alone."""
 
     number: int
-    num_texts: int
-    """Texts that the feed has had so far."""
+    num_texts: int  # texts that the feed has had so far
     event: Event
-    stage: str
-    """Stage during which the event happens, if it has a moment."""
-    delay_seconds: float
-    """From the start of that stage to the event."""
+    stage: str  # stage during which the event happens, if it has a moment
+    delay_seconds: float  # from the start of that stage to the event
+    # Answer to the alert that a version is held. Every other alert needs none: the next night goes on.
     answer: Answer
-    """Answer to the alert that a version is held. Every other alert needs none: the next night goes on."""
 
 
 def nights(number: int, seed: int) -> list[Night]:

@@ -29,8 +29,8 @@ RUNS = [
 ]
 
 
+# The trial of a version that is better than the champion.
 BETTER = paired_figures(NATS_PER_BYTE, 1.20, 1.25, 0.01)
-"""The trial of a version that is better than the champion."""
 WORSE = BETTER.model_copy(update={"candidate": 1.30, "low": 0.04, "high": 0.06})
 NOT_SURELY_BETTER = BETTER.model_copy(update={"candidate": 1.25, "low": -0.04, "high": 0.04})
 

@@ -165,8 +165,8 @@ def looked(*servers: dict[str, Served]) -> list[Verdict]:
     return said
 
 
+# A poll whose texts are enough for the reference.
 ENOUGH = (counted(200, 0),)
-"""A poll whose texts are enough for the reference."""
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ from tests.make.kills import is_killed
 from tests.make.projects import PROJECT
 from tests.make.swept_project import KEPT, NIGHTS, OWN, flow_run, lock_of, make_nights, outcomes, register, settled
 
+# Nights whose files in MLflow are removed.
 GONE = {"of the previous", "forgotten", "of the champion"}
-"""Nights whose files in MLflow are removed."""
 
 
 @pytest.fixture(scope="module")

@@ -196,8 +196,7 @@ class Kind(NamedTuple):
     task: str
     asked: str | None = None
     architectures: tuple[str, ...] | None = None
-    has_old_names: bool = False
-    """Whether the weights have the names of TensorFlow: gamma and beta."""
+    has_old_names: bool = False  # whether the weights have the names of TensorFlow: gamma and beta
 
 
 def _bert(kind: type[PreTrainedModel], *labels: str) -> Callable[[], PreTrainedModel]:

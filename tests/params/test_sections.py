@@ -26,6 +26,7 @@ ENTRY = (
 )
 FILES_OF_LABELS = "label_files: {good: some.pos, bad: some.neg}"
 LORA = "lora: {rank: 2, alpha: 2, dropout: 0.0}"
+# Place, or kind of the task `more` → values at this place → keys of the fault, with their whole path elsewhere.
 REFUSED: dict[str, dict[str, str]] = {
     "preprocess": {
         "min_characters: 99999": "min_characters max_characters",
@@ -164,7 +165,6 @@ REFUSED: dict[str, dict[str, str]] = {
     },
     "release": {"max_perplexity_ratio: .inf": "max_perplexity_ratio", "min_unigram_ratio: 0": "min_unigram_ratio"},
 }
-"""Place, or kind of the task `more` → values at this place → keys of the fault, with their whole path elsewhere."""
 
 
 def tree_of(place: str, values: str) -> Any:

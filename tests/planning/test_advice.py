@@ -86,8 +86,8 @@ def laid_over(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+# Needs, of which one stands for all that continue from another encoder: these have the same keys.
 KINDS = [need for need, row in choices().items() if need == "domain" or "pretrain.start" not in row.params]
-"""Needs, of which one stands for all that continue from another encoder: these have the same keys."""
 
 
 @pytest.mark.parametrize("needs", [*[(need,) for need in choices()], *permutations(KINDS, 2)], ids="-".join)

@@ -110,6 +110,7 @@ DROPPED = {"num_read": 63, "num_used": 60, "without_score": 2, "twice": 1}
 PLACES = {"without_score": f"labels/sts {HARM}.tsv, line 61"}
 RATES = {"5e-05": 0.58, "0.00015": 0.6104, "0.05": "NaN"}
 NO_BETTER, CONSTANT = "✗ no better than", "✗ says `numpy` to every item of the test set"
+# What a chapter shows → changes of the metric file and of its headline, and what the chapter says and does not say.
 TASK_CHAPTERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Sequence[str], Sequence[str]]] = {
     "nothing is wrong": ({}, {}, ["fine-tuned encoder"], [NO_BETTER, "zero-shot"]),
     "own baselines": (
@@ -173,7 +174,6 @@ TASK_CHAPTERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Sequence
         [],
     ),
 }
-"""What a chapter shows → changes of the metric file and of its headline, and what the chapter says and does not say."""
 
 
 @pytest.mark.parametrize("name", TASK_CHAPTERS)

@@ -28,6 +28,7 @@ from clozeline.serving.tracing import Tracing
 from clozeline.serving.uvicorn_adapter import configured
 from tests.make import packages
 
+# Names of packages of the other tasks, in the order in which they are served.
 HEADS = {
     "topics": packages.write_topics,
     "ranker": packages.write_ranker,
@@ -35,7 +36,6 @@ HEADS = {
     "reader": packages.write_answerer,
     "writer": packages.write_completer,
 }
-"""Names of packages of the other tasks, in the order in which they are served."""
 Hosted = Callable[..., AbstractContextManager[tuple[httpx.Client, Service]]]
 HEAVY = ["torch", "transformers", "optimum", "prefect", "dvc", "mlflow", "onnx", "pandas", "datasets", "sklearn"]
 SPY = f"""

@@ -20,13 +20,14 @@ def tensor(name: str, text: str) -> dict[str, object]:
 
 
 OUTPUTS = [{"name": "embedding"}, {"name": "token"}]
+# Bodies that ask for an embedding of their text and for words for its mask: 4 tokens, twice.
 TWICE = {
     "/invocations": {"inputs": ["the [MASK]"]},
     "/v2/models/encoder/infer": {"inputs": [tensor("text", "the [MASK]")], "outputs": OUTPUTS},
 }
-"""Bodies that ask for an embedding of their text and for words for its mask: 4 tokens, twice."""
+# Text with too many characters to be tokenized in the event loop.
 LONG = "a " * 4_000
-"""Text with too many characters to be tokenized in the event loop."""
+# Bodies whose answers need more work after the model has run.
 FINISHED = {
     "/tag": {"inputs": LONG},
     "/v2/models/names/infer": {"inputs": [tensor("text", LONG)]},
@@ -35,7 +36,6 @@ FINISHED = {
     "/v2/models/reader/infer": {"inputs": [tensor("question", "a"), tensor("context", LONG)]},
     "/models/reader/invocations": {"instances": [{"question": "a", "context": LONG}]},
 }
-"""Bodies whose answers need more work after the model has run."""
 
 
 def around(

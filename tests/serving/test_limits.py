@@ -21,8 +21,8 @@ from tests.serving.conftest import Hosted, connection, posted, run_app, wait_unt
 HALF = 5_000
 HEAD = b"POST /classify HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 BODY = b'{"inputs": "a"}'
+# Half of the body that its head announces.
 BEGUN = HEAD % (2 * HALF) + BODY[:-1].ljust(HALF)
-"""Half of the body that its head announces."""
 HEALTH = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 

@@ -21,11 +21,11 @@ from tests.serving.http.test_openapi import ASKED
 NUM_REQUESTS = 10_000
 WARM_UP = 4_000
 AT_ONCE = 8
+# Hidden size of the encoder: a run of one shape keeps hundreds of KB, and there are hundreds of shapes.
 WIDTH = 256
-"""Hidden size of the encoder: a run of one shape keeps hundreds of KB, and there are hundreds of shapes."""
 WORDS = ["a", "the", "list", "of", "漢", "lists"]
+# Keys whose lists may have any number of items.
 MANY = {"inputs", "input", "prompt", "texts", "sentences", "ids"}
-"""Keys whose lists may have any number of items."""
 
 
 class Requests:

@@ -8,10 +8,10 @@ from clozeline.serving.queue import MAX_PADDING, Lane, Line, Ticket, share, turn
 from tests.make.tickets import LANE, ticket
 
 Requests = list[tuple[list[int], float]]
+# Lengths of the texts, and arrival, of each request.
 requests = st.lists(
     st.tuples(st.lists(st.integers(1, 512), min_size=1, max_size=6), st.floats(0, 5)), min_size=1, max_size=25
 )
-"""Lengths of the texts, and arrival, of each request."""
 lengths_and_anchor = st.lists(st.integers(1, 600), min_size=1, max_size=60).flatmap(
     lambda lengths: st.tuples(st.just(sorted(lengths)), st.integers(0, len(lengths) - 1))
 )

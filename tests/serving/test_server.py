@@ -33,8 +33,8 @@ from tests.serving.conftest import Hosted, Serve, wait_until
 
 KEY = "one-key-of-a-team-1234"
 ONE_THREAD = ("--port", "0", "--threads", "1")
+# Five micro-batches.
 LONG = {"inputs": ["the list " * 30] * 30}
-"""Five micro-batches."""
 
 
 def ended(serve: Serve, number: signal.Signals | None = None) -> tuple[int, str, str]:
@@ -268,8 +268,8 @@ e.OpenEncoder.rows = held
 """
 
 
+# A server, its URL, and the file that holds its micro-batches as long as it exists.
 Held = tuple[Serve, str, Path]
-"""A server, its URL, and the file that holds its micro-batches as long as it exists."""
 
 
 @pytest.fixture

@@ -33,8 +33,8 @@ from tests.make.tasks import contents, fine_tune, keep_last_weights, metrics_of,
 from tests.make.topics import PARAMS, TOPICS, params, topic_records
 
 Finetune = Callable[..., Path]
+# The learning rate with which the tests train, and a multiple of it.
 RATE, LOWER = 0.01, 0.01
-"""The learning rate with which the tests train, and a multiple of it."""
 SEEDS = {"epochs": 2, "num_seeds": 3}
 
 

@@ -43,8 +43,8 @@ MASKED = ["the encoder [MASK] a sentence", "a tokenizer cuts [MASK] into pieces"
 PAIR = (SENTENCES[0], SENTENCES[1])
 PROMPT = "the encoder reads: "
 VECTORS = "sentence vectors"
+# Answers of a model: what it names, and with which numbers.
 Said = Sequence[tuple[str, Any]]
-"""Answers of a model: what it names, and with which numbers."""
 
 
 def first_token(model: Any, tokenizer: Any) -> Said:
@@ -75,8 +75,7 @@ class Kind:
     head: str
     task: str
     ours: Callable[[Any], Said]
-    theirs: Callable[[Any, Any], Said]
-    """From the model and its tokenizer, as transformers opens them."""
+    theirs: Callable[[Any, Any], Said]  # from the model and its tokenizer, as transformers opens them
     labels: Sequence[str] = ()
     files: Mapping[str, Any] = field(default_factory=dict)
 

@@ -22,8 +22,8 @@ from tests.make.texts import write_clean_text
 from tests.make.topics import params, topic_records
 from tests.stages.test_evaluate import PARAMS, encoder
 
+# The better one of those that the task tries, but not the first.
 RATE = 1e-4
-"""The better one of those that the task tries, but not the first."""
 
 
 def run(inputs: Path, folder: Path) -> None:

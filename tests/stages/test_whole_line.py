@@ -22,8 +22,8 @@ from tests.make.processes import is_alive, wait_for
 from tests.make.projects import TINY_EVALUATION, TINY_MODEL, copy_project, toy_language, write_params, write_sentences
 
 TASKS = ("library",)  # the only one that works with the output of any source
+# Stages that run at the same time on a cluster.
 BESIDE = ("evaluate", "finetune@library")
-"""Stages that run at the same time on a cluster."""
 RUNNING = re.compile(r"^Running stage '(.+)':", re.MULTILINE)
 RESTORED = re.compile(r"^Stage '(.+)' is cached - skipping run", re.MULTILINE)
 SHRUNK: Mapping[str, Any] = {

@@ -20,8 +20,8 @@ from clozeline.tasks.heads import TaskModel
 STOCK = ("deberta-v2", "deberta-v3", "longformer", "big_bird")
 LORA = LoraParams(rank=2, alpha=4, dropout=0.0)
 ROWS = torch.tensor([[2, 10, 11, 3], [2, 12, 10, 3]])
+# A row with tokens that no training row has, among tokens that the training rows have.
 UNSEEN = torch.tensor([[2, 40, 10, 50, 3]])
-"""A row with tokens that no training row has, among tokens that the training rows have."""
 TRAINED = [2, 3, 10, 11, 12]
 EncoderOf = Callable[..., Path]
 

@@ -16,15 +16,15 @@ from clozeline.tasks.similarity import data as similarity
 from clozeline.tasks.tagging import data as tags
 from tests.make.tasks import PARAMS, params_of
 
+# All presets but the shared part of those of GLUE.
 PRESETS = {name: preset for name, preset in PARAMS.presets.items() if name != "glue"}
-"""All presets but the shared part of those of GLUE."""
 NUM_TRAIN, NUM_JUDGING = 60, 12
 SECRET = -1
 TAGS = ["O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC"]
 STRING, NUMBER = datasets.Value("string"), datasets.Value("int32")
 Row = dict[str, Any]
+# Split and number of a row → the row.
 Make = Callable[[str, int], Row]
-"""Split and number of a row → the row."""
 
 
 def named(*names: str) -> Any:
@@ -82,6 +82,8 @@ TOKENS = {"id": STRING, "tokens": datasets.Sequence(STRING)} | {
 }
 SCORED = {"sentence1": STRING, "sentence2": STRING, "label": datasets.Value("float32"), "idx": NUMBER}
 SAME = ("not_entailment", "entailment")
+# For each preset: the configuration of its files (None: files are listed by split), its splits, its features and rows.
+# As the datasets' pages on the hub have them; `conll2003` on the branch that the hub converts it on.
 SHAPES: Mapping[str, tuple[str | None, tuple[str, ...], tuple[Row, Make]]] = {
     "cola": ("cola", SPLITS, glue("sentence", labels=("unacceptable", "acceptable"))),
     "sst2": ("sst2", SPLITS, glue("sentence", labels=("negative", "positive"))),
@@ -97,9 +99,6 @@ SHAPES: Mapping[str, tuple[str | None, tuple[str, ...], tuple[Row, Make]]] = {
     "squad": ("plain_text", SPLITS[:2], asked(may_have_none=False)),
     "squad_v2": ("squad_v2", SPLITS[:2], asked(may_have_none=True)),
 }
-"""For each preset: the configuration of its files (None: files are listed by split), its splits, its
-features and rows. As the datasets' pages on the hub have them; `conll2003` on the branch that the hub converts it on.
-"""
 SELECTED: Mapping[str, Callable[..., Any]] = {
     "classification": classification.select,
     "tagging": tags.select,

@@ -21,8 +21,8 @@ from tests.make.tasks import contents, fine_tune, inputs_of, metrics_of, params_
 
 Rows = list[dict[str, str]]
 PROMPT, PROMPT_OF_ENTAILMENT = "the text is [MASK] here", "the text is of [MASK]"
+# The tests' tokenizer knows hardly more than letters.
 WORDS = {"files": ["f", "h"], "models": ["m"]}
-"""The tests' tokenizer knows hardly more than letters."""
 PHRASES = {"files": ["the file", "rows"], "models": ["models"]}
 THINGS = {"files": ["file", "rows", "hash"], "models": ["model", "encoder", "tensor"]}
 LETTERS = [{"text": f"{of[0]} " * (1 + n) + f"{n}", "label": label} for n in range(40) for label, of in WORDS.items()]

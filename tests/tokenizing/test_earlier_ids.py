@@ -51,8 +51,7 @@ class Runs:
 
     def __init__(self, folder: Path, opened: OpenTokenizer) -> None:
         self.file, self.out, self.kept, self.opened = folder / "a.parquet", folder / "shards", folder / "kept", opened
-        self.num_encoded = 0
-        """Texts that the last run encoded."""
+        self.num_encoded = 0  # texts that the last run encoded
 
     def write(self, texts: list[str], ids: list[str] | None = None) -> None:
         rows = sorted(zip(ids or map(identity_of, texts), texts, strict=True))

@@ -26,8 +26,8 @@ OPTIMIZER = OptimizerParams(
     weight_decay=0.0,
     clip_norm=1.0,
 )
+# Changes that make it a training of replaced-token detection.
 DETECTING = {"objective": "rtd", "model__family": "electra"}
-"""Changes that make it a training of replaced-token detection."""
 
 
 def changed(params: PretrainParams, **changes: Any) -> PretrainParams:

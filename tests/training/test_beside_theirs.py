@@ -63,8 +63,8 @@ def rows_of(batch: TargetBatch) -> list[dict[str, Tensor]]:
     return [dict(zip(names, row, strict=True)) for row in zip(batch.input_ids_BL, mask_BL, labels_BL, strict=True)]
 
 
+# Weights change by their gradient, and by nothing else.
 PLAIN = {"optim": "sgd", "learning_rate": 1.0, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
-"""Weights change by their gradient, and by nothing else."""
 
 
 @pytest.fixture

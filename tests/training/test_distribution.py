@@ -25,12 +25,12 @@ from tests.training.prepared import CPU, DETECTING, changed
 
 FAMILY_CASES = [f"{family} {sharding}" for family in FAMILIES for sharding in ("ddp", "fsdp")]
 FEW_ROWS = ["few rows", "few rows, detecting", "few rows in parts, divided"]
+# Cases that go on from their newest checkpoint in a second run.
 AGAIN = ("best kept, divided, with checkpoints", "best kept, in shards")
-"""Cases that go on from their newest checkpoint in a second run."""
 
 Weights = dict[str, torch.Tensor]
+# How models are divided, and params.
 Case = tuple[str, PretrainParams]
-"""How models are divided, and params."""
 
 
 def cases_of(params: PretrainParams) -> dict[str, Case]:
@@ -175,10 +175,9 @@ def test_muon_is_refused_where_no_process_has_a_whole_matrix() -> None:
     Processes.alone().check("muon")
 
 
+# A node that is silent for 8 s counts as dead (by default 15 s; on a busy machine a living one may be silent), and the
+# others wait 5 s more for further nodes (by default 30 s).
 RENDEZVOUS = "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=8"
-"""A node that is silent for 8 s counts as dead (by default 15 s; on a busy machine a living one may be silent),
-and the others wait 5 s more for further nodes (by default 30 s).
-"""
 
 
 def node(port: int, *arguments: Path, dies_at: int | None) -> "subprocess.Popen[str]":

@@ -299,6 +299,7 @@ def test_muon_equals_that_of_torch_up_to_its_bf16_rounding() -> None:
         assert (layer.weight - weight).norm() < 0.02 * (weight - start).norm()
 
 
+# What is left of the height of each decay after a share of it; `wsd` falls in the last fifth of the steps.
 LEFT = {
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
     "linear": lambda done: 1 - done,
@@ -306,7 +307,6 @@ LEFT = {
     "constant": lambda done: 1.0,
     "wsd": lambda done: 1 - math.sqrt(max(done - 0.8, 0) / 0.2),
 }
-"""What is left of the height of each decay after a share of it; `wsd` falls in the last fifth of the steps."""
 
 
 def schedule(decay: str, total_steps: int = 110, warmup_steps: int = 10, **values: float) -> Schedule:

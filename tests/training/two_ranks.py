@@ -24,8 +24,8 @@ from clozeline.pretraining.losses import Judge, TargetLoss
 from clozeline.training.curves import CurvePoint, Quality
 from clozeline.training.state import Callback, Scored, State
 
+# Environment variable of a node that dies.
 DIES = "DIES_AT_STEP"
-"""Environment variable of a node that dies."""
 
 
 class Node(Callback):
@@ -96,8 +96,8 @@ def better_and_better(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Judge, "measure", lambda judge: Quality(*(np.array(measure(judge)) / 2 ** next(count)).tolist()))
 
 
+# Name of a case → the fault that it causes in the second process alone.
 TROUBLES = {"little memory": little_memory, "better and better": better_and_better}
-"""Name of a case → the fault that it causes in the second process alone."""
 
 
 def train_each(folder: Path, tokens: Path, tokenizer: Path) -> None:

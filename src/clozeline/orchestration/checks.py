@@ -145,8 +145,8 @@ def require_disk_space(root: Path, graph: Sequence[StageNode], params: project.P
     if free < needed:
         raise StorageError(
             f"{root} has too little room for this run: {free / _GB:.2f} GB free, some {needed / _GB:.2f} to write",
-            do="free space there (`clozeline gc` lists what can go; remove nothing in .dvc/cache by hand), or move the cache:"
-            " `dvc cache dir --local FOLDER`",
+            do="free space there (`clozeline gc` lists what can go; remove nothing in .dvc/cache by hand), or move"
+            " the cache: `dvc cache dir --local FOLDER`",
         )
     if free < 2 * needed:
         get_run_logger().warning(

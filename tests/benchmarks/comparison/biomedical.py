@@ -27,21 +27,20 @@ from finetune import in_parts, params_of, run_stage
 
 _LOG = logging.getLogger(__name__)
 ARTICLES, GENERAL = "plos", "wikinews-en"
+# Elements whose text is not part of a sentence: citations, tables, figures, formulas.
 _LEFT_OUT = {"xref", "table-wrap", "fig", "disp-formula", "inline-formula", "supplementary-material"}
-"""Elements whose text is not part of a sentence: citations, tables, figures, formulas."""
+# What is left where citations stood: empty brackets, and separators before punctuation.
 _AFTER_CITATIONS = re.compile(r"\s*[\[(][\s,;–-]*[\])]|\s+[\s,;–-]*(?=[.,;:)])")
-"""What is left where citations stood: empty brackets, and separators before punctuation."""
+# Shorter paragraphs make no pair.
 _LEAST_CHARACTERS = 200
-"""Shorter paragraphs make no pair."""
+# Share of words from general news in the text with replay, so that an encoder keeps what it knew.
 REPLAY = 0.2
-"""Share of words from general news in the text with replay, so that an encoder keeps what it knew."""
 
 
 @dataclass(frozen=True)
 class Article:
     name: str
-    paragraphs: Sequence[str]
-    """Abstract and body, without citations, tables and formulas."""
+    paragraphs: Sequence[str]  # abstract and body, without citations, tables and formulas
 
 
 def articles() -> list[Article]:
@@ -112,11 +111,12 @@ def _num_words(text: str) -> int:
 
 
 MAX_LENGTH = 128
+# Mean length of a first sentence and of the rest of a paragraph, cut at `MAX_LENGTH`.
 _TOKENS_OF_A_PAIR = 150
-"""Mean length of a first sentence and of the rest of a paragraph, cut at `MAX_LENGTH`."""
+# Share of the budget in which a causal detour predicts the next token.
 _DETOUR = 0.3
-"""Share of the budget in which a causal detour predicts the next token."""
 _VOCAB_SIZE = 8192
+# Continued training of a published encoder: masks and dropout rates as it was published.
 _PUBLISHED = {
     "max_length": MAX_LENGTH,
     "batch_tokens": 1024,
@@ -126,23 +126,19 @@ _PUBLISHED = {
     "schedule": {"decay": "linear", "warmup_fraction": 0.1, "final_fraction": 0.0},
     "steps": None,
 }
-"""Continued training of a published encoder: masks and dropout rates as it was published."""
+# Our default recipe, with rows as long as those of the published encoder.
 _OWN = {"max_length": MAX_LENGTH, "model": {"size": "mini"}, "steps": None}
-"""Our default recipe, with rows as long as those of the published encoder."""
 
 
 @dataclass(frozen=True)
 class Budget:
     """What every recipe is given."""
 
-    tokens: int
-    """Tokens to train on."""
+    tokens: int  # tokens to train on
     seed: int
     num_threads: int
-    pairs: Path
-    """Folder with the parts of the pairs: those of `train` are trained on."""
-    folder: Path
-    """Folder for the encoders and what leads to them."""
+    pairs: Path  # folder with the parts of the pairs: those of `train` are trained on
+    folder: Path  # folder for the encoders and what leads to them
 
 
 @dataclass(frozen=True)
@@ -151,8 +147,8 @@ class Made:
 
     folder: Path
     cpu_seconds: float
+    # Whether it was trained from nothing, by our default recipe: it needs higher rates than a published one.
     is_own: bool = False
-    """Whether it was trained from nothing, by our default recipe: it needs higher rates than a published one."""
     frozen_layers: int | None = None
 
 
@@ -205,6 +201,7 @@ def static(budget: Budget) -> Made:
     return Made(folder, 0.0, frozen_layers=1)
 
 
+# `detour`: a causal step has every token as a target, a masked one 15 % of them.
 RECIPES: Mapping[str, Callable[[Budget], Made]] = {
     "published": published,
     "masked_replay": partial(adapted, name="masked_replay", shares={"mlm": 1.0}),
@@ -214,9 +211,8 @@ RECIPES: Mapping[str, Callable[[Budget], Made]] = {
     "own_20": partial(own, times=20.0),
     "static": static,
 }
-"""`detour`: a causal step has every token as a target, a masked one 15 % of them."""
+# Recipes that continue from the published encoder.
 ADAPTED = ("masked_replay", "detour", "pairs")
-"""Recipes that continue from the published encoder."""
 
 
 def _pretrained(budget: Budget, out: Path, corpus: Corpus, section: Mapping[str, Any]) -> Made:

@@ -66,8 +66,8 @@ def median_milliseconds(ask: Ask, texts: Sequence[str]) -> float:
     return 1000 * median(seconds)
 
 
+# `tokenizers` reads it at each call.
 VARIABLE = "TOKENIZERS_PARALLELISM"
-"""`tokenizers` reads it at each call."""
 _NUM_THREADS = "RAYON_NUM_THREADS"
 _TRIES = 3
 

@@ -15,8 +15,8 @@ from typing import Any
 
 _LOG = logging.getLogger(__name__)
 
+# Number of the round, from 0 → the value measured.
 Measure = Callable[[int], float]
-"""Number of the round, from 0 → the value measured."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class BestOf:
     def __init__(self, setups: Mapping[str, Measure], *, higher_is_better: bool) -> None:
         self._setups = setups
         self._best = max if higher_is_better else min
+        # Values of each set-up, in the order of the rounds.
         self.rounds: dict[str, list[float]] = {name: [] for name in setups}
-        """Values of each set-up, in the order of the rounds."""
 
     def __call__(self, number: int) -> float:
         for name, measure in self._setups.items():
@@ -65,8 +65,7 @@ class BestOf:
 class Benchmark:
     """What a benchmark measures, and the ratio that the project aims at."""
 
-    run: str
-    """Its function, `module:name`, whose docstring describes it."""
+    run: str  # its function, `module:name`, whose docstring describes it
     unit: str
     goal: float | None
     higher_is_better: bool = True

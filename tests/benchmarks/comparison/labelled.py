@@ -18,29 +18,28 @@ from clozeline.tasks import formats
 from clozeline.tasks.files import Reader, read_records
 from comparison.stages import KEPT, PROJECT
 
+# Folder with folders like `sentence-polarity`, used instead of the one next to the project.
 DATA_VARIABLE = "CLOZELINE_BENCHMARK_LABELLED"
-"""Folder with folders like `sentence-polarity`, used instead of the one next to the project."""
 TAGGED = {"tokens_field": "tokens", "tags_field": "ner_tags"}
 ASKED = {"question_field": "question", "context_field": "context", "answers_field": "answers"}
 SCORED = {"score_field": "score", "first_field": "sentence1", "second_field": "sentence2"}
+# Set → its file, the field of the label, and files by label if the label is the file.
 _ONE_LABEL: Mapping[str, tuple[str, str, Mapping[str, str] | None]] = {
     "banking77": ("train.csv", "category", None),
     "sentence-polarity": ("", "label", {"negative": "rt-polarity.neg", "positive": "rt-polarity.pos"}),
     "subjectivity": ("", "label", {"objective": "plot.tok.gt9.5000", "subjective": "quote.tok.gt9.5000"}),
     "sci-cite": ("train.txt", "label", None),
 }
-"""Set → its file, the field of the label, and files by label if the label is the file."""
 Item = dict[str, Any]
+# Part → number of items; parts are filled in this order.
 Sizes = Mapping[str, int]
-"""Part → number of items; parts are filled in this order."""
 
 
 @dataclass(frozen=True)
 class Parts:
     """train.jsonl, validation.jsonl and test.jsonl in a folder: no text is in two of them, or twice in one."""
 
-    data: str
-    """Name of the data set."""
+    data: str  # name of the data set
     folder: Path
 
     def read(self, part: str) -> list[Item]:
@@ -177,13 +176,13 @@ _FIRST = ["anna", "boris", "clara", "david", "elena", "frank", "greta", "henry",
 _LAST = ["smith", "miller", "weaver", "fisher", "baker", "carter", "turner", "cooper", "mason", "hunter"]
 _PLACES = ["paris", "berlin", "madrid", "london", "oslo", "dublin", "lisbon", "vienna", "prague", "athens"]
 _CRAFTS = ["bread", "shoes", "violins", "clocks", "boats", "lamps", "chairs", "kites", "maps", "hats"]
+# Words and tag of each place of a name; the last one is a trade.
 _NAMED = (
     ((_FIRST, "B-person"), (_LAST, "I-person")),
     ((["mister"], "O"), (_LAST, "B-person")),
     ((_PLACES, "B-place"),),
     ((_LAST, "O"),),
 )
-"""Words and tag of each place of a name; the last one is a trade."""
 _WRONG_SHARE = 0.1
 
 

@@ -24,10 +24,8 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 class Load:
     """Result of sending requests to a server."""
 
-    seconds: float
-    """Seconds from the first request to the last answer."""
-    latencies_seconds: tuple[float, ...]
-    """Latency of each request that was answered."""
+    seconds: float  # seconds from the first request to the last answer
+    latencies_seconds: tuple[float, ...]  # latency of each request that was answered
 
     @property
     def requests_per_second(self) -> float:
@@ -85,8 +83,8 @@ async def _client(port: int, requests: Iterator[bytes], latencies: list[float]) 
                 raise RuntimeError(f"{status}: {body[:200].decode('utf-8', 'replace')}")
 
 
+# Statuses with which a server refuses a request.
 _REFUSALS = (429, 503)
-"""Statuses with which a server refuses a request."""
 _PATIENCE_SECONDS = 60.0
 _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -96,15 +94,12 @@ class OpenLoad(Load):
     """Latencies are of the requests that were answered, counted from when they were due."""
 
     num_refused: int
-    num_failed: int
-    """Answered with any other error, cut off, or not at all."""
-    late_seconds: tuple[float, ...]
-    """Delay of each request after it was due: the client's share of the latency."""
+    num_failed: int  # answered with any other error, cut off, or not at all
+    late_seconds: tuple[float, ...]  # delay of each request after it was due: the client's share of the latency
 
 
 class _Asked(NamedTuple):
-    status: int | None
-    """None: no answer came."""
+    status: int | None  # None: no answer came
     latency_seconds: float
     late_seconds: float
 
@@ -160,8 +155,8 @@ def open_load(
 class _Clients:
     port: int
     patience_seconds: float
+    # The longest idle first: all are used in turn, and so every process of a server that has several.
     _idle: deque[_Connection] = field(default_factory=deque)
-    """The longest idle first: all are used in turn, and so every process of a server that has several."""
 
     async def ask(self, requests: Sequence[bytes], due_seconds: Sequence[float], num_connections: int) -> list[_Asked]:
         for _ in range(num_connections):

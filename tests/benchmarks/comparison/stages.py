@@ -20,12 +20,12 @@ from clozeline.params.reading import read_tree
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05
 _CONTINUING = ("tokenize", "pretrain")
+# Stages that may continue from the champion, which no benchmark does.
 _FORGETTING = ("snapshot", "preprocess")
-"""Stages that may continue from the champion, which no benchmark does."""
 
 PROJECT = Path(__file__).parents[3]
+# Folder of files that benchmarks make once and use again; may be removed at any time.
 KEPT = PROJECT / "work" / "benchmarks"
-"""Folder of files that benchmarks make once and use again; may be removed at any time."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +33,16 @@ class Usage:
     """Time and peak memory of a stage, including its worker processes."""
 
     seconds: float
-    peak_rss_bytes: int
-    """Peak resident memory, including mapped files, which the kernel may drop at any time."""
-    peak_own_bytes: int
-    """Peak anonymous and shared memory: the memory that the machine must really have."""
+    peak_rss_bytes: int  # peak resident memory, including mapped files, which the kernel may drop at any time
+    peak_own_bytes: int  # peak anonymous and shared memory: the memory that the machine must really have
 
 
 @dataclass(frozen=True)
 class Setting:
     """Whose code runs a stage, and where."""
 
-    project: Path = PROJECT
-    """Checkout with the code and params.yaml."""
-    cores: frozenset[int] | None = None
-    """Cores that the processes may use; None: all."""
+    project: Path = PROJECT  # checkout with the code and params.yaml
+    cores: frozenset[int] | None = None  # cores that the processes may use; None: all
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

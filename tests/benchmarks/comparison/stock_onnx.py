@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+# INT8 presets of sentence-transformers for x86; the machine decides which of them is faster.
 PRESETS = {"avx2": "model_quint8_avx2.onnx", "avx512_vnni": "model_qint8_avx512_vnni.onnx"}
-"""INT8 presets of sentence-transformers for x86; the machine decides which of them is faster."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from comparison.stages import KEPT, PROJECT, params_tree, paths_of, run_stage
 
 _LOG = logging.getLogger(__name__)
 
+# A file or folder with a field `text`: used instead of wikinews.
 TEXT_VARIABLE = "CLOZELINE_BENCHMARK_TEXT"
-"""A file or folder with a field `text`: used instead of wikinews."""
 WIKINEWS = PROJECT.parent / "shared" / "data" / "wikinews-en"
 
 

@@ -158,8 +158,8 @@ _MOST_TOKENS = 30
 _CONTEXT = 1
 _NO_SPAN = (-1, -1)
 Scores = npt.NDArray[np.float32]
+# Index of the question, and the character span of each token of the context.
 Window = tuple[int, list[list[int]]]
-"""Index of the question, and the character span of each token of the context."""
 
 
 def answered(parts: Path, weights: Path, recipe: Recipe) -> list[str]:

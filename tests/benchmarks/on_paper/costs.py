@@ -18,8 +18,8 @@ from clozeline.planning.costs import Compute, ParameterCount, StepMemory, outlin
 from clozeline.training.micro_batches import Precision
 from on_paper.figures import CLUSTER, CORPUS, PRICES, SERVING, TRAINING
 
+# Bytes of raw text.
 SIZES = {"10 GB": 1e10, "1 TB": 1e12, "10 TB": 1e13}
-"""Bytes of raw text."""
 _MEASURED_BYTES = 79e6
 
 
@@ -102,15 +102,15 @@ def bytes_worth_a_second_machine(saved_seconds: float, cores_each: int, mb_per_s
 
 
 PROJECT = Path(__file__).parents[3]
+# Vocabulary of ModernBERT and Ettin.
 VOCAB_SIZE = 50_368
-"""Vocabulary of ModernBERT and Ettin."""
 GPUS_PER_NODE = 8
+# Share of a step, its backward pass, during which gradients travel.
 _OVERLAPPED = 2 / 3
-"""Share of a step, its backward pass, during which gradients travel."""
+# Gradients are summed in fp32.
 _SUMMED_BYTES = 4
-"""Gradients are summed in fp32."""
+# Weights and the two moments of Adam, in fp32.
 _CHECKPOINT_NUMBERS = 3
-"""Weights and the two moments of Adam, in fp32."""
 
 
 @dataclass(frozen=True)
@@ -210,11 +210,11 @@ def readers(model: Model, read_us: float) -> float:
     return reads_per_second * read_us / 1e6
 
 
+# Requests per second.
 RATES = (10, 100, 1_000, 10_000, 100_000)
-"""Requests per second."""
 _MEASURED_CORES = 2
+# all-MiniLM-L6-v2: BERT's layers, with 12 × hidden² weights each.
 _MEASURED = Shape(6, 384, 12, 1536)
-"""all-MiniLM-L6-v2: BERT's layers, with 12 × hidden² weights each."""
 _HOURS_A_MONTH = 730
 
 

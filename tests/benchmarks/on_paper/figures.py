@@ -12,8 +12,7 @@ from ruamel.yaml import YAML
 class Figure:
     value: float
     unit: str
-    kind: str
-    """`measured`, `published` or `assumed`."""
+    kind: str  # `measured`, `published` or `assumed`
     what: str
     source: str
 

@@ -74,8 +74,8 @@ _GIVEN = {
     "cores": int(CLUSTER.machine_cores.value),
     "worth": costs.bytes_worth_a_second_machine,
 }
+# Names of the blocks.
 BLOCKS = tuple(_TEMPLATE.blocks)
-"""Names of the blocks."""
 
 
 def computed(name: str, **others: object) -> str:

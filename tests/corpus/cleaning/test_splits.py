@@ -17,8 +17,8 @@ KEPT, NEAR, TWO, FULL = splits.KEPT, splits.NEAR_DUPLICATE, splits.TWO_SPLITS, s
 T, V, H = splits.TRAIN, splits.VALIDATION, splits.HOLDOUT
 DRAWS = {V: 0.1, H: 0.4, T: 0.9}
 
+# (earlier text, later text, similarity)
 Found = Sequence[tuple[int, int, float]]
-"""(earlier text, later text, similarity)"""
 
 
 def decided_by_draws(

@@ -199,13 +199,13 @@ DEBERTA = {
     "norm_rel_ebd": "layer_norm",
     "position_buckets": 16,
 }
+# With the heads that they were published with: the next sentence's, the order of sentences'.
 PUBLISHED: dict[str, Callable[[], PreTrainedModel]] = {
     "albert": lambda: AlbertForPreTraining(AlbertConfig(**SHAPE, embedding_size=16)),
     "bert": lambda: BertForPreTraining(BertConfig(**SHAPE)),
     "deberta-v3": lambda: DebertaV2ForMaskedLM(DebertaV2Config(**SHAPE, **DEBERTA)),
     "xlm-roberta": lambda: XLMRobertaForMaskedLM(XLMRobertaConfig(**SHAPE, pad_token_id=0)),
 }
-"""With the heads that they were published with: the next sentence's, the order of sentences'."""
 
 
 def with_weights(name: str) -> PreTrainedModel:

@@ -22,11 +22,11 @@ from tests.infra.stack.services import Services
 from tests.make.servers import running_postgres
 
 POSTGRES_PORT, STORE_PORT = 5432, 3900
+# Commands that end with the run, with exit code 1 if it fails.
 NIGHT, DRIFT = (
     ["prefect", "deployment", "run", name, "--watch", "--watch-interval", "1"]
     for name in ("nightly/nightly", "drift/drift")
 )
-"""Commands that end with the run, with exit code 1 if it fails."""
 TEXT = "the list of open files"
 WRITE = """
 import mlflow

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from tests.infra.stack.compose_file import ROOT, Compose, image_environment
 
+# Folders of images with the mount points of volumes, which this machine may lack.
 _READ_ONLY = ("/srv", "/var/lib")
-"""Folders of images with the mount points of volumes, which this machine may lack."""
 
+# In other regions moto wants a location for each bucket, which Garage does not.
 _OF_MOTO = {"AWS_DEFAULT_REGION": "us-east-1"}
-"""In other regions moto wants a location for each bucket, which Garage does not."""
 
 
 def namespaces_are_allowed() -> bool:

@@ -11,16 +11,15 @@ from pathlib import Path
 from tests.infra.stack.sandbox import Process, Sandbox
 from tests.make.processes import run_to_end, wait_for
 
+# Services that are not built on Python: Debian's PostgreSQL and moto run in their place.
 STAND_INS = {"postgres", "store"}
-"""Services that are not built on Python: Debian's PostgreSQL and moto run in their place."""
 _LONGEST_SECONDS = 300.0
 
 
 @dataclass
 class Running:
     process: subprocess.Popen[bytes]
-    pid: int
-    """Process of the service itself, which `docker compose stop` signals."""
+    pid: int  # process of the service itself, which `docker compose stop` signals
 
 
 @dataclass

@@ -133,8 +133,8 @@ def test_a_new_protocol_needs_one_file_and_one_row(catalogue: Catalogue) -> None
 
 
 PROJECT = Path(__file__).parents[3]
+# Packages that the default run exports, in the order in which its champions are served.
 DEFAULT = {"encoder": write_encoder, "docsearch": write_embedder, "library": write_classifier}
-"""Packages that the default run exports, in the order in which its champions are served."""
 
 
 def ran(block: str, *places: str) -> dict[str, Any]:

@@ -200,8 +200,8 @@ def test_a_started_completion_is_not_refused_between_steps(catalogue: Catalogue,
         assert [answer.result().status_code for answer in (begun, waiting)] == [200, 200]
 
 
+# Texts for an encoder without a head.
 BARE = ["return the [MASK] of the list", "open the file"]
-"""Texts for an encoder without a head."""
 SENTENCES = {"inputs": {"source_sentence": BARE[0], "sentences": BARE}}
 
 

@@ -26,6 +26,7 @@ def documented() -> dict[str, Any]:
     return OpenAPIDocument(DIALECTS).whole
 
 
+# Every example of the document; a route with a body and without examples is an error here.
 EXAMPLES = [
     (path, name, example["value"])
     for path, operations in documented()["paths"].items()
@@ -33,11 +34,10 @@ EXAMPLES = [
     if "requestBody" in operation
     for name, example in operation["requestBody"]["content"]["application/json"]["examples"].items()
 ]
-"""Every example of the document; a route with a body and without examples is an error here."""
+# Name of an example → its model, for examples of another model than the route's default.
 ASKED = {"pairs": "ranker", "entities": "names", "answers": "reader", "greedy": "writer", "drawn": "writer"}
-"""Name of an example → its model, for examples of another model than the route's default."""
+# Takes the id of an earlier answer, which is valid once.
 WITHOUT_EXAMPLE = {"/feedback"}
-"""Takes the id of an earlier answer, which is valid once."""
 READ = [path for path, operations in documented()["paths"].items() if "get" in operations]
 
 

@@ -60,8 +60,8 @@ def test_each_part_of_a_batch_sees_every_other_pair_once() -> None:
 
 Rows = list[dict[str, Any]]
 WORDS = ["encoder", "sentence", "tokenizer", "pieces", "tensor", "rows", "error", "hash"]
+# Words that second texts use in place of `WORDS`, so that the texts of a pair have no word in common.
 OTHERS = ["model", "text", "word", "file", "shape", "end", "processors", "small"]
-"""Words that second texts use in place of `WORDS`, so that the texts of a pair have no word in common."""
 SCORED = {"score_field": "score", "highest_score": 3.0}
 TOGETHER = {"score_field": "score", "highest_score": 2.0, "read_together": True}
 
