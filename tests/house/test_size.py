@@ -20,8 +20,8 @@ AT_MOST = {
     "files below 60 code lines": 23,
     "tiny private functions used once": 90,
     "leaves of params.yaml": 217,
-    "code lines of the tests": 45_830,
-    "files of the tests": 388,
+    "code lines of the tests": 45_922,
+    "files of the tests": 389,
     "rows of `Where do I add`": 30,
     "class names in two files": 0,
 }

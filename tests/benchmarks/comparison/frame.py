@@ -79,6 +79,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "finetune_qa": Benchmark("finetune:qa", "s", 2.0, higher_is_better=False),
     "finetune_table": Benchmark("finetune:table", "", None),
     "finetune_tagging": Benchmark("finetune:tagging", "s", 2.0, higher_is_better=False),
+    "gpu_pretrain": Benchmark("gpu_pretrain:main", "real tokens/s", 3.0),
     "pretrain_throughput_grouped": Benchmark("pretrain_throughput:grouped", "real tokens/s", 2.5),
     "pretrain_throughput_padded": Benchmark("pretrain_throughput:padded", "real tokens/s", 5.0),
     "scale": Benchmark("scale:main", "s on paper", None, higher_is_better=False),
