@@ -4,7 +4,6 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 from prefect import State, flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
@@ -17,9 +16,9 @@ from clozeline.serving.access import keys_in_environment
 from clozeline.system.errors import GateError
 from clozeline.system.workspace import Workspace, reach_this_machine_directly
 
-EVENT: Final = "clozeline.drift"
+EVENT = "clozeline.drift"
 # Prefix of the resource of an event; the name of the model follows.
-RESOURCE: Final = "clozeline.model"
+RESOURCE = "clozeline.model"
 
 
 class DriftError(GateError):

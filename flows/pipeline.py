@@ -5,7 +5,6 @@ DVC alone decides what has to run and stores the outputs; Prefect shows, retries
 """
 
 from pathlib import Path
-from typing import Final
 
 from prefect import flow, runtime, task
 from prefect.futures import PrefectFuture, wait
@@ -19,7 +18,7 @@ from clozeline.system.workspace import Workspace, run_lock, set_defaults
 from clozeline.versions.graph import StageNode, read_stage_graph
 from clozeline.versions.project import refuse_own_outputs, require_writable_cache
 
-_SNAPSHOT: Final = "snapshot"
+_SNAPSHOT = "snapshot"
 
 
 @flow(name="pipeline", task_runner=prefect_adapter.STAGES)

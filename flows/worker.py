@@ -16,12 +16,11 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from clozeline.system import supervisor, workspace
 
-_PATIENCE_SECONDS: Final = 15.0
-_SET_SIGNAL_OF_PARENTS_DEATH: Final = 1  # <linux/prctl.h>
+_PATIENCE_SECONDS = 15.0
+_SET_SIGNAL_OF_PARENTS_DEATH = 1  # <linux/prctl.h>
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 
 # Environment variable with the name of the sweep's run in MLflow, for its further workers.
-_PARENT: Final = "CLOZELINE_SWEEP_RUN"
-_DIFF: Final = "reports/sweep.diff"
+_PARENT = "CLOZELINE_SWEEP_RUN"
+_DIFF = "reports/sweep.diff"
 _WORDS = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}
 # About a minute on two cores; under clm every token is a target. Steps, not seconds, so that runs are reproducible.
 _DEMO_STEPS = {"mlm": 600, "clm": 300}

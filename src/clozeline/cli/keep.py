@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 _MB, _GB = 1e6, 1e9
-_DOC_ID: Final = re.compile("[0-9a-f]{32}")
-_CLEAN: Final = Path("data/clean")
-_NOT_CLEANED: Final = (
+_DOC_ID = re.compile("[0-9a-f]{32}")
+_CLEAN = Path("data/clean")
+_NOT_CLEANED = (
     "weights and vocabularies of the versions above: they were learnt from it",
     "git's history, backups, and Prefect's database, which keeps log lines",
     "sources, unless they are changed; caches and work/ of other machines: run the same command there",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import typer
 from ruamel.yaml import YAML
@@ -21,11 +21,11 @@ from clozeline.system import content, errors, files
 from clozeline.versions.adoption import StageCode, adopt
 
 Template = Literal["mlm", "clm", "adapt", "published", "lines"]
-TEMPLATES: Final = get_args(Template)
-WHEELS: Final = "wheels"
-_HERE: Final = Path(__file__).parents[1] / "starter"
+TEMPLATES = get_args(Template)
+WHEELS = "wheels"
+_HERE = Path(__file__).parents[1] / "starter"
 # File → texts of our own images, which install a checkout, and what replaces them.
-_IN_IMAGES: Final = {
+_IN_IMAGES = {
     "infra/Dockerfile": (
         (
             "RUN pip install -r requirements.lock -r infra/ray.lock\nCOPY . ./\nRUN pip install --no-deps -e .\n",
@@ -40,7 +40,7 @@ _IN_IMAGES: Final = {
     ),
     "infra/Dockerfile.dockerignore": (("!src\n", "!wheels\n"),),
 }
-_LINK_TO_DOCS: Final = re.compile(r"\[(?:docs/)?([\w-]+\.md)\]\(\.\./docs/[^)]*\)")
+_LINK_TO_DOCS = re.compile(r"\[(?:docs/)?([\w-]+\.md)\]\(\.\./docs/[^)]*\)")
 _PARAMS = Path("params.yaml")
 
 

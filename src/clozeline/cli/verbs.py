@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from importlib.metadata import requires
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 import typer
 from typer._click.core import Context, Parameter
@@ -29,10 +29,10 @@ from clozeline.system import errors, processes
 from clozeline.system.workspace import Workspace, set_defaults
 
 # Key of the context's `meta`: the command as it was typed.
-_TYPED: Final = "clozeline.typed"
+_TYPED = "clozeline.typed"
 # Import name → distribution, where they differ by more than `_` for `-`.
 _CALLED_OTHERWISE = {"sklearn": "scikit-learn"}
-_STOPPED: Final = (
+_STOPPED = (
     "stopped. The same command continues from here: finished stages and registered versions are kept, and a training"
     " continues from its last checkpoint"
 )

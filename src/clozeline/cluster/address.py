@@ -4,19 +4,18 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from typing import Final
 
 from clozeline.system.errors import ParamsError, TransientError
 
-VARIABLE: Final = "CLOZELINE_CLUSTER"
+VARIABLE = "CLOZELINE_CLUSTER"
 # Environment variable with the URL of a store, where nodes have no folder in common.
-STORE: Final = "CLOZELINE_CLUSTER_STORE"
+STORE = "CLOZELINE_CLUSTER_STORE"
 # The cluster of which this machine is a node.
-AUTO: Final = "auto"
-_ADDRESS: Final = re.compile(r"ray://(auto|[^/:\s]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5})/?")
-_CONNECT_SECONDS: Final = 5.0
+AUTO = "auto"
+_ADDRESS = re.compile(r"ray://(auto|[^/:\s]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5})/?")
+_CONNECT_SECONDS = 5.0
 # Variable that Ray reads when it is imported: messages that match are not printed.
-_UNSEEN: Final = "RAY_DEDUP_LOGS_SKIP_REGEX"
+_UNSEEN = "RAY_DEDUP_LOGS_SKIP_REGEX"
 
 
 def cluster_address() -> str | None:

@@ -24,7 +24,7 @@ from hashlib import blake2b, sha256
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any
 
 from clozeline.cluster.address import reachable_cluster
 from clozeline.cluster.store import RECORD, FetchedFile, SharedStore
@@ -34,10 +34,10 @@ from clozeline.system.machine import available_cores
 from clozeline.system.progress import track
 from clozeline.system.workers import Workers, worker_processes
 
-_KEY_BYTES: Final = 16
-_TAKEN: Final = (errno.EEXIST, errno.ENOTEMPTY)
+_KEY_BYTES = 16
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 # Folder of the store with files that no task wrote, named by their sha256.
-_OTHERS: Final = "others"
+_OTHERS = "others"
 
 
 def place_of(folder: Path) -> str:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
@@ -31,10 +31,10 @@ from clozeline.system.errors import ClozelineError, ClusterError, TransientError
 _MOST_NAMED = 3
 
 # Time for a node to start its first process and to answer.
-_NODE_SECONDS: Final = 120.0
+_NODE_SECONDS = 120.0
 # Time for the head to answer; it may be busy.
-_HEAD_SECONDS: Final = 30.0
-_LOOK_SECONDS: Final = 1.0
+_HEAD_SECONDS = 30.0
+_LOOK_SECONDS = 1.0
 
 Answer = TypeVar("Answer")
 

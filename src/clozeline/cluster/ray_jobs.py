@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import ray
 from ray.exceptions import LocalRayletDiedError, RayError
@@ -27,30 +27,30 @@ from clozeline.system import errors, processes
 from clozeline.system.machine import MOST, available_bytes, out_of_memory_kills
 
 _LOG = logging.getLogger(__name__)
-_MOST_ATTEMPTS: Final = 4
-_WAIT_SECONDS: Final = 0.5
-_LOOK_SECONDS: Final = 5.0
-_END_SECONDS: Final = 10.0  # longer than `supervised.end` takes
-_READ_BYTES: Final = 65_536
+_MOST_ATTEMPTS = 4
+_WAIT_SECONDS = 0.5
+_LOOK_SECONDS = 5.0
+_END_SECONDS = 10.0  # longer than `supervised.end` takes
+_READ_BYTES = 65_536
 # Environment variables that describe a machine; a command has all others from the machine that sends it.
-_OF_THE_NODE: Final = ("CUDA_VISIBLE_DEVICES", "HOME", "HOSTNAME", "LD_LIBRARY_PATH", "LOGNAME", "TMPDIR", "USER")
+_OF_THE_NODE = ("CUDA_VISIBLE_DEVICES", "HOME", "HOSTNAME", "LD_LIBRARY_PATH", "LOGNAME", "TMPDIR", "USER")
 
-ENDS_WITHIN_SECONDS: Final = 15.0  # longer than the supervisor takes
-_READ_SECONDS: Final = 2.0
+ENDS_WITHIN_SECONDS = 15.0  # longer than the supervisor takes
+_READ_SECONDS = 2.0
 # The supervisor ends its command last: here a shell, so that torchrun gets its signal before its processes have ended.
 # Otherwise it would start them again, and other nodes would wait for them.
-_AT_ONCE: Final = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
+_AT_ONCE = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
 
-_PLACING_SECONDS: Final = 60.0
+_PLACING_SECONDS = 60.0
 # Time in which the agents of other nodes end with an error of their own, after the first one did.
-_OTHERS_FAIL_WITHIN_SECONDS: Final = 3.0
+_OTHERS_FAIL_WITHIN_SECONDS = 3.0
 # Time in which Ray has an agent running on a node that is there; then the agent is started again.
-_AGENT_ANSWERS_WITHIN_SECONDS: Final = 60.0
+_AGENT_ANSWERS_WITHIN_SECONDS = 60.0
 # Starts of the agent of one place, as nodes die.
-_MOST_STARTS: Final = 4
+_MOST_STARTS = 4
 # Exit codes of an agent whose peer has failed.
-_UNSPECIFIC: Final = (0, 1, errors.TransientError.exit_code)
-_SIGNALLED: Final = 128
+_UNSPECIFIC = (0, 1, errors.TransientError.exit_code)
+_SIGNALLED = 128
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import ray
 from ray.exceptions import LocalRayletDiedError, RayError
@@ -22,9 +22,9 @@ from clozeline.system.errors import ClozelineError, ClusterError, StorageError, 
 from clozeline.system.workers import IN_FLIGHT_PER_WORKER, Item, Result, Workers, prepare_worker
 
 _LOG = logging.getLogger(__name__)
-_MOST_ATTEMPTS: Final = 4
-_LOOK_SECONDS: Final = 5.0
-_CLEAR_SECONDS: Final = 20.0
+_MOST_ATTEMPTS = 4
+_LOOK_SECONDS = 5.0
+_CLEAR_SECONDS = 20.0
 
 # Where tasks run: the project's folder, which all nodes have; or files that a node has fetched.
 Folder = str | NodeCache

@@ -14,16 +14,16 @@ from itertools import islice
 from pathlib import Path
 from tempfile import gettempdir
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from clozeline.cluster.address import STORE
 from clozeline.system import errors, files
 from clozeline.system.content import sha256_of
 
-_CACHE: Final = "clozeline-store-"
-_UNUSED_SECONDS: Final = 86_400.0
+_CACHE = "clozeline-store-"
+_UNUSED_SECONDS = 86_400.0
 # Name of a task's record in the folder of its files.
-RECORD: Final = "record.json"
+RECORD = "record.json"
 # Settings of file systems: an address where nothing answers is noticed soon.
 _OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -32,8 +32,8 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 # Files in one request, as S3 limits them.
-_MOST_REMOVED: Final = 1_000
-_OF_A_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_MOST_REMOVED = 1_000
+_OF_A_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 @dataclass(frozen=True)

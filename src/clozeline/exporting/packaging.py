@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageMetadata, PackageNotFoundError, distribution, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from huggingface_hub import ModelCard
 from packaging.requirements import Requirement
@@ -37,7 +37,7 @@ _LOG = logging.getLogger(__name__)
 # Keys about the original weight file or about the code that opens it; the package leaves them out.
 _OF_WEIGHTS = frozenset({"auto_map", "dtype", "quantization_config", "torch_dtype", "transformers_version"})
 
-_OURS: Final = "clozeline"
+_OURS = "clozeline"
 _MADE_WITH = (_OURS, "onnx", "onnxruntime", "onnxscript", "optimum", "tokenizers", "torch", "transformers")
 _INPUTS = {
     name: package.TensorSpec.model_validate({"name": name, "dtype": dtype, "shape": shape, "meaning": meaning})

@@ -5,7 +5,7 @@ They are declared here once. The bodies of HTTP requests contain these classes a
 """
 
 import difflib
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -31,7 +31,7 @@ ONE_BLANK = r"^[^{}]*\{\}[^{}]*$"
 # the mean of the tokens' scores, or by the token with the largest score.
 Aggregation = Literal["none", "simple", "first", "average", "max"]
 # Configuration of a dataclass in an answer: clients see the meaning of its fields, not its docstring.
-UNDESCRIBED: Final = ConfigDict(json_schema_extra={"description": None})
+UNDESCRIBED = ConfigDict(json_schema_extra={"description": None})
 
 
 def _whole(given: object) -> object:
@@ -40,7 +40,7 @@ def _whole(given: object) -> object:
 
 # Accepts 5.0 as an integer, as JSON Schema does; strict pydantic refuses it. It comes after the bounds, or these are
 # missing from the schema.
-WHOLE: Final = BeforeValidator(_whole)
+WHOLE = BeforeValidator(_whole)
 Text = Annotated[
     str,
     # Blank text gives a model nothing to read, and tokenizers drop NUL silently.

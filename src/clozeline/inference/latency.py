@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import kind_of, load
@@ -16,13 +15,13 @@ from clozeline.records.package import Precision, read_manifest
 # Words for the timed texts; latency does not depend on their meaning.
 _WORDS = ("the", "function", "returns", "a", "tensor", "of", "this", "shape", "or", "raises", "an", "error")
 
-_NUM_THREADS: Final = 1
-_ROUNDS: Final = 3
-_MOST_ROUNDS: Final = 9
+_NUM_THREADS = 1
+_ROUNDS = 3
+_MOST_ROUNDS = 9
 # Time to measure one text in a round, and again a batch: a large model makes fewer calls.
-_ROUND_SECONDS: Final = 5.0
+_ROUND_SECONDS = 5.0
 # Rounds agree if the highest of their speedups is at most this multiple of the lowest.
-_AGREEMENT: Final = 1.1
+_AGREEMENT = 1.1
 
 # Function from the times of calls to the reported figure, such as the median.
 Figure = Callable[[Sequence[float]], float]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 
@@ -37,19 +37,19 @@ from clozeline.system.workspace import run_lock
 from clozeline.training.curves import CurvePoint
 from clozeline.training.state import Callback, State
 
-_PACKAGE: Final = "src/clozeline/"
-_CLEAN: Final = Path("data/clean")
-ENCODER: Final = Path("models/encoder")
-_PARTS: Final = (_CLEAN, Path("data/tokens"), Path("models/tokenizer"), ENCODER)
+_PACKAGE = "src/clozeline/"
+_CLEAN = Path("data/clean")
+ENCODER = Path("models/encoder")
+_PARTS = (_CLEAN, Path("data/tokens"), Path("models/tokenizer"), ENCODER)
 # Section → why an arm cannot change it.
-_SAME_IN_BOTH: Final[Mapping[str, str]] = {
+_SAME_IN_BOTH: Mapping[str, str] = {
     "seed": "the seeds follow from `seed` of params.yaml: both arms train from each of them",
     "preprocess": "both arms read the same text, and are measured on the same part of it",
     "evaluate": "both arms are measured in the same way",
 }
 # Keys of `pretrain` that change neither the model nor its speed; the values that a recipe sets are compared.
-_WITHOUT_EFFECT: Final = {"recipe", "checkpoint_every_steps", "num_checkpoints"}
-_RESULT: Final = "result.json"
+_WITHOUT_EFFECT = {"recipe", "checkpoint_every_steps", "num_checkpoints"}
+_RESULT = "result.json"
 
 
 def code_of_stage(stage: str) -> list[Path]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import ValidationError, field_validator
 from ruamel.yaml import YAML
@@ -17,8 +17,8 @@ from clozeline.system.errors import ParamsError
 Value = str | int | float | bool | None
 # Validation figures that a sweep can choose by; the last one is of a task.
 Metric = Literal["nats_per_byte", "best_validation_loss_nats_per_token", "best_validation_accuracy", "validation_score"]
-_EXAMPLE: Final = "see `clozeline sweep --help`, or docs/sweeps.md"
-_EXPECTED: Final = {
+_EXAMPLE = "see `clozeline sweep --help`, or docs/sweeps.md"
+_EXPECTED = {
     "missing": "a value",
     "extra_forbidden": "one of: metric, trials, space, seed, pruning; of a range one of: low, high, log, step",
     "model_type": "keys: metric, trials and space, or of a range low and high; or a list of values",

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from clozeline.cluster.ledger import open_workers
 from clozeline.encoder.own import sources_of_family
@@ -38,7 +38,7 @@ from clozeline.training import curves, state
 _LOG = logging.getLogger(__name__)
 # Called with the step and the figure of each validation pass; what it raises ends the training.
 OnValidation = Callable[[int, float], None]
-_STATUS: Final[Mapping[str, Status]] = {"finished": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
+_STATUS: Mapping[str, Status] = {"finished": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
 
 
 class _Telling(state.Callback):

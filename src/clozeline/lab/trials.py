@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -29,24 +29,24 @@ from clozeline.system.files import alone, replacing_file
 
 _LOG = logging.getLogger(__name__)
 State = Literal["running", "finished", "pruned", "failed"]
-_FILE: Final = "trials.db"
-_STUDY: Final = "sweep"
-_HEARTBEAT_SECONDS: Final = 5
+_FILE = "trials.db"
+_STUDY = "sweep"
+_HEARTBEAT_SECONDS = 5
 # A trial without a heartbeat for so long has lost its process.
-_GRACE_SECONDS: Final = 20
+_GRACE_SECONDS = 20
 # How long a process waits while another one writes into the storage.
-_LOCKED_SECONDS: Final = 60
+_LOCKED_SECONDS = 60
 # Attributes of a trial in the storage. `beats`: Optuna's number of the attempt that has had a heartbeat; without one,
 # Optuna does not see that its process died.
 _NUMBER, _VALUES, _BEATS, _EXPERIMENT, _REASON = "number", "values", "beats", "experiment", "reason"
-_STATES: Final[Mapping[TrialState, State]] = {
+_STATES: Mapping[TrialState, State] = {
     TrialState.WAITING: "running",
     TrialState.RUNNING: "running",
     TrialState.COMPLETE: "finished",
     TrialState.PRUNED: "pruned",
     TrialState.FAIL: "failed",
 }
-_LEAST_FOR_IMPORTANCES: Final = 4
+_LEAST_FOR_IMPORTANCES = 4
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
 
 import numpy as np
 
@@ -19,8 +18,8 @@ from clozeline.records import clean_text, record
 from clozeline.stages.calling.api import PARAMS
 from clozeline.system.errors import TrainingError
 
-_MOST_TEXTS: Final = 2000
-_FILE: Final = "outcome.json"
+_MOST_TEXTS = 2000
+_FILE = "outcome.json"
 
 
 class FinalFigure(record.Record):

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 from uuid import uuid4
 
 from prefect import get_run_logger
@@ -29,24 +28,24 @@ from clozeline.versions.graph import StageNode
 from clozeline.versions.objects import Objects
 from clozeline.versions.project import git, own_lock
 
-_CLEAN: Final = "data/clean"
-_FINETUNE: Final = "finetune@"
-_LABELLED_BY_ITSELF: Final = "python-docs"  # the library of each text is its label
-_GB: Final = 1e9
-_ENCODER: Final = "models/encoder"
-_PRETRAIN: Final = "pretrain"
-_BYTES_PER_PARAMETER: Final = 4
+_CLEAN = "data/clean"
+_FINETUNE = "finetune@"
+_LABELLED_BY_ITSELF = "python-docs"  # the library of each text is its label
+_GB = 1e9
+_ENCODER = "models/encoder"
+_PRETRAIN = "pretrain"
+_BYTES_PER_PARAMETER = 4
 # Size of a checkpoint in multiples of the weights: weights and the two moments of Adam.
-_CHECKPOINT_PER_WEIGHTS: Final = 3
+_CHECKPOINT_PER_WEIGHTS = 3
 # Outputs of a stage that never ran, in multiples of its inputs: clean text and tokens are smaller than the source.
-_TEXT_PER_SOURCE: Final = 2
-_LOGS_AND_RECORDS_BYTES: Final = 50_000_000
+_TEXT_PER_SOURCE = 2
+_LOGS_AND_RECORDS_BYTES = 50_000_000
 # Size of the vocabulary on trial; the real one is known only after `tokenize`.
-_VOCAB_SIZE: Final = 256
-_SNAPSHOT: Final = "snapshot"
+_VOCAB_SIZE = 256
+_SNAPSHOT = "snapshot"
 # Text of a lock that was written before its snapshot was taken; it equals the hash of none.
-_NO_TEXT: Final = ""
-_TOKENS: Final = "data/tokens"
+_NO_TEXT = ""
+_TOKENS = "data/tokens"
 
 
 def require_inputs(root: Path, graph: Sequence[StageNode], done: Collection[str]) -> None:

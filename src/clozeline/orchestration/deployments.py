@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from uuid import UUID, uuid4
 
 from prefect.blocks.abstract import NotificationBlock
@@ -24,14 +24,14 @@ from clozeline.orchestration.prefect_adapter import OWNED_TAG, AutomationCore, S
 from clozeline.system.errors import ParamsError
 
 # Name prefix of the automations that belong to the file.
-OWNED_PREFIX: Final = "clozeline-"
+OWNED_PREFIX = "clozeline-"
 
 logger = logging.getLogger(__name__)
 # A deployment, queue, receiver or automation of the file.
 Entry = Mapping[str, Any]
 # Kind of reference, then name → id; None: the server has none, so that the action is left out.
 Ids = Mapping[str, Mapping[str, UUID | None]]
-_FIELDS: Final = {"deployment": "deployment_id", "receiver": "block_document_id"}
+_FIELDS = {"deployment": "deployment_id", "receiver": "block_document_id"}
 
 
 def read(file: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,13 +20,13 @@ from clozeline.records.limits import Limit
 from clozeline.records.record import Record, leaves
 from clozeline.system.errors import DataError, ParamsError, TransientError
 
-_TIMEOUT_SECONDS: Final = 10.0
-_IDENTITY: Final = "clozeline_model_info"
-_LENGTHS: Final = "clozeline_text_tokens_bucket"
-_CONFIDENCES: Final = "clozeline_confidence_bucket"
-_TOKENS: Final = "clozeline_tokens_total"
-_UNKNOWN: Final = "clozeline_unknown_tokens_total"
-_FEEDBACK: Final = "clozeline_feedback_total"
+_TIMEOUT_SECONDS = 10.0
+_IDENTITY = "clozeline_model_info"
+_LENGTHS = "clozeline_text_tokens_bucket"
+_CONFIDENCES = "clozeline_confidence_bucket"
+_TOKENS = "clozeline_tokens_total"
+_UNKNOWN = "clozeline_unknown_tokens_total"
+_FEEDBACK = "clozeline_feedback_total"
 
 
 class Traffic(Record):

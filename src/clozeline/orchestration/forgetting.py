@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,15 +33,15 @@ from clozeline.tracking.past_runs import search_files
 from clozeline.versions.objects import Stored
 from clozeline.versions.project import last_output, own_lock
 
-_PARQUET: Final = b"PAR1"
-_BLOCK_BYTES: Final = 1 << 22
-_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrtbf])")
-_SNAPSHOT: Final = "snapshot"
+_PARQUET = b"PAR1"
+_BLOCK_BYTES = 1 << 22
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrtbf])")
+_SNAPSHOT = "snapshot"
 # Folders of work/ with results and checkpoints that the next run makes again.
-_MADE_OF_TEXT: Final = ("preprocess", "tokenize", "pretrain", "finetune", "trial", "experiments")
+_MADE_OF_TEXT = ("preprocess", "tokenize", "pretrain", "finetune", "trial", "experiments")
 # Folders of work/ that are searched by their own means, or hold weights.
-_NOT_SEARCHED: Final = ("mlflow", "prefect", "registry", "start", "outbox")
-_UNFINISHED: Final = "work/forgetting.json"
+_NOT_SEARCHED = ("mlflow", "prefect", "registry", "start", "outbox")
+_UNFINISHED = "work/forgetting.json"
 
 
 @dataclass(frozen=True)

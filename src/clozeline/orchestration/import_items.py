@@ -25,15 +25,15 @@ from clozeline.system.files import replacing_file
 from clozeline.tasks.files import LabelledRecord, read_records
 from clozeline.tasks.tagging.data import to_iob2
 
-_NUM_ITEMS: Final = 320
+_NUM_ITEMS = 320
 # As many as the default of `export.num_agreement_texts`, and the texts for calibration.
-MOST_ITEMS: Final = 576
+MOST_ITEMS = 576
 # Texts whose halves a sentence encoder has to match. Among more, half of the errors are texts of nearly equal
 # similarity, which INT8 may order otherwise without any loss.
-_MOST_FOR_VECTORS: Final = 256
+_MOST_FOR_VECTORS = 256
 # Fields of the records by kind of model; `pairs` are those of a classifier that reads two texts, `scored pairs` those
 # of a cross-encoder, which gives two texts one number.
-FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "feature-extraction": ("sentence1", "sentence2", "score"),
         "text-classification": ("text", "label"),
@@ -47,8 +47,8 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 # The parts of a sentence, by their kinds.
 _Event = Mapping[str, str]
-_SENTENCE: Final = "{person} {deed} {firm} in {place} {time}, and {opinion}."
-_REORDERED: Final = "In {place}, {time}: {person} {deed} {firm}; {opinion}."
+_SENTENCE = "{person} {deed} {firm} in {place} {time}, and {opinion}."
+_REORDERED = "In {place}, {time}: {person} {deed} {firm}; {opinion}."
 
 
 @cache
@@ -209,7 +209,7 @@ _READ: Final[Mapping[str, Callable[[LabelledRecord], HeldOut]]] = MappingProxyTy
 
 
 # Folder of the items on which INT8 is compared with fp32; like params.yaml it belongs to the project.
-FOLDER: Final = "imports"
+FOLDER = "imports"
 
 
 def items_file(name: str) -> str:

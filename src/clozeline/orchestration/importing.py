@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
@@ -23,35 +23,35 @@ from clozeline.records.published import INDEX, POOLING, TOKENIZER, WEIGHTS, Publ
 from clozeline.system.errors import ArtifactError
 from clozeline.system.machine import available_bytes
 
-MODULES: Final = "modules.json"
+MODULES = "modules.json"
 # Key that switches a pooling on, or since version 5 value of `pooling_mode` → our name.
-_MODES: Final[Mapping[str, str]] = MappingProxyType(
+_MODES: Mapping[str, str] = MappingProxyType(
     {row.switch: name for name, row in layers.POOLINGS.items()} | {name: name for name in layers.POOLINGS}
 )
 # Modules whose work the graph does.
-_KNOWN: Final = ("Transformer", "Pooling", "Normalize")
+_KNOWN = ("Transformer", "Pooling", "Normalize")
 # Estimated memory of a conversion / size of the weights: the model, its copy in transformers, graphs and sessions.
 # all-MiniLM-L6-v2 (91 MB) peaks at 1.33 GB, libraries included.
-_BYTES_PER_WEIGHT_BYTE: Final = 6
+_BYTES_PER_WEIGHT_BYTE = 6
 # Family that is not exported → the next one that is.
-_INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
+_INSTEAD: Mapping[str, str] = MappingProxyType(
     {
         "deberta": "microsoft/deberta-v3-base, or a model trained from it",
         "longformer": "answerdotai/ModernBERT-base, which reads 8,192 tokens",
         "xlm-roberta-xl": "FacebookAI/xlm-roberta-large, or a model trained from it",
     }
 )
-_SETTINGS: Final = "tokenizer_config.json"
-_CAPITAL: Final = re.compile("[A-Z][a-z]+")
+_SETTINGS = "tokenizer_config.json"
+_CAPITAL = re.compile("[A-Z][a-z]+")
 # One token of so many is a word with a capital: the vocabulary is one of cased text.
-_MANY: Final = 100
-_NO_LABEL: Final = re.compile(r"LABEL_\d+")
-_ENTAILMENT: Final = "entailment"
-_PAIR_MARKS: Final = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
-_EMBEDDING: Final = "feature-extraction"
-_MASKS: Final = "fill-mask"
+_MANY = 100
+_NO_LABEL = re.compile(r"LABEL_\d+")
+_ENTAILMENT = "entailment"
+_PAIR_MARKS = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
+_EMBEDDING = "feature-extraction"
+_MASKS = "fill-mask"
 # Architectures with the head of masks and one for pairs of sentences, which is left out.
-_WITH_TWO_HEADS: Final = {
+_WITH_TWO_HEADS = {
     families.layout.class_name_of(row.forms["mlm"].config_class, "rtd")
     for row in families.FAMILIES.values()
     if "rtd" not in row.forms

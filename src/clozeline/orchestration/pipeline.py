@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Self
+from typing import Literal, Self
 
 from prefect import get_run_logger, runtime
 
@@ -21,9 +21,9 @@ from clozeline.tracking import delivery, outbox, runs
 from clozeline.versions import remote, reproduce
 from clozeline.versions.graph import StageNode, fingerprint
 
-_LINES_IN_PREFECT: Final = 2_000  # per stage; the log file has all
-_CHARACTERS_IN_PREFECT: Final = 1_000  # per line
-_RECORDED_WITHIN_SECONDS: Final = 10.0  # the ends of stages, after those of their processes
+_LINES_IN_PREFECT = 2_000  # per stage; the log file has all
+_CHARACTERS_IN_PREFECT = 1_000  # per line
+_RECORDED_WITHIN_SECONDS = 10.0  # the ends of stages, after those of their processes
 
 
 @dataclass(frozen=True)

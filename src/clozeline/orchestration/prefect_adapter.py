@@ -13,7 +13,7 @@ from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final, Self, cast
+from typing import Any, Self, cast
 from uuid import UUID
 
 from prefect import State, runtime
@@ -40,33 +40,33 @@ from clozeline.system import errors, workspace
 
 
 # Variable of a server: it answers only requests with this `USER:PASSWORD`.
-SERVER_PASSWORD: Final = "PREFECT_SERVER_API_AUTH_STRING"
+SERVER_PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
 # Path of the endpoint that answers when a server is ready.
-HEALTH: Final = "/api/health"
+HEALTH = "/api/health"
 # Tag of the deployments that belong to the file.
-OWNED_TAG: Final = "clozeline"
-LOGGERS: Final = ("prefect.flow_runs", "prefect.task_runs")
-_MOST_AT_ONCE: Final = 16
-_RETRY_DELAYS_SECONDS: Final = [5.0, 30.0, 120.0, 600.0]
-_APPLICATION: Final = "prefect.server.api.server:create_app"
+OWNED_TAG = "clozeline"
+LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
+_MOST_AT_ONCE = 16
+_RETRY_DELAYS_SECONDS = [5.0, 30.0, 120.0, 600.0]
+_APPLICATION = "prefect.server.api.server:create_app"
 # These records repeat the record before them, or report each stage that did not start. A run that a person stopped is
 # not a crash: the command says that it was stopped.
-_REPEATED: Final = (
+_REPEATED = (
     "Finished in state Completed(",
     "Finished in state Failed(",
     "Finished in state NotReady(",
     "Crash detected! Execution was aborted by ",
     "Finished in state Crashed('Execution was aborted by ",
 )
-_OF_THE_SERVER: Final = ("Beginning flow run ", "Beginning subflow run ", "View at ")
-SERVER_WITHOUT_SCHEDULES: Final = {
+_OF_THE_SERVER = ("Beginning flow run ", "Beginning subflow run ", "View at ")
+SERVER_WITHOUT_SCHEDULES = {
     "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
 }
-_ENDED: Final = (StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED)
-_MOST_CRASHES: Final = 3
-_WITHIN: Final = timedelta(hours=6)
-_FLOW_RUN: Final = re.compile(r"flow run ([0-9a-f-]{36})")
+_ENDED = (StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED)
+_MOST_CRASHES = 3
+_WITHIN = timedelta(hours=6)
+_FLOW_RUN = re.compile(r"flow run ([0-9a-f-]{36})")
 
 
 class _Stages(ThreadPoolTaskRunner[Any]):
@@ -78,7 +78,7 @@ class _Stages(ThreadPoolTaskRunner[Any]):
 # The cast is needed because Prefect types a runner by its kind of future, while a flow accepts any.
 # Runs one stage at a time, because each uses every core; with a cluster, all whose inputs are there, up to a limit for
 # the processes that wait for nodes.
-STAGES: Final = cast("TaskRunner[PrefectFuture[Any]]", _Stages())
+STAGES = cast("TaskRunner[PrefectFuture[Any]]", _Stages())
 
 
 def _is_transient(task: object, task_run: object, state: State[Any]) -> bool:
@@ -86,16 +86,16 @@ def _is_transient(task: object, task_run: object, state: State[Any]) -> bool:
 
 
 # Options of a task that acts on the outside world: it runs each time.
-EFFECT: Final[dict[str, Any]] = {"cache_policy": NO_CACHE, "persist_result": False}
+EFFECT: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
 # Options of one that is tried again after a `TransientError`, too, through an outage of more than 10 minutes.
-RETRIES: Final[dict[str, Any]] = {
+RETRIES: dict[str, Any] = {
     **EFFECT,
     "retries": len(_RETRY_DELAYS_SECONDS),
     "retry_delay_seconds": _RETRY_DELAYS_SECONDS,
     "retry_condition_fn": _is_transient,
 }
 # The same for a task in a thread, where no signal ends Prefect's wait: it waits itself for `seconds_before`.
-STAGE_RETRIES: Final[dict[str, Any]] = {**RETRIES, "retry_delay_seconds": 0.0}
+STAGE_RETRIES: dict[str, Any] = {**RETRIES, "retry_delay_seconds": 0.0}
 
 
 class WithoutTraceback(logging.Filter):
@@ -118,8 +118,8 @@ class WithoutLinks(logging.Filter):
         return not (isinstance(record.msg, str) and record.msg.startswith(_OF_THE_SERVER))
 
 
-_PLAIN: Final = WithoutTraceback()
-_UNLINKED: Final = WithoutLinks()
+_PLAIN = WithoutTraceback()
+_UNLINKED = WithoutLinks()
 
 
 def tell_errors_plainly() -> None:

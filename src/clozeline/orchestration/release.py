@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Final, Self
+from typing import Self
 
 from prefect import runtime
 
@@ -29,8 +29,8 @@ from clozeline.tracking.mlflow import require_answer
 from clozeline.tracking.outbox import Outbox
 from clozeline.versions.objects import Objects
 
-_MOST_DECISIONS: Final = 5
-_BETTER: Final = "train longer or better (or import another model or commit), or change the limit"
+_MOST_DECISIONS = 5
+_BETTER = "train longer or better (or import another model or commit), or change the limit"
 
 
 class Release(Decision):

@@ -20,7 +20,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
-from typing import Final
 from urllib.request import urlopen
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -34,9 +33,9 @@ from clozeline.system.files import held_beside
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.mlflow import prepare
 
-HOST: Final = "127.0.0.1"
+HOST = "127.0.0.1"
 # On a busy machine a server starts within minutes. One that ends by itself is noticed at once.
-_READY_WITHIN_SECONDS: Final = 300.0
+_READY_WITHIN_SECONDS = 300.0
 
 
 @dataclass(frozen=True)

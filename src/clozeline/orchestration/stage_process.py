@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TextIO
 
 from clozeline.system import errors, processes
 from clozeline.system.errors import ClozelineError
@@ -34,38 +34,36 @@ from clozeline.system.workspace import Workspace
 from clozeline.versions import reproduce
 from clozeline.versions.reproduce import Outcome, outcome_of
 
-_READ_BYTES: Final = 65_536
-_TAIL_CHARACTERS: Final = 20_000
-_ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_READ_BYTES = 65_536
+_TAIL_CHARACTERS = 20_000
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 # Exit codes for SIGKILL from `subprocess` and from a shell.
-_EXIT_CODES: Final = (-signal.SIGKILL, 128 + signal.SIGKILL)
-_GIB: Final = 2**30
-_ANEW: Final = "With other settings the training starts over, with the same ones it continues from its last checkpoint"
+_EXIT_CODES = (-signal.SIGKILL, 128 + signal.SIGKILL)
+_GIB = 2**30
+_ANEW = "With other settings the training starts over, with the same ones it continues from its last checkpoint"
 # Advice by stage: settings in params.yaml that reduce its memory.
-_SETTINGS: Final[Mapping[str, str]] = {
+_SETTINGS: Mapping[str, str] = {
     "pretrain": "set `pretrain.micro_batch_tokens` lower than the tokens of a batch (the step stays the same) or"
     f" `pretrain.gradient_checkpointing: true`; `clozeline plan` shows the memory of a step. {_ANEW}",
     "evaluate": "lower `evaluate.max_length`",
     "finetune": "set `finetune.{task}.micro_batch_tokens` lower than the tokens of a batch (the step stays the same) or"
     f" lower `finetune.{{task}}.max_length`. {_ANEW}",
 }
-_MORE_MEMORY: Final = "give the stage more memory, or end other programs, and run again"
-_BY_HAND: Final = (
-    "run the same command again: finished stages are kept, and a training continues from its last checkpoint"
-)
-_TOLD: Final = re.compile(
+_MORE_MEMORY = "give the stage more memory, or end other programs, and run again"
+_BY_HAND = "run the same command again: finished stages are kept, and a training continues from its last checkpoint"
+_TOLD = re.compile(
     r"^error: (?P<problem>.+(?:\n(?!error: ).*)*?)\n"  # messages of libraries may span lines
     r"(?:  given: +(?P<given>.*(?:\n(?!error: ).*)*?)\n)?(?:  expected: +(?P<expected>.*)\n)?  do: +(?P<do>.*)$",
     re.MULTILINE,
 )
-_BY_EXIT_CODE: Final[dict[int, type[ClozelineError]]] = {
+_BY_EXIT_CODE: dict[int, type[ClozelineError]] = {
     kind.exit_code: kind
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, ClozelineError)
 }
-NUM_KEPT: Final = 50
+NUM_KEPT = 50
 # Prefect's id of a flow run, which names the folder of its logs.
-_RUN_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Transcript:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import StateType
@@ -22,10 +22,10 @@ from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import database_of
 from clozeline.versions import remote
 
-_PLANNED: Final = [StateType.SCHEDULED]
-_STARTED: Final = [kind for kind in StateType if kind != StateType.SCHEDULED]
+_PLANNED = [StateType.SCHEDULED]
+_STARTED = [kind for kind in StateType if kind != StateType.SCHEDULED]
 # What to do after these final states; for others the run's message says it.
-_NEXT_STEPS: Final = MappingProxyType(
+_NEXT_STEPS = MappingProxyType(
     {
         "Held": "look at reports/report.html, then `clozeline release --accept`, or leave the champion as it is",
         "Drifted": "look at what clients send now; a nightly run has been started, at most one a day",
@@ -33,9 +33,9 @@ _NEXT_STEPS: Final = MappingProxyType(
         "Crashed": "nothing, it is run again; if it crashes each time, read work/logs and the worker's log",
     }
 )
-_UNSUCCESSFUL: Final = {StateType.FAILED, StateType.CRASHED}
-_ENDED: Final = {*_UNSUCCESSFUL, StateType.COMPLETED, StateType.CANCELLED}
-_LATE: Final = "Late"
+_UNSUCCESSFUL = {StateType.FAILED, StateType.CRASHED}
+_ENDED = {*_UNSUCCESSFUL, StateType.COMPLETED, StateType.CANCELLED}
+_LATE = "Late"
 T = TypeVar("T")
 
 

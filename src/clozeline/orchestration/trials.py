@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +39,7 @@ NUM_FOLDS = 7
 _NUM_SAMPLES = 2_000
 _SEED = 0
 # Copy of those validation texts that were in the champion's snapshot too.
-_OLD_TEXT: Final = "work/trial/old_validation.parquet"
+_OLD_TEXT = "work/trial/old_validation.parquet"
 
 
 def counts_on(model: OpenModel, sample: Sample) -> tuple[str, Counts]:

@@ -4,14 +4,14 @@
 """
 
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from clozeline.params.schema import Count, Positive, Section, Share
 
-_RUNG: Final = re.compile(r"(\S+)(?: exact ([\d.]+))?( embeddings fp32)?")
+_RUNG = re.compile(r"(\S+)(?: exact ([\d.]+))?( embeddings fp32)?")
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 PublishedTask = Literal[

@@ -11,7 +11,7 @@ from copy import deepcopy
 from io import StringIO
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -23,11 +23,11 @@ from clozeline.system import errors, files
 
 # Dotted key, and its new value.
 Change = tuple[str, Any]
-_ALIAS: Final = re.compile(r"\s*:\s+(\*[\w-]+)")
-_COMMENT: Final = re.compile(r" +(?=#)")
+_ALIAS = re.compile(r"\s*:\s+(\*[\w-]+)")
+_COMMENT = re.compile(r" +(?=#)")
 
 # How messages call the params.
-_NAME: Final = Path("config")
+_NAME = Path("config")
 Place = tuple[str, ...]
 
 

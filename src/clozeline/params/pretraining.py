@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from operator import ge, le
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -13,12 +13,12 @@ from clozeline.params.schema import BelowOne, Count, Fraction, Positive, Request
 
 Objective = Literal["mlm", "clm", "rtd"]
 # Value of `start` for the live encoder of the registry, which start.lock resolves.
-FROM_CHAMPION: Final = "champion"
+FROM_CHAMPION = "champion"
 # Fields for the length of a training, one of which is set; the editors of params set the others to null then.
-BUDGETS: Final = ("steps", "tokens", "epochs")
+BUDGETS = ("steps", "tokens", "epochs")
 Setting = str | int | float | bool | None
 # Fields of `model` that a training that continues may change.
-_FREE: Final = {"dropout", "attention_dropout", "head_dropout", "stochastic_depth", "initializer_range"}
+_FREE = {"dropout", "attention_dropout", "head_dropout", "stochastic_depth", "initializer_range"}
 
 # Values of the fields that need `start`, for random weights instead.
 WITHOUT_START: Mapping[str, None] = MappingProxyType({"start": None, "start_revision": None, "replay_fraction": None})

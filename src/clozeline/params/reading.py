@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from io import StringIO
 from pathlib import Path
-from typing import Any, Final, TextIO, TypeVar, get_args, get_origin
+from typing import Any, TextIO, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
@@ -27,15 +27,15 @@ from clozeline.params.tasks import SECTIONS, where_laid
 from clozeline.system.errors import ClozelineError, ParamsError
 from clozeline.system.files import replacing_file
 
-_HERE: Final = Path(__file__).parent
+_HERE = Path(__file__).parent
 # The project's own params.yaml: a link in a checkout, a copy in a wheel.
-FILE: Final = _HERE / "defaults.yaml"
+FILE = _HERE / "defaults.yaml"
 # Sections that the package has in a file of their own.
-_FILES_BESIDE: Final = ("recipes", "presets")
-_LAID_OVER: Final = ("recipes", "finetune_defaults")
+_FILES_BESIDE = ("recipes", "presets")
+_LAID_OVER = ("recipes", "finetune_defaults")
 
 # Replacements for pydantic messages that mention its internals.
-_EXPECTED: Final = {
+_EXPECTED = {
     "missing": "a value for this key",
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a section: indented lines of `key: value`"),
     **dict.fromkeys(("union_tag_not_found", "union_tag_invalid"), f"a kind of task: {', '.join(SECTIONS)}"),
@@ -45,18 +45,18 @@ _EXPECTED: Final = {
     "string_type": "text",
     **dict.fromkeys(("tuple_type", "list_type"), "a list: [one, two]"),
 }
-_SHOWN_CHARACTERS: Final = 160
-_AS_WRITTEN: Final = {"None": "null", "True": "true", "False": "false"}
-_NOTHING: Final = ("missing", "union_tag_not_found")
+_SHOWN_CHARACTERS = 160
+_AS_WRITTEN = {"None": "null", "True": "true", "False": "false"}
+_NOTHING = ("missing", "union_tag_not_found")
 
 # Sections that other sections are made of.
-_LAYERS: Final = {"recipes", "presets", "finetune_defaults"}
+_LAYERS = {"recipes", "presets", "finetune_defaults"}
 
 Error = TypeVar("Error", bound=ClozelineError)
 # Pattern of a key in back quotes, alone or with its value.
 _QUOTED_KEY = re.compile(r"`([a-z]\w*(?:\.\w+)*)(: [^`]*)?`")
 # Keys that rooms advise to change although they belong to another stage's section.
-_ELSEWHERE: Final = {
+_ELSEWHERE = {
     key.rpartition(".")[2]: key
     for key in (
         *("tokenize.algorithm", "tokenize.existing", "tokenize.vocab_size"),

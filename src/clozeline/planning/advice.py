@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from ruamel.yaml import YAML
 
@@ -77,7 +77,7 @@ def advise(situation: Situation) -> list[str]:
     return [advice for advice, applies in table.items() if applies]
 
 
-_OF_START: Final = "that of the start"
+_OF_START = "that of the start"
 # Keys of the tokenizer, of the starting model that it belongs to, and its objective; all come from the same need.
 _TOKENIZER = {f"tokenize.{key}" for key in ("algorithm", "existing", "vocab_size", "lowercase")} | {
     "pretrain.start",

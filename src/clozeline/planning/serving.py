@@ -6,7 +6,7 @@ A CPU graph may store its weights in float16, which halves the file. ONNX Runtim
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS, frame_with_spe
 _LARGEST = float(np.finfo(np.float16).max)
 _STORED = "{}/half"
 # Peak memory of a measurement / size of the fp32 weights: 2.4 GB for the 268 MB of DistilBERT base.
-_BYTES_PER_WEIGHT_BYTE: Final = 9
+_BYTES_PER_WEIGHT_BYTE = 9
 
 
 def with_half_weights(model: ModelProto) -> ModelProto:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from pydantic import TypeAdapter
 
@@ -17,7 +17,7 @@ from clozeline.records.record import MetricFile
 FILE = "examples.json"
 
 # Charge for an unknown token in `nats_per_byte`, as if its bytes were spelled in equally likely bytes.
-NATS_PER_UNKNOWN_BYTE: Final = math.log(256)
+NATS_PER_UNKNOWN_BYTE = math.log(256)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError, ClozelineError, TransientError
@@ -28,10 +28,10 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 # Files of which every model or tokenizer has one.
 _COMMON = ("config.json", "tokenizer_config.json", "tokenizer.json")
 
-_SETTINGS: Final = ("config.json", "tokenizer_config.json")
-_ADAPTER: Final = "adapter_config.json"
-_PICKLES: Final = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
-_ATTENTION: Final = ("_attn_implementation", "attn_implementation")
+_SETTINGS = ("config.json", "tokenizer_config.json")
+_ADAPTER = "adapter_config.json"
+_PICKLES = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
+_ATTENTION = ("_attn_implementation", "attn_implementation")
 # Refused keys, at any depth: what each requires, and what to do.
 _REFUSED_KEYS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -50,18 +50,18 @@ _REFUSED_KEYS: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 # Class with which a model is converted if its config.json names none.
-_USUAL_CLASS: Final = "AutoModelForMaskedLM"
+_USUAL_CLASS = "AutoModelForMaskedLM"
 # Implementations in transformers itself; any other name is that of a kernel to fetch from the hub.
-_OWN_ATTENTION: Final = (None, "eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
+_OWN_ATTENTION = (None, "eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
 
-WEIGHTS: Final = "model.safetensors"
+WEIGHTS = "model.safetensors"
 # List of the shards of weights that are not in one file.
-INDEX: Final = "model.safetensors.index.json"
-_WEIGHTS: Final = (WEIGHTS, INDEX)
-TOKENIZER: Final = "tokenizer.json"
-POOLING: Final = "1_Pooling/config.json"
+INDEX = "model.safetensors.index.json"
+_WEIGHTS = (WEIGHTS, INDEX)
+TOKENIZER = "tokenizer.json"
+POOLING = "1_Pooling/config.json"
 # Files that an import reads, where a model has them, beside the weights.
-READ: Final = (
+READ = (
     "config.json",
     TOKENIZER,
     "tokenizer_config.json",
@@ -73,7 +73,7 @@ READ: Final = (
     "README.md",
 )
 # Files that the tokenizer is made from if there is no `TOKENIZER`.
-VOCABULARIES: Final = (
+VOCABULARIES = (
     "vocab.txt",
     "vocab.json",
     "merges.txt",
@@ -83,7 +83,7 @@ VOCABULARIES: Final = (
     "sentencepiece.bpe.model",
 )
 
-_GET_IT_AGAIN: Final = "download or save the model again"
+_GET_IT_AGAIN = "download or save the model again"
 
 
 @contextmanager

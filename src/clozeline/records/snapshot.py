@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Self
 
 from pydantic import Field
 
@@ -27,25 +27,23 @@ from clozeline.system.files import replacing_file
 MANIFEST = "manifest.json"
 _TAKE_AGAIN = "restore it (`dvc checkout` or `dvc pull`), or take it again: `dvc repro -f snapshot`"
 
-FORGOTTEN_LOCK: Final = "forgotten.lock"
-KEY_FILE: Final = "forgotten.key"
+FORGOTTEN_LOCK = "forgotten.lock"
+KEY_FILE = "forgotten.key"
 # Fewest words of a text that can be forgotten: fewer would be cut out of texts that have nothing to do with it.
-MIN_WORDS: Final = 8
-_KEY_BYTES: Final = 32
-_FIRST_BYTES: Final = 1
+MIN_WORDS = 8
+_KEY_BYTES = 32
+_FIRST_BYTES = 1
 # Few, so that the hashes of the first word and of the first words, which are easier to guess, say little.
-_START_BYTES: Final = 2
-_MOST_KNOWN: Final = 2**17
-_UNSEEN: Final = "\u00ad\u200b-\u200d\u2060\ufeff"
+_START_BYTES = 2
+_MOST_KNOWN = 2**17
+_UNSEEN = "\u00ad\u200b-\u200d\u2060\ufeff"
 # Characters of Chinese, Japanese and Korean: each counts as a word.
-_WITHOUT_SPACES: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-_WORD: Final = re.compile(
-    rf"[{_WITHOUT_SPACES}]|[^\W{_WITHOUT_SPACES}](?:[^\W{_WITHOUT_SPACES}]|[\u0300-\u036f{_UNSEEN}])*"
-)
-_ASCII_WORD: Final = re.compile(r"\w+")
-_NOT_SEEN: Final = re.compile(f"[{_UNSEEN}]")
+_WITHOUT_SPACES = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_WORD = re.compile(rf"[{_WITHOUT_SPACES}]|[^\W{_WITHOUT_SPACES}](?:[^\W{_WITHOUT_SPACES}]|[\u0300-\u036f{_UNSEEN}])*")
+_ASCII_WORD = re.compile(r"\w+")
+_NOT_SEEN = re.compile(f"[{_UNSEEN}]")
 # Punctuation that belongs to the word before it.
-_END: Final = re.compile("[.,;:!?\u2026\"'\u201d\u2019\u00bb)\\]]*")
+_END = re.compile("[.,;:!?\u2026\"'\u201d\u2019\u00bb)\\]]*")
 
 
 class SnapshotFile(Record):
@@ -262,7 +260,7 @@ class Forgotten:
         return keyed_hash(words, self.key, num_bytes)
 
 
-NOTHING: Final = Forgotten()
+NOTHING = Forgotten()
 
 
 def with_tombstone(lock: Path, text: str) -> Forgotten:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Literal
 from uuid import uuid4
 
 from mlflow.exceptions import MlflowException
@@ -26,12 +26,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from clozeline.system.errors import TransientError
 from clozeline.tracking import mlflow
 
-_TRIES: Final = 10
+_TRIES = 10
 # Suffix of the name of a registered model that lists the changes of another model's champion as its versions.
-SUFFIX: Final = ".changes"
-_CHANGE: Final = "clozeline.change"
-_DONE: Final = "clozeline.done"
-_PAGE: Final = 1000
+SUFFIX = ".changes"
+_CHANGE = "clozeline.change"
+_DONE = "clozeline.done"
+_PAGE = 1000
 # `by hand`: someone moved the alias in MLflow, without Clozeline.
 Kind = Literal["promotion", "rollback", "undo", "by hand"]
 

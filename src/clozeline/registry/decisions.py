@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from mlflow.artifacts import download_artifacts, list_artifacts
 from mlflow.entities import Run
@@ -31,9 +31,9 @@ UNIGRAM_RATIO = "unigram_ratio"
 Outcome = Literal["promoted", "unchanged", "refused", "held", "kept"]
 _LATENCY = "latency/"
 # Tag of a version: paths of its lineage that were removed, because a forgotten text was in them.
-_PATHS: Final = "clozeline.forgotten"
+_PATHS = "clozeline.forgotten"
 # Tag of a version: `true` if a forgotten text was in its clean text.
-_TRAINED: Final = "clozeline.trained_on_forgotten"
+_TRAINED = "clozeline.trained_on_forgotten"
 
 
 @pydantic_dataclass(frozen=True)

@@ -6,7 +6,6 @@ sources.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
 
 from clozeline.records import evaluation, record
 from clozeline.records.finetune.task_metrics import TaskMetrics
@@ -17,7 +16,7 @@ from clozeline.system.errors import ArtifactError
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.versions.objects import Objects
 
-_SNAPSHOT: Final = "snapshot"
+_SNAPSHOT = "snapshot"
 
 
 @dataclass(frozen=True)

@@ -13,39 +13,39 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Self
 
 from clozeline.records.package import FILES, Precision, package_sha256, read_manifest, verify
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import database_of, local_path, names_with, present, version_at
 
-MODEL_PREFIX: Final = "clozeline-"
-CANDIDATE: Final = "candidate"
-CHAMPION: Final = "champion"
-PREVIOUS: Final = "previous"
+MODEL_PREFIX = "clozeline-"
+CANDIDATE = "candidate"
+CHAMPION = "champion"
+PREVIOUS = "previous"
 # Tag of a version: sha256 of the package's manifest, which holds the hash of each file.
-PACKAGE_SHA256: Final = "clozeline.package_sha256"
+PACKAGE_SHA256 = "clozeline.package_sha256"
 # Tag of a version: sha256 over all files of its MLflow model, with the code that MLflow runs to load it.
-MODEL_SHA256: Final = "clozeline.model_sha256"
+MODEL_SHA256 = "clozeline.model_sha256"
 # Tag of a version: signature of the package's manifest by OpenSSH.
-SIGNATURE: Final = "clozeline.signature"
-SERVED: Final = "clozeline.served"
-SERVED_ON: Final = "clozeline.served_on"
-INT8_SPEEDUP: Final = "clozeline.int8_speedup"
-ROLLED_BACK: Final = "clozeline.rolled_back"
+SIGNATURE = "clozeline.signature"
+SERVED = "clozeline.served"
+SERVED_ON = "clozeline.served_on"
+INT8_SPEEDUP = "clozeline.int8_speedup"
+ROLLED_BACK = "clozeline.rolled_back"
 # Tag of a version: the `Announcement` of its last promotion or rollback.
-SERVE_FROM: Final = "clozeline.serve_from"
-TRAINED_SHA256: Final = "clozeline.trained_sha256"
-PACKAGE: Final = "package"  # the package folder among the artifacts of an MLflow model
-_SERVED_AS: Final[Mapping[str | None, Precision]] = MappingProxyType({"int8": "int8", "fp32": "fp32"})
+SERVE_FROM = "clozeline.serve_from"
+TRAINED_SHA256 = "clozeline.trained_sha256"
+PACKAGE = "package"  # the package folder among the artifacts of an MLflow model
+_SERVED_AS: Mapping[str | None, Precision] = MappingProxyType({"int8": "int8", "fp32": "fp32"})
 
 
-NOTICE_VARIABLE: Final = "CLOZELINE_SERVE_AFTER_SECONDS"
+NOTICE_VARIABLE = "CLOZELINE_SERVE_AFTER_SECONDS"
 # Several polls of a server (10 s each) and the time to fetch and load a model.
-_NOTICE_SECONDS: Final = 60.0
-_BETWEEN: Final = ", announced "
-MODEL_URI: Final = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
+_NOTICE_SECONDS = 60.0
+_BETWEEN = ", announced "
+MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
 
 
 @dataclass(frozen=True, slots=True)

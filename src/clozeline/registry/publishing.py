@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import mlflow
 from mlflow.artifacts import download_artifacts
@@ -24,10 +24,10 @@ from clozeline.tracking.addresses import present
 from clozeline.tracking.delivery import close_killed
 from clozeline.tracking.mlflow import answering, experiment_id, prepare
 
-_MODEL: Final = "model"
-_EVIDENCE: Final = "evidence"
-LOCK: Final = "dvc.lock"
-METRICS: Final = "metrics"
+_MODEL = "model"
+_EVIDENCE = "evidence"
+LOCK = "dvc.lock"
+METRICS = "metrics"
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,14 @@ import os
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Final
 
 from clozeline.records.package import FILES
 from clozeline.system.errors import ArtifactError, ParamsError
 
 # Environment variable: the key that releases sign with.
-SIGNING_KEY: Final = "CLOZELINE_SIGNING_KEY"
+SIGNING_KEY = "CLOZELINE_SIGNING_KEY"
 # Part of what is signed, so that no signature made for git or e-mail counts here.
-_NAMESPACE: Final = "clozeline"
+_NAMESPACE = "clozeline"
 
 
 def signature_file(folder: Path) -> Path:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<place>.+)")
 Kind = TypeVar("Kind", bound=open_model.OpenModel)
 Texts = str | Sequence[str]
 # Method of `Model` → the class of models that it asks.
-_ASKED_BY: Final[Mapping[str, type[open_model.OpenModel]]] = MappingProxyType(
+_ASKED_BY: Mapping[str, type[open_model.OpenModel]] = MappingProxyType(
     {
         "fill": language.OpenEncoder,
         "complete": completer.Completer,

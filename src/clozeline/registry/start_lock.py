@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Final, Self
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, ValidationError
 from ruamel.yaml import YAML
@@ -14,9 +14,9 @@ from clozeline.records.record import Record
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.files import replacing_file
 
-START_LOCK: Final = "start.lock"
-RENEW: Final = f"`rm {START_LOCK}`, then `clozeline run` starts from the present champion"
-_HEAD: Final = "# Written by `clozeline run`: the registered version that pre-training continues from, or null.\n"
+START_LOCK = "start.lock"
+RENEW = f"`rm {START_LOCK}`, then `clozeline run` starts from the present champion"
+_HEAD = "# Written by `clozeline run`: the registered version that pre-training continues from, or null.\n"
 
 
 def _inside(path: str) -> str:

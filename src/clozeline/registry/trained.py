@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
 
 import numpy as np
 from mlflow.artifacts import download_artifacts
@@ -25,9 +24,9 @@ from clozeline.system.files import held_beside, remove_folder, replacing_folder
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking import addresses, mlflow
 
-_FOLDER: Final = "trained"
+_FOLDER = "trained"
 # File beside the folder with the sha256 of each file; its own sha256 is a tag of the version.
-_LIST: Final = "trained.json"
+_LIST = "trained.json"
 
 
 @dataclass(frozen=True)

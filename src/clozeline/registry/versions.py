@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 import mlflow
 from mlflow.artifacts import download_artifacts
@@ -23,10 +23,10 @@ from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import local_path, present
 from clozeline.tracking.mlflow import answering, is_absent, loaded_as, prepare
 
-ANY: Final = "any"
+ANY = "any"
 # Time after a change during which a differing alias counts as still being written.
-_NOT_BY_HAND: Final = timedelta(minutes=10)
-_BY_HAND: Final = "the alias was moved in MLflow, without Clozeline"
+_NOT_BY_HAND = timedelta(minutes=10)
+_BY_HAND = "the alias was moved in MLflow, without Clozeline"
 
 
 def nowhere_to_go(name: str, champion: Registered | None, asked: str) -> errors.ArtifactError:

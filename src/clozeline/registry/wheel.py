@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from hashlib import sha256
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Final
 
 import clozeline
 
-_DESCRIBED_IN: Final = ("METADATA", "WHEEL", "entry_points.txt", "licenses/LICENSE")
+_DESCRIBED_IN = ("METADATA", "WHEEL", "entry_points.txt", "licenses/LICENSE")
 # Zip archives know no earlier time. A fixed one gives the same bytes for the same files.
-_EARLIEST: Final = (1980, 1, 1, 0, 0, 0)
+_EARLIEST = (1980, 1, 1, 0, 0, 0)
 
 
 def write_wheel(folder: Path) -> Path:

@@ -6,13 +6,13 @@ shown without a change here.
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 Format = Callable[[float], str]
-_NARROW: Final = "\N{NARROW NO-BREAK SPACE}"
-ENDS: Final = ("_low", "_high")
+_NARROW = "\N{NARROW NO-BREAK SPACE}"
+ENDS = ("_low", "_high")
 # Names of figures in words, where they are not just the key with spaces.
-NAMES: Final[Mapping[str, str]] = {
+NAMES: Mapping[str, str] = {
     "top1": "top-1",
     "top5": "top-5",
     "macro_f1": "macro-F1",
@@ -33,7 +33,7 @@ NAMES: Final[Mapping[str, str]] = {
     "unigram_ratio": "perplexity of the unigram baseline / of the encoder",
     "perplexity_ratio": "perplexity / that of the champion",
 }
-_CORRELATIONS: Final = frozenset({"matthews", "spearman", "Spearman correlation"})
+_CORRELATIONS = frozenset({"matthews", "spearman", "Spearman correlation"})
 
 
 def share(value: float) -> str:
@@ -78,7 +78,7 @@ def difference(value: float, form: Format) -> str:
     return f"{100 * value:+.1f} points" if form is share else f"{value:+.3g}"
 
 
-_BY_ENDING: Final[Mapping[str, Format]] = MappingProxyType(
+_BY_ENDING: Mapping[str, Format] = MappingProxyType(
     {
         "learning_rate": amount,  # before "_rate"
         "_bytes": count,

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from markupsafe import Markup
 
@@ -19,7 +18,7 @@ from clozeline.reporting.run import Part, ReportedRun, code, differences, folded
 from clozeline.system.errors import ClozelineError
 from clozeline.tracking.past_runs import PastRun
 
-_RANGE: Final = "\N{NO-BREAK SPACE}–\N{NO-BREAK SPACE}"
+_RANGE = "\N{NO-BREAK SPACE}–\N{NO-BREAK SPACE}"
 _NAMED_FIRST = "of the {} tokens are predicted correctly on the first guess"
 _NOTHING_EARLIER = "MLflow has no earlier run with other results, so there is nothing to compare with yet."
 

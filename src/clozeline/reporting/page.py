@@ -13,7 +13,6 @@ from datetime import datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Final
 
 from markupsafe import Markup
 
@@ -24,7 +23,7 @@ from clozeline.system import errors, files, machine
 from clozeline.system.workspace import Workspace, tracking_uri
 
 _PACKAGES = ("clozeline", "torch", "transformers", "tokenizers", "onnxruntime", "numpy", "dvc", "mlflow", "prefect")
-REPORT: Final = Path("reports/report.html")
+REPORT = Path("reports/report.html")
 
 
 def describe(cpu_facts: Path = Path("/proc/cpuinfo")) -> dict[str, str]:

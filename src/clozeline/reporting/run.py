@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -36,12 +36,12 @@ Result = TypeVar("Result")
 Row = Mapping[str, str]
 # Function that returns a piece of a section, or None if it is empty; raises `ClozelineError` if files are missing.
 Part = Callable[[], Markup | None]
-_LOW: Final = "_low"
-_ENDINGS: Final[Mapping[str, str]] = MappingProxyType({"value": "", "low": _LOW, "high": "_high"})
-_TASK: Final = "finetune/"
-_ALONE: Final = "pseudo_"
-_NO_PARAMS: Final = "The params of {} are unknown, because MLflow no longer has its dvc.lock."
-_QUOTED: Final = re.compile(r"`([^`]+)`")
+_LOW = "_low"
+_ENDINGS: Mapping[str, str] = MappingProxyType({"value": "", "low": _LOW, "high": "_high"})
+_TASK = "finetune/"
+_ALONE = "pseudo_"
+_NO_PARAMS = "The params of {} are unknown, because MLflow no longer has its dvc.lock."
+_QUOTED = re.compile(r"`([^`]+)`")
 
 
 @dataclass(frozen=True)

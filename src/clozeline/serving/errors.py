@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict
@@ -20,13 +20,11 @@ from clozeline.inference.tokenization import is_panic
 
 _SHOWN_CHARACTERS = 160
 # Environment variable with the accepted API keys, separated by commas.
-KEYS_VARIABLE: Final = "CLOZELINE_API_KEYS"
+KEYS_VARIABLE = "CLOZELINE_API_KEYS"
 # Timeout of a request that sets none itself.
-DEFAULT_TIMEOUT_SECONDS: Final = 30.0
+DEFAULT_TIMEOUT_SECONDS = 30.0
 # Paths that probes poll, also while the server stops.
-HEALTH_PATHS: Final = frozenset(
-    {"/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready"}
-)
+HEALTH_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready"})
 
 
 class ErrorDetail(BaseModel):

@@ -7,7 +7,6 @@ answer is on its way is not counted: slow clients cannot shut out others.
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -22,7 +21,7 @@ MAX_OF_ONE = 32
 # Key of a scope: the `Visit` of the request. Uncounted paths have none.
 _VISIT = "clozeline.visit"
 _UNCOUNTED = errors.HEALTH_PATHS | {"/metrics"}
-CROWDED: Final = "crowded"
+CROWDED: admission.Reason = "crowded"
 MAX_BODY_BYTES = 2 * 2**20
 # Longest time from the head of a request to the end of its body.
 MAX_BODY_SECONDS = 60.0

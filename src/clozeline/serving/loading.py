@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 from string import punctuation
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 from urllib.parse import quote
 
 from clozeline.inference import open_model, package
@@ -19,7 +19,7 @@ from clozeline.system.errors import ArtifactError, TransientError
 from clozeline.system.machine import free_memory_bytes, give_back_freed, processor
 
 # Header with the version that answered; in a request, the version that has to answer.
-VERSION: Final = "x-model-version"
+VERSION = "x-model-version"
 Opened = TypeVar("Opened", bound=open_model.OpenModel, covariant=True)
 _TEXTS = 4
 _REPEATS = 15

@@ -10,7 +10,7 @@ import logging
 from array import array
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from cachetools import FIFOCache, LRUCache
 
@@ -54,7 +54,7 @@ class Ability(Generic[Model]):
         return None
 
 
-ANY: Final = Ability(OpenModel, missing="is served")  # type: ignore[type-abstract]  # isinstance takes any class
+ANY = Ability(OpenModel, missing="is served")  # type: ignore[type-abstract]  # isinstance takes any class
 
 
 class Catalogue:

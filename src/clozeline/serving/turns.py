@@ -11,14 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from clozeline.registry.models import Announcement
 from clozeline.serving.loading import LoadedModel
 
 # Largest difference of two replicas' clocks at which no old answer follows a new one.
-SKEW_SECONDS: Final = 0.5
-_NEVER: Final = float("-inf")
+SKEW_SECONDS = 0.5
+_NEVER = float("-inf")
 
 # Answers for a model name by this model; by these others if a request names their version; the last are not loaded.
 Offer = Callable[[str, LoadedModel, Sequence[LoadedModel], Collection[str]], None]

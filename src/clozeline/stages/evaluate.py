@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import torch
 from tokenizers import Tokenizer
@@ -25,7 +25,7 @@ from clozeline.system.group import Group
 from clozeline.system.progress import ProgressBar
 
 _LOG = logging.getLogger(__name__)
-_TABLES: Final = {"frequency": FrequencyRow, "place": PlaceRow, "word_class": WordClassRow}
+_TABLES = {"frequency": FrequencyRow, "place": PlaceRow, "word_class": WordClassRow}
 # Maximum size of the validation text compared with all training text: some 200 MB of shingles.
 _MOST_BYTES_COMPARED = 1 << 24
 

@@ -18,10 +18,10 @@ Each class has its own exit code, the only thing that the orchestrator sees of a
 import copyreg
 import re
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Self
 
 # Passwords and signatures within URLs: of user:password@host, and of signed addresses of stores.
-_SECRETS: Final = re.compile(
+_SECRETS = re.compile(
     r"(://[^/\s:@]*:)[^/\s@]+(?=@)|([?&](?:[\w-]*(?:password|passwd|secret|token|signature|credential)|sig|key)=)[^&\s#]+",
     re.IGNORECASE,
 )

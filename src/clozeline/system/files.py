@@ -20,13 +20,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import Field, astuple, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from clozeline.system.errors import StorageError
 from clozeline.system.progress import ProgressBar
 
-_NAME: Final = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.partial")
-_LOCK: Final = ".held"
+_NAME = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.partial")
+_LOCK = ".held"
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _AT_FDCWD = -100  # <linux/fcntl.h>

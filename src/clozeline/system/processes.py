@@ -13,11 +13,10 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
-_ENDS_WITHIN_SECONDS: Final = 9.0  # longer than the supervisor's own shutdown
+_ENDS_WITHIN_SECONDS = 9.0  # longer than the supervisor's own shutdown
 # The shell takes the input away from a command in the background, unless it is another descriptor.
-_SHIELD: Final = 'exec 3<&0; "$@" <&3 3<&- & trap "kill $!; wait $!; exit $?" TERM; wait $!'
+_SHIELD = 'exec 3<&0; "$@" <&3 3<&- & trap "kill $!; wait $!; exit $?" TERM; wait $!'
 
 
 def start(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from importlib import import_module
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 Item = TypeVar("Item")
 _LOG = logging.getLogger(__name__)
 # Least time between two states of a bar that a notebook is sent.
-_NOTEBOOK_SECONDS: Final = 0.2
+_NOTEBOOK_SECONDS = 0.2
 
 
 class ProgressBar:

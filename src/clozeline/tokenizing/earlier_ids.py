@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,8 @@ from clozeline.system.errors import ArtifactError
 from clozeline.tokenizing.shards import EncodedFiles, Partition
 
 _LOG = logging.getLogger(__name__)
-_FILE: Final = "last-run.json"
-_DIGEST_BYTES: Final = 16
+_FILE = "last-run.json"
+_DIGEST_BYTES = 16
 
 
 class EncodedPartition(record.Record):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -54,9 +54,9 @@ _AT_PUNCTUATION = ByteClasses.of(blanks=PUNCTUATION_BLANKS, alone=PUNCTUATION)
 
 Given = TypeVar("Given")
 # File of a count's `uses_V`.
-_USES: Final = "uses.npy"
+_USES = "uses.npy"
 # Files of an encoded partition that decide counts and shards.
-FILES_OF_COUNTS: Final = (_USES, "documents.npy")
+FILES_OF_COUNTS = (_USES, "documents.npy")
 
 
 @dataclass(frozen=True)

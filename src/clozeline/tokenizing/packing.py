@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +22,9 @@ from clozeline.tokenizing import earlier_ids, encoding
 from clozeline.tokenizing.shards import EncodedFiles, Partition, write_shards
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
-_DECISIVE_PACKAGES: Final = ("numpy", "pyarrow", "tokenizers")
+_DECISIVE_PACKAGES = ("numpy", "pyarrow", "tokenizers")
 # Folders and files of the package that decide what a task writes.
-_CODE: Final = (
+_CODE = (
     "records/clean_text.py",
     "records/word_cuts.py",
     "tokenizing",

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from clozeline.system.files import link_or_copy
 
 _CHUNK_BYTES = 1 << 20
 # In the name of a shard's files as its task writes them.
-_SPLIT: Final = "any"
+_SPLIT = "any"
 
 # Least size of a partition in bytes of text: large beside the two row groups that a process reads anyway.
 _PARTITION_BYTES = 8_000_000

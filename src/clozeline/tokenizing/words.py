@@ -13,7 +13,7 @@ from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,8 @@ from clozeline.system.progress import track
 from clozeline.tokenizing.encoding import Cut, WordCache
 
 # Arrow file of words and counts; that of a partition has a record batch for each bucket.
-WORDS: Final = "words.arrow"
-CHARACTERS: Final = "characters.npy"
+WORDS = "words.arrow"
+CHARACTERS = "characters.npy"
 MOST_WORDS = 2**15
 # Words with a count that are held before equal ones are summed.
 _MOST_ROWS = 2**18

@@ -8,15 +8,15 @@ import contextlib
 import os
 import sqlite3
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote, urlsplit
 from urllib.request import url2pathname
 
-SQLITE: Final = "sqlite:///"
-_FILES: Final = "artifacts"
+SQLITE = "sqlite:///"
+_FILES = "artifacts"
 
 # MLflow's name (Alembic revision) of the schema that is read here.
-SCHEMA: Final = "dc11669786a5"
+SCHEMA = "dc11669786a5"
 _SECONDS_LOCKED = 10
 
 _NAMES_QUERY = "SELECT name FROM registered_model_aliases WHERE workspace = 'default' AND alias = :alias"

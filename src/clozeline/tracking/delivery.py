@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Literal
 
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
@@ -26,18 +26,18 @@ from clozeline.tracking.outbox import Outbox, TrackedRun
 _LOG = logging.getLogger(__name__)
 
 # Tag with the identity of the workspace that a run belongs to: others may use the same database.
-WORKSPACE: Final = "clozeline.workspace"
+WORKSPACE = "clozeline.workspace"
 # Tag with the name of a run in the outbox: by it a run is found again whose creation was not noted.
-OUTBOX_RUN: Final = "clozeline.outbox_run"
-_PARAMS_PER_CALL: Final = 100  # MLflow refuses a batch of more
-_POINTS_PER_CALL: Final = 1000  # likewise
-_DIGEST_CHARACTERS: Final = 36  # likewise; `<md5>.dir` has just as many
+OUTBOX_RUN = "clozeline.outbox_run"
+_PARAMS_PER_CALL = 100  # MLflow refuses a batch of more
+_POINTS_PER_CALL = 1000  # likewise
+_DIGEST_CHARACTERS = 36  # likewise; `<md5>.dir` has just as many
 
-_NEVER_TAKEN: Final = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE"}
+_NEVER_TAKEN = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE"}
 # Number of attempts at a step that fails while the server answers.
-_MOST_ATTEMPTS: Final = 5
-_LOOK_SECONDS: Final = 0.5
-_SYNCED: Final = "synced.json"
+_MOST_ATTEMPTS = 5
+_LOOK_SECONDS = 0.5
+_SYNCED = "synced.json"
 Progress = Literal["done", "later", "no answer"]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from mlflow.entities import Experiment, Run, ViewType
@@ -28,27 +28,27 @@ from clozeline.tracking.addresses import database_of, files_beside
 
 T = TypeVar("T")
 # Tag that makes a run the child of another one.
-PARENT_RUN: Final = "mlflow.parentRunId"
+PARENT_RUN = "mlflow.parentRunId"
 # File that MLflow writes into the folder of a model that it loads as `models:/…`.
-_LOADED_AS: Final = "registered_model_meta"
-_OUTDATED: Final = "out-of-date database schema"
-_MISSING: Final = "RESOURCE_DOES_NOT_EXIST"
+_LOADED_AS = "registered_model_meta"
+_OUTDATED = "out-of-date database schema"
+_MISSING = "RESOURCE_DOES_NOT_EXIST"
 # Error code for a missing alias, and for a version that is not a number.
-_NO_ALIAS: Final = "INVALID_PARAMETER_VALUE"
+_NO_ALIAS = "INVALID_PARAMETER_VALUE"
 # MLflow's code of a refused caller → status of HTTP.
-_REFUSALS: Final = MappingProxyType({"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403})
-_ENDPOINT: Final = re.compile(r"endpoint (/\S+) ")
+_REFUSALS = MappingProxyType({"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403})
+_ENDPOINT = re.compile(r"endpoint (/\S+) ")
 # What PostgreSQL, SQLite and MySQL say of a row that another request has just inserted; MLflow answers 400 with it.
-_WRITTEN_TWICE: Final = ("duplicate key value", "UNIQUE constraint failed", "Duplicate entry")
-_CLIENTS_OF_STORES: Final = frozenset({"azure", "boto3", "botocore", "google"})
+_WRITTEN_TWICE = ("duplicate key value", "UNIQUE constraint failed", "Duplicate entry")
+_CLIENTS_OF_STORES = frozenset({"azure", "boto3", "botocore", "google"})
 # Package to install for a module that MLflow imports to reach a store, where the two names differ.
-_PACKAGES_OF_STORES: Final = MappingProxyType({"google": "google-cloud-storage", "azure": "azure-storage-blob"})
+_PACKAGES_OF_STORES = MappingProxyType({"google": "google-cloud-storage", "azure": "azure-storage-blob"})
 
-EXPERIMENT: Final = "clozeline"
-_PAGE: Final = 1000  # MLflow's largest
-_ONE_ATTEMPT: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
+EXPERIMENT = "clozeline"
+_PAGE = 1000  # MLflow's largest
+_ONE_ATTEMPT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
 
-_WHO_MAY: Final = {
+_WHO_MAY = {
     401: "401 Unauthorized; it takes a user and a password that the server knows",
     403: "403 Forbidden; it takes an administrator, or a user with the permission EDIT on it to release, promote or"
     " roll back, READ to serve",

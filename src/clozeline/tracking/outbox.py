@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -24,13 +24,13 @@ from clozeline.system.files import remove_folder, replacing_file, replacing_fold
 
 _LOG = logging.getLogger(__name__)
 # Environment variable with the folder of the outbox, for stage processes.
-OUTBOX: Final = "CLOZELINE_OUTBOX"
+OUTBOX = "CLOZELINE_OUTBOX"
 # Environment variable with the name, within the outbox, of the run that a stage process logs to.
-RUN: Final = "CLOZELINE_RUN"
+RUN = "CLOZELINE_RUN"
 Status = Literal["FINISHED", "FAILED", "KILLED"]
-_RECORD: Final = "record.json"
-_FILES: Final = "files"
-_BYTES_PER_READ: Final = 1 << 20
+_RECORD = "record.json"
+_FILES = "files"
+_BYTES_PER_READ = 1 << 20
 
 
 class TrackedRun(Record):

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Final, Self
+from typing import Self
 from urllib.parse import quote
 
 from mlflow.artifacts import download_artifacts
@@ -29,25 +29,25 @@ from clozeline.system import content, errors, progress
 from clozeline.system.files import Removal, SweptStore
 from clozeline.tracking import addresses, delivery, mlflow
 
-_LOCK: Final = "dvc.lock"
+_LOCK = "dvc.lock"
 
-_LOCK_MD5: Final = "dvc.lock_md5"
+_LOCK_MD5 = "dvc.lock_md5"
 # Tag of a run whose stored files are being removed, and then of one whose files were removed.
-_FILES: Final = "clozeline.files"
-_REMOVING: Final = "removing"
-_REMOVED: Final = "removed"
+_FILES = "clozeline.files"
+_REMOVING = "removing"
+_REMOVED = "removed"
 # Suffixes of files that may quote a text.
-_QUOTING: Final = {".csv", ".html", ".json", ".jsonl", ".log", ".md", ".parquet", ".txt"}
+_QUOTING = {".csv", ".html", ".json", ".jsonl", ".log", ".md", ".parquet", ".txt"}
 
 _LOG = logging.getLogger(__name__)
-_MOST_EXECUTED: Final = 1000
+_MOST_EXECUTED = 1000
 # Number of runs whose columns a terminal has room for.
-MOST: Final = 4
+MOST = 4
 # Address at which `clozeline ui` shows the project's own database.
-_OWN_PAGES: Final = "http://127.0.0.1:5000"
-_PAGE: Final = 100
-_SHOWN: Final = 10
-_IS_ID: Final = re.compile(r"[0-9a-f]{4,32}")
+_OWN_PAGES = "http://127.0.0.1:5000"
+_PAGE = 100
+_SHOWN = 10
+_IS_ID = re.compile(r"[0-9a-f]{4,32}")
 
 
 def address_of(run: Run, tracking_uri: str) -> str:

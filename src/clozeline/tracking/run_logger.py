@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from clozeline.system.errors import ClozelineError
 from clozeline.tracking.outbox import OUTBOX, RUN, Outbox
 
 _LOG = logging.getLogger(__name__)
 # Environment variable with the folder of the events.
-TENSORBOARD: Final = "CLOZELINE_TENSORBOARD"
-PREFIX: Final = "system/"
-_MACHINE_SECONDS: Final = 10.0
-_ON_HELD_OUT_TEXT: Final = "validation_"
+TENSORBOARD = "CLOZELINE_TENSORBOARD"
+PREFIX = "system/"
+_MACHINE_SECONDS = 10.0
+_ON_HELD_OUT_TEXT = "validation_"
 
 
 class RunLogger(Protocol):

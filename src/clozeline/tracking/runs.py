@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 from uuid import uuid4
 
 from clozeline.records.record import LockedStage, numbers_of
@@ -17,7 +16,7 @@ from clozeline.tracking.mlflow import require_answer
 from clozeline.tracking.outbox import OUTBOX, RUN, Outbox, Status, TrackedRun, now_ms
 
 _LOG = logging.getLogger(__name__)
-_NOT_IN_A_NAME: Final = re.compile(r"[^\w.:/ -]")
+_NOT_IN_A_NAME = re.compile(r"[^\w.:/ -]")
 
 
 class FlowRun:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from ruamel.yaml import YAML
 
@@ -22,7 +22,7 @@ from clozeline.system.content import md5_of
 from clozeline.versions.project import git, open_project
 
 # Code of every stage in a project that has no checkout: it names the wheel by its hash.
-PIN: Final = "requirements.lock"
+PIN = "requirements.lock"
 
 
 @dataclass(frozen=True)

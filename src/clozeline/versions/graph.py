@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Final
 
 from dvc.exceptions import DvcException
 from dvc.repo import Repo, lock_repo
@@ -18,7 +17,7 @@ from clozeline.system.errors import ParamsError
 from clozeline.versions.project import open_project
 
 # Stage that writes the params as the stages take them, with defaults, recipe and presets.
-_PARAMS: Final = "params"
+_PARAMS = "params"
 
 
 @dataclass(frozen=True)

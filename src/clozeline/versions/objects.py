@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -29,12 +29,12 @@ from clozeline.versions import project, remote
 from clozeline.versions.remote import FOLDER, is_folder, listed_files, remote_errors
 
 # Files that are removed from a remote at once.
-_PER_CALL: Final = 500
+_PER_CALL = 500
 
-_COMMIT: Final = re.compile("[0-9a-f]{7,64}")
+_COMMIT = re.compile("[0-9a-f]{7,64}")
 
 # Outputs that are learnt from a text and do not quote it.
-_MODELS: Final = ("models/", "dist/")
+_MODELS = ("models/", "dist/")
 
 
 class Objects:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from clozeline.records.record import Lock
 from clozeline.system import errors, workspace
@@ -20,9 +20,9 @@ from clozeline.system.files import replacing_file
 
 # dvc.repo.Repo, whose import takes a second.
 Repo = Any
-_LOG: Final = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 # By how much the clocks of processes and files may differ.
-_CLOCK_SECONDS: Final = 60.0
+_CLOCK_SECONDS = 60.0
 
 
 def git(root: Path, *arguments: str) -> bytes | None:

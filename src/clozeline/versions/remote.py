@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any
 from uuid import uuid4
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -26,16 +26,16 @@ _LOG = logging.getLogger(__name__)
 
 
 # End of the name of an object that is the list of a folder's files; before it is the md5 of the list.
-FOLDER: Final = ".dir"
+FOLDER = ".dir"
 # Keys under which the file systems of fsspec give the time at which a file was written.
-_TIMES: Final = ("mtime", "LastModified", "last_modified", "updated")
+_TIMES = ("mtime", "LastModified", "last_modified", "updated")
 
 # Other files are temporary ones of DVC, left by a kill.
-_IS_NAME: Final = re.compile(r"[0-9a-f]{2}(/[0-9a-f]{64}){2}").fullmatch
-_UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
+_IS_NAME = re.compile(r"[0-9a-f]{2}(/[0-9a-f]{64}){2}").fullmatch
+_UNKNOWN = datetime.min.replace(tzinfo=UTC)
 
-NAME: Final = "store"
-_CONNECT_SECONDS: Final = 10
+NAME = "store"
+_CONNECT_SECONDS = 10
 
 
 class _Listed(BaseModel):
@@ -44,8 +44,8 @@ class _Listed(BaseModel):
 
 
 # Content of the object that DVC keeps for a folder.
-_FOLDER_LIST: Final = TypeAdapter(list[_Listed])
-_TIME: Final = TypeAdapter(datetime)
+_FOLDER_LIST = TypeAdapter(list[_Listed])
+_TIME = TypeAdapter(datetime)
 
 
 def is_folder(oid: str) -> bool:

@@ -15,23 +15,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Literal
 
 from clozeline.system import errors, files, machine
 from clozeline.versions.project import Repo, open_project
 from clozeline.versions.remote import fetch_no_records
 
 Outcome = Literal["executed", "restored", "unchanged"]
-EXIT_CODES: Final[Mapping[Outcome, int]] = MappingProxyType({"executed": 0, "restored": 100, "unchanged": 101})
-AGAIN: Final = "--again"
+EXIT_CODES: Mapping[Outcome, int] = MappingProxyType({"executed": 0, "restored": 100, "unchanged": 101})
+AGAIN = "--again"
 # Variable that is set if outputs may be fetched from the project's remote.
-RESTORE_FROM_REMOTE: Final = "CLOZELINE_RESTORE_FROM_REMOTE"
-_FAILED: Final = 1
-_KILLED: Final = 137
+RESTORE_FROM_REMOTE = "CLOZELINE_RESTORE_FROM_REMOTE"
+_FAILED = 1
+_KILLED = 137
 
 # DVC runs a command as `$SHELL -c COMMAND`. This shell records that it ran, and then the exit code of the command. If
 # it is killed, its first record (137) remains. On SIGTERM it waits for its command, as DVC waits for it.
-_SHELL: Final = """#!/bin/sh
+_SHELL = """#!/bin/sh
 trap : TERM
 echo {killed} > {file}
 SHELL=/bin/sh /bin/sh "$@"

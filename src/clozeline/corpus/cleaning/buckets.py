@@ -16,7 +16,6 @@ from hashlib import blake2b
 from itertools import accumulate, groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +34,7 @@ _FILE_BYTES = 500_000_000
 _PREFIX_VALUES = 2**16
 
 # One record batch for each bucket that has texts.
-SPREAD: Final = "texts.arrow"
+SPREAD = "texts.arrow"
 
 # Approximate size in memory of the texts of one task.
 _SPREAD_BYTES = 16_000_000
@@ -43,10 +42,10 @@ _SPREAD_BYTES = 16_000_000
 COLUMNS: Mapping[str, DTypeLike] = MappingProxyType(
     {"ordinals": np.int64, "parents": np.int64, "draws": np.float64, "num_shingles": np.int64}
 )
-FILES_OF_COLUMNS: Final = tuple(f"{name}.bin" for name in COLUMNS)
+FILES_OF_COLUMNS = tuple(f"{name}.bin" for name in COLUMNS)
 _SHINGLES, _BANDS = "shingles.bin", "bands.bin"
 
-SORTED: Final = "texts.arrow"
+SORTED = "texts.arrow"
 
 
 def num_buckets_for(total_bytes: int) -> int:

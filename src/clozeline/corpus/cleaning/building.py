@@ -15,7 +15,6 @@ from functools import partial
 from hashlib import blake2b
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -51,7 +50,7 @@ _ROW_GROUP_BYTES = 2_000_000
 _KEYS_A_STEP_BITS = 7
 
 # Labels of the texts of each split.
-_SOURCES: Final = "sources.json"
+_SOURCES = "sources.json"
 
 
 @dataclass

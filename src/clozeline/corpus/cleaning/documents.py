@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Protocol, Self
 
 from clozeline.params.text import SourceParams
 from clozeline.records.reading.files import Fields, PlacedRecord
@@ -23,7 +23,7 @@ from clozeline.system.errors import DataError
 _TEXT_KNOB = "source.text_field"
 _LABEL_KNOB = "source.label_field"
 
-BAD_RECORDS: Final = "bad_records.jsonl"
+BAD_RECORDS = "bad_records.jsonl"
 
 
 class DropReason(StrEnum):

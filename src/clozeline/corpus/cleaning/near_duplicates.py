@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,14 +28,14 @@ _NUM_NEIGHBOURS = 4
 # Approximate number of texts of a band processed at a time.
 _PART_TEXTS = 1 << 15
 # A part of the pairs is of 2 to the power of this many later texts. 44 bits are left for the earlier text.
-_LATER_BITS: Final = 20
-_EARLIER_BITS: Final = 64 - _LATER_BITS
-_PAIRS_FILE: Final = "pairs.bin"
+_LATER_BITS = 20
+_EARLIER_BITS = 64 - _LATER_BITS
+_PAIRS_FILE = "pairs.bin"
 
 _TASK_SHINGLES = 1_500_000
 _CHUNK_SHINGLES = 150_000
 _TASK_PAIRS = 20_000
-_EDGES_FILE: Final = "edges.bin"
+_EDGES_FILE = "edges.bin"
 _EDGE = np.dtype([("earlier", np.int64), ("later", np.int64), ("similarity", np.float64)])
 
 

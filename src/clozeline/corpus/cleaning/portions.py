@@ -18,7 +18,7 @@ from hashlib import blake2b
 from itertools import groupby, pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from clozeline.cluster.ledger import Done, Item, Ledger
 from clozeline.corpus.cleaning import documents, line_formats, wikipedia
@@ -36,7 +36,7 @@ _PORTION_BYTES = 16_000_000
 _MAX_PORTION_FILES = 1_000
 _BATCH_BYTES = 1_000_000
 _MAX_BATCH_UNITS = 2_000
-_KEY_BYTES: Final = 16
+_KEY_BYTES = 16
 
 
 def groups(members: Iterable[tuple[Member, bytes, float]]) -> Iterator[list[tuple[Member, bytes]]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
-from typing import Final, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +36,9 @@ _PAIRS_AT_A_TIME = 10_000
 
 # Number of texts at the beginning of a source that give more to validation, so that a small source has about 150
 # validation texts: 100 prove INT8, others calibrate it, and the draws of the split vary.
-NUM_FIRST_TEXTS: Final = 1_500
+NUM_FIRST_TEXTS = 1_500
 # Share of these texts that validation gets at least.
-_FIRST_VALIDATION: Final = 0.1
+_FIRST_VALIDATION = 0.1
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 from xml.etree import ElementTree
 
 import mwparserfromhell
@@ -41,14 +41,14 @@ _UNBALANCED = re.compile(r"\{\{|\}\}|\[\[|\]\]|''+|</?(?:ref|cite|blockquote|sma
 _EMPTY_BRACKETS = re.compile(r" *\([,;:\s]*\)")
 _INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
 
-_STREAM_HEAD: Final = re.compile(rb"BZh[1-9]1AY&SY")
-_STREAM_HEAD_BYTES: Final = 10
-_READ_BYTES: Final = 1 << 18
-_XML_BYTES: Final = 1 << 14
+_STREAM_HEAD = re.compile(rb"BZh[1-9]1AY&SY")
+_STREAM_HEAD_BYTES = 10
+_READ_BYTES = 1 << 18
+_XML_BYTES = 1 << 14
 
-_PAGE_TAG: Final = b"<page>"
-_OVERLAP: Final = len(_PAGE_TAG) - 1
-_END_OF_DUMP: Final = b"</mediawiki>"
+_PAGE_TAG = b"<page>"
+_OVERLAP = len(_PAGE_TAG) - 1
+_END_OF_DUMP = b"</mediawiki>"
 
 _ARTICLE_NAMESPACE = "0"
 # Namespaces of files and of categories, in every wiki.

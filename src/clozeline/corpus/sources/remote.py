@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from re import compile as compiled
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 import fsspec
 import sqlalchemy
@@ -26,17 +26,17 @@ from clozeline.records.snapshot import SnapshotFile
 from clozeline.system import errors, progress
 
 # Environment variable with the password of the database.
-PASSWORD: Final = "CLOZELINE_SOURCE_PASSWORD"
+PASSWORD = "CLOZELINE_SOURCE_PASSWORD"
 # Isolation level that shows one state of the database to a whole transaction, by dialect.
-_ISOLATION: Final[Mapping[str, str]] = MappingProxyType(
+_ISOLATION: Mapping[str, str] = MappingProxyType(
     {"postgresql": "REPEATABLE READ", "mysql": "REPEATABLE READ", "mariadb": "REPEATABLE READ"}
 )
 _ROWS_AT_A_TIME = 1_000
 
 # Environment variable with the header `Authorization` for https://. S3 takes its keys from `AWS_…`.
-AUTHORIZATION: Final = "CLOZELINE_SOURCE_AUTHORIZATION"
-_REFUSED: Final = (401, 403)
-_NOT_FOUND: Final = (404, 410)
+AUTHORIZATION = "CLOZELINE_SOURCE_AUTHORIZATION"
+_REFUSED = (401, 403)
+_NOT_FOUND = (404, 410)
 
 
 def keep_rows(params: SourceParams, store: SnapshotStore) -> tuple[SnapshotFile, ...]:

@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path, PurePath
 from secrets import token_hex
 from types import MappingProxyType
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,15 +31,15 @@ from clozeline.system import content, errors
 from clozeline.system.files import link_or_copy
 
 # Suffixes of files whose every line is a record of its own, so that they can be cut between lines.
-_JSON_LINES: Final = (".jsonl", ".ndjson")
-_BLOCK_BYTES: Final = 1 << 20
+_JSON_LINES = (".jsonl", ".ndjson")
+_BLOCK_BYTES = 1 << 20
 
 # Size of a shard before compression, in bytes.
 _SHARD_BYTES = 64_000_000
 _KEY_BYTES = 16
 
-_BLOCK_CHARACTERS: Final = 1 << 22
-_ROWS: Final = 1_000
+_BLOCK_CHARACTERS = 1 << 22
+_ROWS = 1_000
 # For each part of a text file: whether it held a forgotten text, and the part without it.
 Pieces = Iterator[tuple[bool, str]]
 

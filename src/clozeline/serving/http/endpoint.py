@@ -9,7 +9,6 @@ requests and answers of other paths. Labels come nested here, a list for each te
 from collections.abc import Iterable
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
@@ -157,4 +156,4 @@ HUGGING_FACE = Dialect(
     ),
     tag="Hugging Face",
 )
-DIALECTS: Final = Dialects((HOUSE, EMBEDDINGS_INFERENCE, OPENAI, HUGGING_FACE, INFERENCE_PROTOCOL, TRITON, MLFLOW))
+DIALECTS = Dialects((HOUSE, EMBEDDINGS_INFERENCE, OPENAI, HUGGING_FACE, INFERENCE_PROTOCOL, TRITON, MLFLOW))

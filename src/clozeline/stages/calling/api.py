@@ -14,7 +14,7 @@ from html import escape
 from importlib.metadata import distributions
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from clozeline.params import editing, pretraining, reading
 from clozeline.params.text import PATH_OR_URL
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from clozeline.training.state import Callback
 
 
-PARAMS: Final = "params.yaml"
-LOCK: Final = "requirements.lock"
+PARAMS = "params.yaml"
+LOCK = "requirements.lock"
 _PLACEHOLDER = re.compile(r"\$\{([\w.]+)\}")
-_TO_AN_ENCODER: Final = ("snapshot", "preprocess", "tokenize", "pretrain")
-_USUAL_FOLDER: Final = "clozeline-run"
+_TO_AN_ENCODER = ("snapshot", "preprocess", "tokenize", "pretrain")
+_USUAL_FOLDER = "clozeline-run"
 Texts = Iterable[str] | str | PathLike[str]
 Labelled = Iterable[Mapping[str, Any]] | str | PathLike[str]
-_HEIGHT_PIXELS: Final = 720
+_HEIGHT_PIXELS = 720
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from ruamel.yaml import YAML
 
@@ -21,15 +21,15 @@ from clozeline.params.text import UNSET_SOURCE
 from clozeline.system import errors, files
 
 # Section of params.yaml by stage, where the stage has none of its own name.
-_SECTIONS: Final[Mapping[str, str]] = MappingProxyType({"snapshot": "preprocess", "import": "imports"})
+_SECTIONS: Mapping[str, str] = MappingProxyType({"snapshot": "preprocess", "import": "imports"})
 # Parameters that no command can give.
-_FROM_PYTHON: Final = {"before_first_step", "callbacks"}
-_FIELD: Final = "text"
-_STARTER: Final = Path(__file__).parents[2] / "starter"
-FILE: Final = _STARTER / "stages.yaml"
+_FROM_PYTHON = {"before_first_step", "callbacks"}
+_FIELD = "text"
+_STARTER = Path(__file__).parents[2] / "starter"
+FILE = _STARTER / "stages.yaml"
 # Code of the stages in another project: a change of the pinned Clozeline runs all of them again.
-PIN: Final = "requirements.lock"
-_CODE: Final = "src/"
+PIN = "requirements.lock"
+_CODE = "src/"
 
 
 def stage_named(name: str) -> Callable[..., None]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Self
 
 from clozeline.params.project import Params
 from clozeline.params.text import ContractParams
@@ -18,9 +18,9 @@ from clozeline.records.limits import Limit
 from clozeline.stages.calling.profiles import LabelProfile, TextProfile
 from clozeline.system import errors, files
 
-FILE: Final = "contract.lock"
-_LAST: Final = "last accepted {}"
-_NO_LABELS: Final[Mapping[str, LabelProfile]] = MappingProxyType({})
+FILE = "contract.lock"
+_LAST = "last accepted {}"
+_NO_LABELS: Mapping[str, LabelProfile] = MappingProxyType({})
 # Increase of the share of documents dropped for one reason.
 MAX_DROPPED_INCREASE = 0.2
 # Change of the share of letters of one script, such as Latin.

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -34,7 +34,7 @@ _MOST_ROW_GROUPS = 64
 _MOST_CHARACTERS = 1_000
 _MOST_TRIGRAMS = 400
 # Upper bounds of the share of unknown tokens of a text.
-_UNKNOWN_BOUNDS: Final = {"0": 0.0, "1/256": 1 / 256, "1/64": 1 / 64, "1/16": 1 / 16, "1/4": 1 / 4, "1": 1.0}
+_UNKNOWN_BOUNDS = {"0": 0.0, "1/256": 1 / 256, "1/64": 1 / 64, "1/16": 1 / 16, "1/4": 1 / 4, "1": 1.0}
 _WORD = re.compile(r"[^\W\d_]+")
 _SHARE_DECIMALS = 6
 

@@ -7,14 +7,14 @@ get the few attributes that they need of a slow tokenizer.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from clozeline.records.published import asking_hub, inspect_settings, pinned, published_file
 from clozeline.system.errors import DataError
 
-TOKENIZER_FILE: Final = "tokenizer.json"
+TOKENIZER_FILE = "tokenizer.json"
 
 
 # `model_type` in config.json → class of transformers, and the attributes that its converter reads, with their values
