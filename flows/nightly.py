@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 
 from prefect import State, flow
 from prefect.client.schemas.objects import StateType
@@ -19,7 +18,7 @@ from clozeline.system.errors import ClozelineError, ContractError
 from clozeline.system.workspace import Workspace
 
 # Names of the final states that alerts in infra/prefect.yaml match, by the error. Any other error is `Failed`.
-STATES: Mapping[type[ClozelineError], str] = MappingProxyType({HeldError: "Held", ContractError: "ContractBroken"})
+STATES: Mapping[type[ClozelineError], str] = {HeldError: "Held", ContractError: "ContractBroken"}
 
 
 @flow(name="nightly")

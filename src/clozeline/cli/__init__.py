@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -17,21 +16,19 @@ from clozeline.cli.verbs import Verb, Verbs, telling_of_extras
 from clozeline.system import errors, machine
 
 # Panel of `--help` → its verbs, in order. A verb is named as its function, without a final `_`: `import_`.
-VERBS: Final[Mapping[str, Sequence[Callable[..., None]]]] = MappingProxyType(
-    {
-        "Make a model": (
-            *(project.init, project.params, release.run, plan.plan),
-            *(experiments.ablate, experiments.sweep, experiments.demo),
-            *(published.import_, release.release, release.rollback, release.history),
-        ),
-        "Use a model": (
-            *(ask.fill, ask.complete, ask.embed, ask.classify, ask.choose, ask.tag, ask.answer),
-            *(evaluate.search, evaluate.evaluate, experiments.glue, serve.serve, release.sign, release.lineage),
-        ),
-        "Look at it": (keep.report, keep.compare, keep.status, keep.gc, keep.forget, keep.ui),
-        "Called by dvc.yaml": (stage.stage,),
-    }
-)
+VERBS: Mapping[str, Sequence[Callable[..., None]]] = {
+    "Make a model": (
+        *(project.init, project.params, release.run, plan.plan),
+        *(experiments.ablate, experiments.sweep, experiments.demo),
+        *(published.import_, release.release, release.rollback, release.history),
+    ),
+    "Use a model": (
+        *(ask.fill, ask.complete, ask.embed, ask.classify, ask.choose, ask.tag, ask.answer),
+        *(evaluate.search, evaluate.evaluate, experiments.glue, serve.serve, release.sign, release.lineage),
+    ),
+    "Look at it": (keep.report, keep.compare, keep.status, keep.gc, keep.forget, keep.ui),
+    "Called by dvc.yaml": (stage.stage,),
+}
 
 app = typer.Typer(
     cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"

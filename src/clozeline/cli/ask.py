@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Literal, TypeVar
 
 import typer
@@ -36,18 +35,16 @@ _VERBS = (
 )
 
 # Kind of model → an example of its verb; `pairs` and `entailment` are classifiers of two texts.
-EXAMPLES: Mapping[str, str] = MappingProxyType(
-    {
-        "fill-mask": 'fill "A sentence of yours with a [MASK] in it."',
-        "text-generation": 'complete "The beginning of a sentence of yours"',
-        "text-classification": 'classify "A sentence of yours."',
-        "token-classification": 'tag "A sentence of yours."',
-        "question-answering": 'answer "A question?" --context "A text with the answer."',
-        "feature-extraction": 'embed "A sentence of yours."',
-        "pairs": 'classify "A sentence of yours." --with "Another one."',
-        "entailment": 'choose "A sentence of yours." --labels sport,money',
-    }
-)
+EXAMPLES: Mapping[str, str] = {
+    "fill-mask": 'fill "A sentence of yours with a [MASK] in it."',
+    "text-generation": 'complete "The beginning of a sentence of yours"',
+    "text-classification": 'classify "A sentence of yours."',
+    "token-classification": 'tag "A sentence of yours."',
+    "question-answering": 'answer "A question?" --context "A text with the answer."',
+    "feature-extraction": 'embed "A sentence of yours."',
+    "pairs": 'classify "A sentence of yours." --with "Another one."',
+    "entailment": 'choose "A sentence of yours." --labels sport,money',
+}
 
 TextsArgument = Annotated[
     list[str], typer.Argument(metavar="TEXT...", help="Texts; `-` reads them from standard input, one per line.")

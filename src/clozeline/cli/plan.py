@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated
 
 import typer
@@ -26,14 +25,12 @@ Need = StrEnum(
     "Need", "efficiency accuracy domain science biomedical genes legal finance code long multilingual generation"
 )
 # Options that a table other than the plan of one training depends on; any other option would have no effect on it.
-TAKEN: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "--for": (),
-        "--all": ("--vocab-size", "--max-length"),
-        "--serving": ("--family", "--size", "--vocab-size"),
-        "--published": (),
-    }
-)
+TAKEN: Mapping[str, tuple[str, ...]] = {
+    "--for": (),
+    "--all": ("--vocab-size", "--max-length"),
+    "--serving": ("--family", "--size", "--vocab-size"),
+    "--published": (),
+}
 
 
 def plan(

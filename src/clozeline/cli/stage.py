@@ -13,7 +13,6 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import NoReturn, TextIO
 from uuid import uuid4
 
@@ -43,7 +42,7 @@ _SIGNALLED = 128
 _CLUSTER_STAGES = {"pretrain", "evaluate", "finetune", "export", "import"}
 PARAMS = Path("params.yaml")
 # Paths that a stage writes, by stage that may begin with a model; for `dvc repro` without the flow.
-_OWN_OUTPUTS: Mapping[str, tuple[str, ...]] = MappingProxyType({"tokenize": ("tokenizer", "out"), "pretrain": ("out",)})
+_OWN_OUTPUTS: Mapping[str, tuple[str, ...]] = {"tokenize": ("tokenizer", "out"), "pretrain": ("out",)}
 
 
 def is_for_torchrun(stage: str, environment: Mapping[str, str] = os.environ) -> bool:

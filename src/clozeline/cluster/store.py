@@ -13,7 +13,6 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from tempfile import gettempdir
-from types import MappingProxyType
 from typing import Any
 
 from clozeline.cluster.address import STORE
@@ -25,12 +24,10 @@ _UNUSED_SECONDS = 86_400.0
 # Name of a task's record in the folder of its files.
 RECORD = "record.json"
 # Settings of file systems: an address where nothing answers is noticed soon.
-_OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "file": {"auto_mkdir": True},
-        "s3": {"config_kwargs": {"connect_timeout": 5, "retries": {"max_attempts": 3}}},
-    }
-)
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "file": {"auto_mkdir": True},
+    "s3": {"config_kwargs": {"connect_timeout": 5, "retries": {"max_attempts": 3}}},
+}
 # Files in one request, as S3 limits them.
 _MOST_REMOVED = 1_000
 _OF_A_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)

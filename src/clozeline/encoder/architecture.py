@@ -26,16 +26,14 @@ from clozeline.params.model import ModelParams
 
 Pooling = Literal["first", "last", "mean"]
 
-OWN_ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
-    {
-        "gelu": nn.GELU,
-        "gelu_pytorch_tanh": partial(nn.GELU, approximate="tanh"),
-        "relu": nn.ReLU,
-        "silu": nn.SiLU,
-        "swish": nn.SiLU,
-        "tanh": nn.Tanh,
-    }
-)
+OWN_ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
+    "gelu": nn.GELU,
+    "gelu_pytorch_tanh": partial(nn.GELU, approximate="tanh"),
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+    "swish": nn.SiLU,
+    "tanh": nn.Tanh,
+}
 
 _POSITIONS_AFTER_PAD = frozenset({"camembert", "longformer", "mpnet", "roberta", "xlm-roberta"})
 
@@ -163,15 +161,13 @@ class Size:
     gated_intermediate_size: int
 
 
-SIZES: Mapping[str, Size] = MappingProxyType(
-    {
-        "mini": Size(2, 96, 2, 384, 192),
-        "tiny": Size(4, 256, 4, 1024, 384),
-        "small": Size(6, 512, 8, 2048, 768),
-        "base": Size(12, 768, 12, 3072, 1152),
-        "large": Size(24, 1024, 16, 4096, 2624),
-    }
-)
+SIZES: Mapping[str, Size] = {
+    "mini": Size(2, 96, 2, 384, 192),
+    "tiny": Size(4, 256, 4, 1024, 384),
+    "small": Size(6, 512, 8, 2048, 768),
+    "base": Size(12, 768, 12, 3072, 1152),
+    "large": Size(24, 1024, 16, 4096, 2624),
+}
 
 
 def shape_of(params: ModelParams, *, gated: bool, published: Mapping[str, Shape] = MappingProxyType({})) -> Shape:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
@@ -23,21 +22,17 @@ from clozeline.records.published import asking_hub, fetched_file, inspect_model,
 from clozeline.system.errors import ArtifactError
 
 # transformers' own tables from configuration class to model class.
-_CLASSES: Mapping[HeadKind, str] = MappingProxyType(
-    {
-        "mlm": "MODEL_FOR_MASKED_LM_MAPPING",
-        "clm": "MODEL_FOR_CAUSAL_LM_MAPPING",
-        "rtd": "MODEL_FOR_PRETRAINING_MAPPING",
-        "feature-extraction": "MODEL_MAPPING",
-        "text-classification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING",
-        "token-classification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING",
-        "question-answering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING",
-    }
-)
+_CLASSES: Mapping[HeadKind, str] = {
+    "mlm": "MODEL_FOR_MASKED_LM_MAPPING",
+    "clm": "MODEL_FOR_CAUSAL_LM_MAPPING",
+    "rtd": "MODEL_FOR_PRETRAINING_MAPPING",
+    "feature-extraction": "MODEL_MAPPING",
+    "text-classification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING",
+    "token-classification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING",
+    "question-answering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING",
+}
 # `model_type` → module that predicts tokens, for classes with a single one: it is called with the targets alone.
-_HEADS: Mapping[str, str] = MappingProxyType(
-    {"deberta-v2": "cls", "big_bird": "cls", "longformer": "lm_head", "mpnet": "lm_head"}
-)
+_HEADS: Mapping[str, str] = {"deberta-v2": "cls", "big_bird": "cls", "longformer": "lm_head", "mpnet": "lm_head"}
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"

@@ -14,7 +14,6 @@ is L, P is [B, L].
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -357,19 +356,17 @@ class PoolingKind(NamedTuple):
 
 
 # Ways to turn the vectors of tokens into one vector for a text, by the names of sentence-transformers.
-POOLINGS: Mapping[str, PoolingKind] = MappingProxyType(
-    {
-        "mean": PoolingKind(
-            mean_over_tokens, "pooling_mode_mean_tokens", "mean of the last hidden states where attention_mask is 1"
-        ),
-        "cls": PoolingKind(first_token, "pooling_mode_cls_token", "last hidden state of the first token"),
-        "max": PoolingKind(
-            largest_over_tokens,
-            "pooling_mode_max_tokens",
-            "largest value of each feature where attention_mask is 1",
-        ),
-    }
-)
+POOLINGS: Mapping[str, PoolingKind] = {
+    "mean": PoolingKind(
+        mean_over_tokens, "pooling_mode_mean_tokens", "mean of the last hidden states where attention_mask is 1"
+    ),
+    "cls": PoolingKind(first_token, "pooling_mode_cls_token", "last hidden state of the first token"),
+    "max": PoolingKind(
+        largest_over_tokens,
+        "pooling_mode_max_tokens",
+        "largest value of each feature where attention_mask is 1",
+    ),
+}
 
 
 def mean_of_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:

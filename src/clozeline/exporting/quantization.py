@@ -19,7 +19,6 @@ Shapes: K inputs and N outputs of a linear layer.
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +52,7 @@ class ActivationRange:
     is_smoothed: bool = False  # whether the range is that of the smoothed activation (see `fixed_scales`)
 
 
-_NO_RANGES: Mapping[str, ActivationRange] = MappingProxyType({})
+_NO_RANGES: Mapping[str, ActivationRange] = {}
 
 
 @dataclass(frozen=True)

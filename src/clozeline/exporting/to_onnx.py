@@ -16,7 +16,6 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -52,8 +51,8 @@ BACKEND = "clozeline"
 
 # Dynamic axes of each tensor, with their names.
 Axes = Mapping[str, Mapping[int, str]]
-_NONE: Mapping[int, str] = MappingProxyType({})
-_TOKENS: Mapping[int, str] = MappingProxyType({0: "batch", 1: "length"})
+_NONE: Mapping[int, str] = {}
+_TOKENS: Mapping[int, str] = {0: "batch", 1: "length"}
 
 ATTENTION = "Attention"
 # Permutation from [B, X, A, D] to [B, A, X, D] and back.

@@ -8,7 +8,6 @@ Shapes: C classes or tags, L tokens of a window, T of them without special token
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Annotated
 
 import numpy as np
@@ -236,15 +235,13 @@ def _surest(scores_TC: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 # Functions from the scores of a word's tokens to the scores of the word.
-_SCORES: Mapping[Aggregation, Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]] = MappingProxyType(
-    {
-        "none": lambda scores_TC: scores_TC[0],
-        "simple": lambda scores_TC: scores_TC[0],
-        "first": lambda scores_TC: scores_TC[0],
-        "average": lambda scores_TC: scores_TC.mean(axis=0),
-        "max": _surest,
-    }
-)
+_SCORES: Mapping[Aggregation, Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]] = {
+    "none": lambda scores_TC: scores_TC[0],
+    "simple": lambda scores_TC: scores_TC[0],
+    "first": lambda scores_TC: scores_TC[0],
+    "average": lambda scores_TC: scores_TC.mean(axis=0),
+    "max": _surest,
+}
 
 
 def _of_word(word: Sequence[ScoredToken], tags: Sequence[str], strategy: Aggregation, joined: Joined) -> TaggedToken:

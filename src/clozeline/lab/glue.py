@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -60,15 +59,13 @@ def _of_classes(figure: Callable[[Places, Places, int], float]) -> Callable[[Val
 
 
 # Metrics of the tasks, of right labels or scores and answers; labels are numbers, and F1 is that of number 1.
-METRICS: Mapping[str, Callable[[Values, Values], float]] = MappingProxyType(
-    {
-        "matthews": _of_classes(matthews),
-        "accuracy": _of_classes(accuracy),
-        "f1": _of_classes(f1_of(1)),
-        "pearson": pearson,
-        "spearman": spearman,
-    }
-)
+METRICS: Mapping[str, Callable[[Values, Values], float]] = {
+    "matthews": _of_classes(matthews),
+    "accuracy": _of_classes(accuracy),
+    "f1": _of_classes(f1_of(1)),
+    "pearson": pearson,
+    "spearman": spearman,
+}
 
 
 class Trained(record.MetricFile):

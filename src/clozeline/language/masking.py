@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import prod
-from types import MappingProxyType
 from typing import Self
 
 import numpy as np
@@ -169,9 +168,11 @@ def _span_unit(params: MaskingParams, spelling: Spelling | None) -> Unit:
 
 
 # Constructor of the unit for each value of `masking.unit`.
-UNITS: Mapping[str, Callable[[MaskingParams, Spelling | None], Unit]] = MappingProxyType(
-    {"token": lambda params, spelling: TokenUnit(), "word": _word_unit, "span": _span_unit}
-)
+UNITS: Mapping[str, Callable[[MaskingParams, Spelling | None], Unit]] = {
+    "token": lambda params, spelling: TokenUnit(),
+    "word": _word_unit,
+    "span": _span_unit,
+}
 
 
 @dataclass(frozen=True)

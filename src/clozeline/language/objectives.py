@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -266,13 +265,11 @@ class Objective:
 
 
 # The values of `pretrain.objective`. A head has the objective of its name, which judges every model with this head.
-OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
-    {
-        "mlm": Objective(title="masked language modelling", head="mlm", pipeline_tag="fill-mask"),
-        "clm": Objective(title="causal language modelling", head="clm", pipeline_tag="text-generation", masks=False),
-        "rtd": Objective(title="replaced-token detection", head="rtd", pipeline_tag="feature-extraction"),
-    }
-)
+OBJECTIVES: Mapping[str, Objective] = {
+    "mlm": Objective(title="masked language modelling", head="mlm", pipeline_tag="fill-mask"),
+    "clm": Objective(title="causal language modelling", head="clm", pipeline_tag="text-generation", masks=False),
+    "rtd": Objective(title="replaced-token detection", head="rtd", pipeline_tag="feature-extraction"),
+}
 
 
 def token_counts(shards: TokenShards, vocabulary: Vocabulary) -> NDArray[np.int64]:

@@ -11,8 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from ruamel.yaml import YAML
 
@@ -33,16 +32,14 @@ MOST_ITEMS = 576
 _MOST_FOR_VECTORS = 256
 # Fields of the records by kind of model; `pairs` are those of a classifier that reads two texts, `scored pairs` those
 # of a cross-encoder, which gives two texts one number.
-FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "feature-extraction": ("sentence1", "sentence2", "score"),
-        "text-classification": ("text", "label"),
-        "pairs": ("text", "second", "label"),
-        "scored pairs": ("sentence1", "sentence2", "score"),
-        "token-classification": ("tokens", "ner_tags"),
-        "question-answering": ("question", "context", "answers"),
-    }
-)
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "feature-extraction": ("sentence1", "sentence2", "score"),
+    "text-classification": ("text", "label"),
+    "pairs": ("text", "second", "label"),
+    "scored pairs": ("sentence1", "sentence2", "score"),
+    "token-classification": ("tokens", "ner_tags"),
+    "question-answering": ("question", "context", "answers"),
+}
 
 
 # The parts of a sentence, by their kinds.
@@ -108,9 +105,10 @@ def _changed(event: _Event, num_parts: int, draw: random.Random) -> _Event:
 
 
 # Kind of model → its items; plain sentences for the others.
-_MADE: Final[Mapping[str, Callable[[_Event, int, random.Random], HeldOut]]] = MappingProxyType(
-    {"question-answering": _question, "feature-extraction": _scored_pair}
-)
+_MADE: Mapping[str, Callable[[_Event, int, random.Random], HeldOut]] = {
+    "question-answering": _question,
+    "feature-extraction": _scored_pair,
+}
 
 
 def items_of_texts(path: Path, source: SourceParams, task: str) -> list[HeldOut]:
@@ -196,16 +194,14 @@ def _spans(words: list[str], tags: list[str]) -> Iterator[EntitySpan]:
         yield EntitySpan(start=starts[found.first], end=end, type=found.type)
 
 
-_READ: Final[Mapping[str, Callable[[LabelledRecord], HeldOut]]] = MappingProxyType(
-    {
-        "feature-extraction": _read_scored_pair,
-        "text-classification": lambda record: HeldOut(text=record.text("text"), right=_right(record)),
-        "pairs": lambda it: HeldOut(text=it.text("text"), second=it.text("second"), right=_right(it)),
-        "scored pairs": _read_scored_pair,
-        "token-classification": _tagged,
-        "question-answering": _read_question,
-    }
-)
+_READ: Mapping[str, Callable[[LabelledRecord], HeldOut]] = {
+    "feature-extraction": _read_scored_pair,
+    "text-classification": lambda record: HeldOut(text=record.text("text"), right=_right(record)),
+    "pairs": lambda it: HeldOut(text=it.text("text"), second=it.text("second"), right=_right(it)),
+    "scored pairs": _read_scored_pair,
+    "token-classification": _tagged,
+    "question-answering": _read_question,
+}
 
 
 # Folder of the items on which INT8 is compared with fp32; like params.yaml it belongs to the project.

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError
@@ -25,22 +24,20 @@ from clozeline.system.machine import available_bytes
 
 MODULES = "modules.json"
 # Key that switches a pooling on, or since version 5 value of `pooling_mode` → our name.
-_MODES: Mapping[str, str] = MappingProxyType(
-    {row.switch: name for name, row in layers.POOLINGS.items()} | {name: name for name in layers.POOLINGS}
-)
+_MODES: Mapping[str, str] = {row.switch: name for name, row in layers.POOLINGS.items()} | {
+    name: name for name in layers.POOLINGS
+}
 # Modules whose work the graph does.
 _KNOWN = ("Transformer", "Pooling", "Normalize")
 # Estimated memory of a conversion / size of the weights: the model, its copy in transformers, graphs and sessions.
 # all-MiniLM-L6-v2 (91 MB) peaks at 1.33 GB, libraries included.
 _BYTES_PER_WEIGHT_BYTE = 6
 # Family that is not exported → the next one that is.
-_INSTEAD: Mapping[str, str] = MappingProxyType(
-    {
-        "deberta": "microsoft/deberta-v3-base, or a model trained from it",
-        "longformer": "answerdotai/ModernBERT-base, which reads 8,192 tokens",
-        "xlm-roberta-xl": "FacebookAI/xlm-roberta-large, or a model trained from it",
-    }
-)
+_INSTEAD: Mapping[str, str] = {
+    "deberta": "microsoft/deberta-v3-base, or a model trained from it",
+    "longformer": "answerdotai/ModernBERT-base, which reads 8,192 tokens",
+    "xlm-roberta-xl": "FacebookAI/xlm-roberta-large, or a model trained from it",
+}
 _SETTINGS = "tokenizer_config.json"
 _CAPITAL = re.compile("[A-Z][a-z]+")
 # One token of so many is a word with a capital: the vocabulary is one of cased text.

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from operator import ge, le
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -21,7 +20,7 @@ Setting = str | int | float | bool | None
 _FREE = {"dropout", "attention_dropout", "head_dropout", "stochastic_depth", "initializer_range"}
 
 # Values of the fields that need `start`, for random weights instead.
-WITHOUT_START: Mapping[str, None] = MappingProxyType({"start": None, "start_revision": None, "replay_fraction": None})
+WITHOUT_START: Mapping[str, None] = {"start": None, "start_revision": None, "replay_fraction": None}
 
 
 def architecture_of(objective: str, model: Mapping[str, Setting]) -> dict[str, Setting]:

@@ -6,7 +6,6 @@ of its kind, by its preset, and by its own values.
 
 from collections.abc import Mapping
 from operator import lt
-from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, GetCoreSchemaHandler
@@ -46,7 +45,7 @@ PRESET = "preset"
 # Key that DVC reads from the task itself, before any layers are merged.
 DATA = "data"
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
+_NONE: Mapping[str, Any] = {}
 
 
 class HubParams(Section):

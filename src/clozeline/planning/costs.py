@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from types import MappingProxyType
 from typing import Any, Self
 
 import torch
@@ -36,7 +35,7 @@ from clozeline.training.optimizers import OPTIMIZERS, layer_matrices
 _FP32_BYTES = 4
 # A backward pass costs twice the forward pass: one product for the inputs and one for the weights.
 _BACKWARD = 2
-_PER_ELEMENT: Mapping[Name, int] = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2})
+_PER_ELEMENT: Mapping[Name, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
 # Advice if a step needs more memory than the device has.
 TOO_LARGE = (
     "A step does not fit into this device's memory: set `micro_batch_tokens` (the step stays the same) or"

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -34,13 +33,11 @@ _MOST_UNUSED_ROWS = 127
 # Fields of a configuration that our training sets, whatever the checkpoint was saved with.
 _OURS = ("is_decoder", "attention_type")
 # Keyed by `model_type` in config.json and the head.
-_BY_TYPE: Mapping[tuple[str, LanguageHead], tuple[Family, FamilyForm]] = MappingProxyType(
-    {
-        (form.config_class.model_type, head): (family, form)
-        for family in families.FAMILIES.values()
-        for head, form in family.forms.items()
-    }
-)
+_BY_TYPE: Mapping[tuple[str, LanguageHead], tuple[Family, FamilyForm]] = {
+    (form.config_class.model_type, head): (family, form)
+    for family in families.FAMILIES.values()
+    for head, form in family.forms.items()
+}
 
 
 def check_tokens(name: str, revision: str | None, tokenizer: Path) -> None:

@@ -4,7 +4,6 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, computed_field
@@ -13,9 +12,12 @@ from pydantic.dataclasses import dataclass
 from clozeline.records.record import Record
 
 MustBe = Literal["at least", "at most", "above", "below"]
-_COMPARISONS: Mapping[MustBe, Callable[[float, float], bool]] = MappingProxyType(
-    {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
-)
+_COMPARISONS: Mapping[MustBe, Callable[[float, float], bool]] = {
+    "at least": operator.ge,
+    "at most": operator.le,
+    "above": operator.gt,
+    "below": operator.lt,
+}
 
 # Figure of encoders. Lower is better; of every other figure, higher is better.
 NATS_PER_BYTE = "nats_per_byte"

@@ -6,7 +6,6 @@ export, that an INT8 graph is fit to be served. The metrics have parity, INT8 qu
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -142,7 +141,7 @@ class PackageFiles(NamedTuple):
 
 
 FILES = PackageFiles()
-GRAPHS: Mapping[Precision, str] = MappingProxyType({"fp32": FILES.fp32, "int8": FILES.int8})
+GRAPHS: Mapping[Precision, str] = {"fp32": FILES.fp32, "int8": FILES.int8}
 
 
 def data_file(graph: str) -> str:

@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Any
 
 from clozeline.system.content import sha256_of
@@ -33,22 +32,20 @@ _ADAPTER = "adapter_config.json"
 _PICKLES = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 _ATTENTION = ("_attn_implementation", "attn_implementation")
 # Refused keys, at any depth: what each requires, and what to do.
-_REFUSED_KEYS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "auto_map": (
-            "custom code, which would run here",
-            "save it with a class that transformers itself has, and delete `auto_map`",
-        ),
-        "configuration_files": ("another file in its place", "rename that file to config.json"),
-        **dict.fromkeys(_ATTENTION, ("a kernel of the hub, which would run here", "delete that line")),
-        "_attn_implementation_internal": ("code of the hub to run for attention", "delete that line"),
-        "_experts_implementation_internal": ("code of the hub to run for experts", "delete that line"),
-        "quantization_config": (
-            "quantized weights, which are neither trained nor evaluated here",
-            "save it in single precision (`model.dequantize().save_pretrained(FOLDER)`)",
-        ),
-    }
-)
+_REFUSED_KEYS: Mapping[str, tuple[str, str]] = {
+    "auto_map": (
+        "custom code, which would run here",
+        "save it with a class that transformers itself has, and delete `auto_map`",
+    ),
+    "configuration_files": ("another file in its place", "rename that file to config.json"),
+    **dict.fromkeys(_ATTENTION, ("a kernel of the hub, which would run here", "delete that line")),
+    "_attn_implementation_internal": ("code of the hub to run for attention", "delete that line"),
+    "_experts_implementation_internal": ("code of the hub to run for experts", "delete that line"),
+    "quantization_config": (
+        "quantized weights, which are neither trained nor evaluated here",
+        "save it in single precision (`model.dequantize().save_pretrained(FOLDER)`)",
+    ),
+}
 # Class with which a model is converted if its config.json names none.
 _USUAL_CLASS = "AutoModelForMaskedLM"
 # Implementations in transformers itself; any other name is that of a kernel to fetch from the hub.

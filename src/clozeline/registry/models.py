@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Self
 
 from clozeline.records.package import FILES, Precision, package_sha256, read_manifest, verify
@@ -38,7 +37,7 @@ ROLLED_BACK = "clozeline.rolled_back"
 SERVE_FROM = "clozeline.serve_from"
 TRAINED_SHA256 = "clozeline.trained_sha256"
 PACKAGE = "package"  # the package folder among the artifacts of an MLflow model
-_SERVED_AS: Mapping[str | None, Precision] = MappingProxyType({"int8": "int8", "fp32": "fp32"})
+_SERVED_AS: Mapping[str | None, Precision] = {"int8": "int8", "fp32": "fp32"}
 
 
 NOTICE_VARIABLE = "CLOZELINE_SERVE_AFTER_SECONDS"

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,17 +28,15 @@ _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<place>.+)")
 Kind = TypeVar("Kind", bound=open_model.OpenModel)
 Texts = str | Sequence[str]
 # Method of `Model` → the class of models that it asks.
-_ASKED_BY: Mapping[str, type[open_model.OpenModel]] = MappingProxyType(
-    {
-        "fill": language.OpenEncoder,
-        "complete": completer.Completer,
-        "embed": language.Embedder,
-        "tokens": language.Embedder,
-        "classify": classifier.Classifier,
-        "tag": classifier.Tagger,
-        "answer": answerer.Answerer,
-    }
-)
+_ASKED_BY: Mapping[str, type[open_model.OpenModel]] = {
+    "fill": language.OpenEncoder,
+    "complete": completer.Completer,
+    "embed": language.Embedder,
+    "tokens": language.Embedder,
+    "classify": classifier.Classifier,
+    "tag": classifier.Tagger,
+    "answer": answerer.Answerer,
+}
 
 
 @dataclass(frozen=True, slots=True)

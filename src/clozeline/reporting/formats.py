@@ -5,7 +5,6 @@ shown without a change here.
 """
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 Format = Callable[[float], str]
@@ -78,24 +77,22 @@ def difference(value: float, form: Format) -> str:
     return f"{100 * value:+.1f} points" if form is share else f"{value:+.3g}"
 
 
-_BY_ENDING: Mapping[str, Format] = MappingProxyType(
-    {
-        "learning_rate": amount,  # before "_rate"
-        "_bytes": count,
-        "accuracy": share,
-        "agreement": share,
-        "f1": share,
-        "precision": share,
-        "recall": share,
-        "recall_at_1": share,
-        "_fraction": share,
-        "exact_match": share,
-        "top1": share,
-        "top5": share,
-        "_rate": share,
-        "_milliseconds": milliseconds,
-    }
-)
+_BY_ENDING: Mapping[str, Format] = {
+    "learning_rate": amount,  # before "_rate"
+    "_bytes": count,
+    "accuracy": share,
+    "agreement": share,
+    "f1": share,
+    "precision": share,
+    "recall": share,
+    "recall_at_1": share,
+    "_fraction": share,
+    "exact_match": share,
+    "top1": share,
+    "top5": share,
+    "_rate": share,
+    "_milliseconds": milliseconds,
+}
 
 
 def format_of(key: str) -> Format:

@@ -14,7 +14,6 @@ from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -37,7 +36,7 @@ Row = Mapping[str, str]
 # Function that returns a piece of a section, or None if it is empty; raises `ClozelineError` if files are missing.
 Part = Callable[[], Markup | None]
 _LOW = "_low"
-_ENDINGS: Mapping[str, str] = MappingProxyType({"value": "", "low": _LOW, "high": "_high"})
+_ENDINGS: Mapping[str, str] = {"value": "", "low": _LOW, "high": "_high"}
 _TASK = "finetune/"
 _ALONE = "pseudo_"
 _NO_PARAMS = "The params of {} are unknown, because MLflow no longer has its dvc.lock."

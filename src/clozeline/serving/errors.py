@@ -64,7 +64,7 @@ def problem(
     return ApiError(status, detail, headers)
 
 
-NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+NO_HEADERS: Mapping[str, str] = {}
 CLOSE = MappingProxyType({"connection": "close"})
 RETRY = MappingProxyType({"retry-after": "1"})
 

@@ -20,7 +20,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.resources import files
-from types import MappingProxyType
 from typing import Any
 
 from starlette.applications import Starlette
@@ -160,14 +159,12 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     return refusal(_internal_error(request.method, request.url.path, hang_up=True), request.scope)
 
 
-HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = MappingProxyType(
-    {
-        errors.ApiError: _refused,
-        HTTPException: _from_router,
-        ClozelineError: _from_model,
-        Exception: _unexpected,
-    }
-)
+HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+    errors.ApiError: _refused,
+    HTTPException: _from_router,
+    ClozelineError: _from_model,
+    Exception: _unexpected,
+}
 
 
 class Faults:

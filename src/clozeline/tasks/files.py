@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 from clozeline.params.tasks import FinetuneParams, HubParams
@@ -124,9 +123,7 @@ def _read_table(path: Path, fields: Fields, *, rows: FormatReader) -> Iterator[L
 
 
 # Readers of table formats, keyed by file suffix.
-TABLES: Mapping[str, Reader] = MappingProxyType(
-    {suffix: partial(_read_table, rows=rows) for suffix, rows in FORMATS.items()}
-)
+TABLES: Mapping[str, Reader] = {suffix: partial(_read_table, rows=rows) for suffix, rows in FORMATS.items()}
 
 
 def records_of(

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Self
 
 import numpy as np
@@ -365,10 +364,8 @@ def _is_own_word(character: str) -> bool:
     return character in string.punctuation or unicodedata.category(character).startswith("P")
 
 
-ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
-    {
-        "wordpiece": Algorithm(_untrained_wordpiece, _train_wordpiece),
-        "bpe": Algorithm(_untrained_bpe, _train_bpe),
-        "unigram": Algorithm(_untrained_unigram, _train_unigram),
-    }
-)
+ALGORITHMS: Mapping[str, Algorithm] = {
+    "wordpiece": Algorithm(_untrained_wordpiece, _train_wordpiece),
+    "bpe": Algorithm(_untrained_bpe, _train_bpe),
+    "unigram": Algorithm(_untrained_unigram, _train_unigram),
+}

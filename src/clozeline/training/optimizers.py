@@ -19,7 +19,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Self
 
 import torch
@@ -329,15 +328,13 @@ def _muon(groups: list[Group], defaults: dict[str, Any]) -> torch.optim.Optimize
 
 
 # Keyed by `kind` in params.yaml.
-OPTIMIZERS: Mapping[str, OptimizerKind] = MappingProxyType(
-    {
-        "adamw": OptimizerKind(decay_groups, _adamw, 2, 2),
-        "muon": OptimizerKind(hidden_matrix_groups, _muon, 2, 1),
-        "novograd": OptimizerKind(decay_groups, NovoGrad, 1, 1),
-        "lamb": OptimizerKind(decay_groups, Lamb, 2, 2),
-        "stableadamw": OptimizerKind(decay_groups, StableAdamW, 2, 2),
-    }
-)
+OPTIMIZERS: Mapping[str, OptimizerKind] = {
+    "adamw": OptimizerKind(decay_groups, _adamw, 2, 2),
+    "muon": OptimizerKind(hidden_matrix_groups, _muon, 2, 1),
+    "novograd": OptimizerKind(decay_groups, NovoGrad, 1, 1),
+    "lamb": OptimizerKind(decay_groups, Lamb, 2, 2),
+    "stableadamw": OptimizerKind(decay_groups, StableAdamW, 2, 2),
+}
 
 
 def scale_learning_rates(optimizer: torch.optim.Optimizer, fraction: float) -> None:
@@ -400,14 +397,12 @@ class Schedule:
 
 # Shapes of the decay, keyed by `decay` in params.yaml: map the share of it that is done (0-1) and `power` to the share
 # of the height that is left (1-0).
-DECAYS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
-    {
-        # Loshchilov & Hutter 2017, equation 5, no restart
-        "cosine": lambda done, power: (1 + math.cos(math.pi * done)) / 2,
-        "linear": lambda done, power: 1 - done,
-        "polynomial": lambda done, power: (1 - done) ** power,
-        "constant": lambda done, power: 1.0,
-        # Hägele et al. 2024, section 3: "1-sqrt" is their best cooldown
-        "wsd": lambda done, power: 1 - math.sqrt(done),
-    }
-)
+DECAYS: Mapping[str, Callable[[float, float], float]] = {
+    # Loshchilov & Hutter 2017, equation 5, no restart
+    "cosine": lambda done, power: (1 + math.cos(math.pi * done)) / 2,
+    "linear": lambda done, power: 1 - done,
+    "polynomial": lambda done, power: (1 - done) ** power,
+    "constant": lambda done, power: 1.0,
+    # Hägele et al. 2024, section 3: "1-sqrt" is their best cooldown
+    "wsd": lambda done, power: 1 - math.sqrt(done),
+}

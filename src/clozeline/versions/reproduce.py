@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 from clozeline.system import errors, files, machine
@@ -22,7 +21,7 @@ from clozeline.versions.project import Repo, open_project
 from clozeline.versions.remote import fetch_no_records
 
 Outcome = Literal["executed", "restored", "unchanged"]
-EXIT_CODES: Mapping[Outcome, int] = MappingProxyType({"executed": 0, "restored": 100, "unchanged": 101})
+EXIT_CODES: Mapping[Outcome, int] = {"executed": 0, "restored": 100, "unchanged": 101}
 AGAIN = "--again"
 # Variable that is set if outputs may be fetched from the project's remote.
 RESTORE_FROM_REMOTE = "CLOZELINE_RESTORE_FROM_REMOTE"

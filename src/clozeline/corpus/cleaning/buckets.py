@@ -15,7 +15,6 @@ from functools import partial
 from hashlib import blake2b
 from itertools import accumulate, groupby
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -39,9 +38,12 @@ SPREAD = "texts.arrow"
 # Approximate size in memory of the texts of one task.
 _SPREAD_BYTES = 16_000_000
 
-COLUMNS: Mapping[str, DTypeLike] = MappingProxyType(
-    {"ordinals": np.int64, "parents": np.int64, "draws": np.float64, "num_shingles": np.int64}
-)
+COLUMNS: Mapping[str, DTypeLike] = {
+    "ordinals": np.int64,
+    "parents": np.int64,
+    "draws": np.float64,
+    "num_shingles": np.int64,
+}
 FILES_OF_COLUMNS = tuple(f"{name}.bin" for name in COLUMNS)
 _SHINGLES, _BANDS = "shingles.bin", "bands.bin"
 

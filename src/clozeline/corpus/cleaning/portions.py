@@ -17,7 +17,6 @@ from functools import partial
 from hashlib import blake2b
 from itertools import groupby, pairwise
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypeVar
 
 from clozeline.cluster.ledger import Done, Item, Ledger
@@ -124,18 +123,17 @@ def _in_lines(of: documents.OpenFile, reader: line_formats.LineReader | None = N
 
 _Read = Callable[[documents.OpenFile], Iterator[documents.RawUnit]]
 # Reader of each format, by suffix.
-_FORMATS: Mapping[str, _Read] = MappingProxyType(
-    {
-        **dict.fromkeys(PARQUET_SUFFIXES, _in_rows),
-        **dict.fromkeys((".jsonl", ".ndjson", ".json"), _in_blocks),
-        ".csv": partial(_in_lines, reader=partial(line_formats.read_separated, delimiter=",")),
-        ".tsv": partial(_in_lines, reader=partial(line_formats.read_separated, delimiter="\t")),
-    }
-)
+_FORMATS: Mapping[str, _Read] = {
+    **dict.fromkeys(PARQUET_SUFFIXES, _in_rows),
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), _in_blocks),
+    ".csv": partial(_in_lines, reader=partial(line_formats.read_separated, delimiter=",")),
+    ".tsv": partial(_in_lines, reader=partial(line_formats.read_separated, delimiter="\t")),
+}
 # Readers of kinds of source whose files have one format.
-_KINDS: Mapping[str, Callable[[documents.RawFile], Iterator[documents.RawUnit]]] = MappingProxyType(
-    {"python-docs": documents.docstring_blocks, "wikipedia-xml": wikipedia.wiki_pages}
-)
+_KINDS: Mapping[str, Callable[[documents.RawFile], Iterator[documents.RawUnit]]] = {
+    "python-docs": documents.docstring_blocks,
+    "wikipedia-xml": wikipedia.wiki_pages,
+}
 
 
 def _format_of(file: documents.RawFile) -> _Read:

@@ -17,7 +17,6 @@ from functools import partial
 from itertools import islice, pairwise
 from operator import itemgetter
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 
 import ftfy
@@ -45,15 +44,13 @@ _INVISIBLE = re.compile(
 # Lone surrogates, left by cutting a text inside an emoji; they have no UTF-8.
 _HALVES = re.compile("[\ud800-\udfff]")
 # Kind of character that cleaning removes (or replaces, a lone surrogate by `?`) → its pattern.
-ALTERATIONS: Mapping[str, re.Pattern[str]] = MappingProxyType(
-    {
-        "lone_surrogates": _HALVES,
-        "nul": re.compile("\x00"),
-        "control_characters": re.compile("[\x01-\x08\x0e-\x1b\x1f\x7f]"),
-        "zero_width": re.compile("[\u00ad\u200b\u2060-\u2064\ufeff]"),
-        "direction_marks": re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]"),
-    }
-)
+ALTERATIONS: Mapping[str, re.Pattern[str]] = {
+    "lone_surrogates": _HALVES,
+    "nul": re.compile("\x00"),
+    "control_characters": re.compile("[\x01-\x08\x0e-\x1b\x1f\x7f]"),
+    "zero_width": re.compile("[\u00ad\u200b\u2060-\u2064\ufeff]"),
+    "direction_marks": re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]"),
+}
 _ALTERED = re.compile(
     "[\x00-\x08\x0e-\x1b\x1f\x7f\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ud800-\udfff]"
 )

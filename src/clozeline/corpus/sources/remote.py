@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from re import compile as compiled
-from types import MappingProxyType
 from typing import Any
 
 import fsspec
@@ -28,9 +27,11 @@ from clozeline.system import errors, progress
 # Environment variable with the password of the database.
 PASSWORD = "CLOZELINE_SOURCE_PASSWORD"
 # Isolation level that shows one state of the database to a whole transaction, by dialect.
-_ISOLATION: Mapping[str, str] = MappingProxyType(
-    {"postgresql": "REPEATABLE READ", "mysql": "REPEATABLE READ", "mariadb": "REPEATABLE READ"}
-)
+_ISOLATION: Mapping[str, str] = {
+    "postgresql": "REPEATABLE READ",
+    "mysql": "REPEATABLE READ",
+    "mariadb": "REPEATABLE READ",
+}
 _ROWS_AT_A_TIME = 1_000
 
 # Environment variable with the header `Authorization` for https://. S3 takes its keys from `AWS_…`.

@@ -18,7 +18,6 @@ from functools import partial
 from itertools import chain
 from pathlib import Path, PurePath
 from secrets import token_hex
-from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -384,10 +383,8 @@ def _has_lost_a_text(before: Any, after: Any) -> bool:
 
 
 # How the text of a format is cut, by suffix; of other files, the first line tells.
-_FORMATS: Mapping[str, Callable[..., Pieces]] = MappingProxyType(
-    {
-        **dict.fromkeys((".jsonl", ".ndjson", ".json"), _in_json),
-        ".csv": partial(_in_rows, delimiter=","),
-        ".tsv": partial(_in_rows, delimiter="\t"),
-    }
-)
+_FORMATS: Mapping[str, Callable[..., Pieces]] = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), _in_json),
+    ".csv": partial(_in_rows, delimiter=","),
+    ".tsv": partial(_in_rows, delimiter="\t"),
+}

@@ -24,28 +24,26 @@ from clozeline.params.model import ModelParams
 
 GELU_IN_HEAD = (layout.Fixed("activation", "gelu", "the head"),)
 
-BERT_NAMES: layout.Names = MappingProxyType(
-    {
-        "embeddings.tokens": "embeddings.word_embeddings",
-        "embeddings.positions": "embeddings.position_embeddings",
-        "embeddings.types": "embeddings.token_type_embeddings",
-        "embeddings.norm": "embeddings.LayerNorm",
-        "embedding_projection": "embeddings_project",
-        "layers.{}.attention.query": "encoder.layer.{layer}.attention.self.query",
-        "layers.{}.attention.key": "encoder.layer.{layer}.attention.self.key",
-        "layers.{}.attention.value": "encoder.layer.{layer}.attention.self.value",
-        "layers.{}.attention.output": "encoder.layer.{layer}.attention.output.dense",
-        "layers.{}.attention_norm": "encoder.layer.{layer}.attention.output.LayerNorm",
-        "layers.{}.mlp.input": "encoder.layer.{layer}.intermediate.dense",
-        "layers.{}.mlp.output": "encoder.layer.{layer}.output.dense",
-        "layers.{}.mlp_norm": "encoder.layer.{layer}.output.LayerNorm",
-    }
-)
+BERT_NAMES: layout.Names = {
+    "embeddings.tokens": "embeddings.word_embeddings",
+    "embeddings.positions": "embeddings.position_embeddings",
+    "embeddings.types": "embeddings.token_type_embeddings",
+    "embeddings.norm": "embeddings.LayerNorm",
+    "embedding_projection": "embeddings_project",
+    "layers.{}.attention.query": "encoder.layer.{layer}.attention.self.query",
+    "layers.{}.attention.key": "encoder.layer.{layer}.attention.self.key",
+    "layers.{}.attention.value": "encoder.layer.{layer}.attention.self.value",
+    "layers.{}.attention.output": "encoder.layer.{layer}.attention.output.dense",
+    "layers.{}.attention_norm": "encoder.layer.{layer}.attention.output.LayerNorm",
+    "layers.{}.mlp.input": "encoder.layer.{layer}.intermediate.dense",
+    "layers.{}.mlp.output": "encoder.layer.{layer}.output.dense",
+    "layers.{}.mlp_norm": "encoder.layer.{layer}.output.LayerNorm",
+}
 
 _SMALL_EMBEDDING = 128
 
 # Clark et al. 2020, table 6; Base and Large are BERT's.
-_ELECTRA_SIZES: Mapping[str, Shape] = MappingProxyType({"small": Shape(12, 256, 4, 1024)})
+_ELECTRA_SIZES: Mapping[str, Shape] = {"small": Shape(12, 256, 4, 1024)}
 
 
 def bert_dropouts(params: ModelParams) -> dict[str, float]:
@@ -170,18 +168,16 @@ def pooler(config: Any) -> HeadShape:
     return HeadShape(0, dense_size=config.hidden_size, activation="tanh", **drawn(config))
 
 
-CLASSIFIER: layout.Names = MappingProxyType({"output": "classifier"})
+CLASSIFIER: layout.Names = {"output": "classifier"}
 ANSWERER = layout.HeadRow(labels, MappingProxyType({"output": "qa_outputs"}))
 # An encoder without pooler.
 BARE = layout.HeadRow(lambda config: HeadShape(0))
-_POOLER: layout.Names = MappingProxyType({"dense": "{encoder}pooler.dense"})
-_TASKS: Mapping[layout.HeadKind, layout.HeadRow] = MappingProxyType(
-    {
-        "feature-extraction": layout.HeadRow(pooler, _POOLER),
-        "token-classification": layout.HeadRow(tagger, CLASSIFIER),
-        "question-answering": ANSWERER,
-    }
-)
+_POOLER: layout.Names = {"dense": "{encoder}pooler.dense"}
+_TASKS: Mapping[layout.HeadKind, layout.HeadRow] = {
+    "feature-extraction": layout.HeadRow(pooler, _POOLER),
+    "token-classification": layout.HeadRow(tagger, CLASSIFIER),
+    "question-answering": ANSWERER,
+}
 _BERT_VOCABULARY = layout.HeadRow(
     vocabulary_head,
     {
@@ -200,15 +196,13 @@ _ROBERTA_VOCABULARY = layout.HeadRow(
         "output.bias": "lm_head.bias",
     },
 )
-_DENSE_CLASSIFIER: layout.Names = MappingProxyType({"dense": "classifier.dense", "output": "classifier.out_proj"})
-_ROBERTA_HEADS: Mapping[layout.HeadKind, layout.HeadRow] = MappingProxyType(
-    {
-        "mlm": _ROBERTA_VOCABULARY,
-        "clm": _ROBERTA_VOCABULARY,
-        **_TASKS,
-        "text-classification": layout.HeadRow(partial(dense_classifier, activation="tanh"), _DENSE_CLASSIFIER),
-    }
-)
+_DENSE_CLASSIFIER: layout.Names = {"dense": "classifier.dense", "output": "classifier.out_proj"}
+_ROBERTA_HEADS: Mapping[layout.HeadKind, layout.HeadRow] = {
+    "mlm": _ROBERTA_VOCABULARY,
+    "clm": _ROBERTA_VOCABULARY,
+    **_TASKS,
+    "text-classification": layout.HeadRow(partial(dense_classifier, activation="tanh"), _DENSE_CLASSIFIER),
+}
 
 BERT_LAYOUT = layout.Layout(
     BertConfig,

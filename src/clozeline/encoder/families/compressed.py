@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from transformers import AlbertConfig, DistilBertConfig
@@ -14,39 +13,35 @@ from clozeline.params.model import ModelParams
 _ALBERT_EMBEDDING = 128
 _DISTILBERT_EPSILON = 1e-12
 
-_DISTILBERT_NAMES: layout.Names = MappingProxyType(
-    {
-        "embeddings.tokens": "embeddings.word_embeddings",
-        "embeddings.positions": "embeddings.position_embeddings",
-        "embeddings.norm": "embeddings.LayerNorm",
-        "layers.{}.attention.query": "transformer.layer.{layer}.attention.q_lin",
-        "layers.{}.attention.key": "transformer.layer.{layer}.attention.k_lin",
-        "layers.{}.attention.value": "transformer.layer.{layer}.attention.v_lin",
-        "layers.{}.attention.output": "transformer.layer.{layer}.attention.out_lin",
-        "layers.{}.attention_norm": "transformer.layer.{layer}.sa_layer_norm",
-        "layers.{}.mlp.input": "transformer.layer.{layer}.ffn.lin1",
-        "layers.{}.mlp.output": "transformer.layer.{layer}.ffn.lin2",
-        "layers.{}.mlp_norm": "transformer.layer.{layer}.output_layer_norm",
-    }
-)
+_DISTILBERT_NAMES: layout.Names = {
+    "embeddings.tokens": "embeddings.word_embeddings",
+    "embeddings.positions": "embeddings.position_embeddings",
+    "embeddings.norm": "embeddings.LayerNorm",
+    "layers.{}.attention.query": "transformer.layer.{layer}.attention.q_lin",
+    "layers.{}.attention.key": "transformer.layer.{layer}.attention.k_lin",
+    "layers.{}.attention.value": "transformer.layer.{layer}.attention.v_lin",
+    "layers.{}.attention.output": "transformer.layer.{layer}.attention.out_lin",
+    "layers.{}.attention_norm": "transformer.layer.{layer}.sa_layer_norm",
+    "layers.{}.mlp.input": "transformer.layer.{layer}.ffn.lin1",
+    "layers.{}.mlp.output": "transformer.layer.{layer}.ffn.lin2",
+    "layers.{}.mlp_norm": "transformer.layer.{layer}.output_layer_norm",
+}
 _IN_GROUP = "encoder.albert_layer_groups.{group}.albert_layers.{place}"
-_ALBERT_NAMES: layout.Names = MappingProxyType(
-    {
-        **{ours: theirs for ours, theirs in bert.BERT_NAMES.items() if ours.startswith("embeddings.")},
-        "embedding_projection": "encoder.embedding_hidden_mapping_in",
-        "layers.{}.attention.query": f"{_IN_GROUP}.attention.query",
-        "layers.{}.attention.key": f"{_IN_GROUP}.attention.key",
-        "layers.{}.attention.value": f"{_IN_GROUP}.attention.value",
-        "layers.{}.attention.output": f"{_IN_GROUP}.attention.dense",
-        "layers.{}.attention_norm": f"{_IN_GROUP}.attention.LayerNorm",
-        "layers.{}.mlp.input": f"{_IN_GROUP}.ffn",
-        "layers.{}.mlp.output": f"{_IN_GROUP}.ffn_output",
-        "layers.{}.mlp_norm": f"{_IN_GROUP}.full_layer_layer_norm",
-    }
-)
+_ALBERT_NAMES: layout.Names = {
+    **{ours: theirs for ours, theirs in bert.BERT_NAMES.items() if ours.startswith("embeddings.")},
+    "embedding_projection": "encoder.embedding_hidden_mapping_in",
+    "layers.{}.attention.query": f"{_IN_GROUP}.attention.query",
+    "layers.{}.attention.key": f"{_IN_GROUP}.attention.key",
+    "layers.{}.attention.value": f"{_IN_GROUP}.attention.value",
+    "layers.{}.attention.output": f"{_IN_GROUP}.attention.dense",
+    "layers.{}.attention_norm": f"{_IN_GROUP}.attention.LayerNorm",
+    "layers.{}.mlp.input": f"{_IN_GROUP}.ffn",
+    "layers.{}.mlp.output": f"{_IN_GROUP}.ffn_output",
+    "layers.{}.mlp_norm": f"{_IN_GROUP}.full_layer_layer_norm",
+}
 
 # Sanh et al. 2019, section 2: half of BERT's layers.
-_DISTILBERT_SIZES: Mapping[str, Shape] = MappingProxyType({"base": Shape(6, 768, 12, 3072)})
+_DISTILBERT_SIZES: Mapping[str, Shape] = {"base": Shape(6, 768, 12, 3072)}
 
 
 def _distilbert_dropouts(params: ModelParams) -> dict[str, float]:
@@ -134,7 +129,7 @@ def _albert_tagger(config: Any) -> HeadShape:
     return bert.labels(config, config.hidden_dropout_prob if rate is None else rate)
 
 
-_ALBERT_POOLER: layout.Names = MappingProxyType({"dense": "{encoder}pooler"})
+_ALBERT_POOLER: layout.Names = {"dense": "{encoder}pooler"}
 ALBERT_LAYOUT = layout.Layout(
     AlbertConfig,
     "albert",

@@ -25,17 +25,15 @@ HeadKind = LanguageHead | TaskHead
 Names = Mapping[str, str]
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
-_ENDINGS: Mapping[HeadKind, str] = MappingProxyType(
-    {
-        "mlm": "ForMaskedLM",
-        "clm": "ForCausalLM",
-        "rtd": "ForPreTraining",
-        "feature-extraction": "Model",
-        "text-classification": "ForSequenceClassification",
-        "token-classification": "ForTokenClassification",
-        "question-answering": "ForQuestionAnswering",
-    }
-)
+_ENDINGS: Mapping[HeadKind, str] = {
+    "mlm": "ForMaskedLM",
+    "clm": "ForCausalLM",
+    "rtd": "ForPreTraining",
+    "feature-extraction": "Model",
+    "text-classification": "ForSequenceClassification",
+    "token-classification": "ForTokenClassification",
+    "question-answering": "ForQuestionAnswering",
+}
 _ODD_NAMES = MappingProxyType({"BertForCausalLM": "BertLMHeadModel"})
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from transformers import ModernBertConfig, ModernBertDecoderConfig
@@ -15,21 +14,19 @@ from clozeline.params.model import ModelParams
 _CUTOFF = 3.0
 
 # Warner et al. 2024, table 3.
-_SIZES: Mapping[str, Shape] = MappingProxyType({"base": Shape(22, 768, 12, 1152), "large": Shape(28, 1024, 16, 2624)})
+_SIZES: Mapping[str, Shape] = {"base": Shape(22, 768, 12, 1152), "large": Shape(28, 1024, 16, 2624)}
 
-_MLP_AND_NORMS: layout.Names = MappingProxyType(
-    {
-        "embeddings.tokens": "embeddings.tok_embeddings",
-        "embeddings.norm": "embeddings.norm",
-        "layers.{}.attention_norm": "layers.{layer}.attn_norm",
-        "layers.{}.attention.output": "layers.{layer}.attn.Wo",
-        "layers.{}.mlp_norm": "layers.{layer}.mlp_norm",
-        "layers.{}.mlp.input": "layers.{layer}.mlp.Wi",
-        "layers.{}.mlp.output": "layers.{layer}.mlp.Wo",
-        "final_norm": "final_norm",
-    }
-)
-_LABELS: layout.Names = MappingProxyType({"dense": "head.dense", "norm": "head.norm", "output": "classifier"})
+_MLP_AND_NORMS: layout.Names = {
+    "embeddings.tokens": "embeddings.tok_embeddings",
+    "embeddings.norm": "embeddings.norm",
+    "layers.{}.attention_norm": "layers.{layer}.attn_norm",
+    "layers.{}.attention.output": "layers.{layer}.attn.Wo",
+    "layers.{}.mlp_norm": "layers.{layer}.mlp_norm",
+    "layers.{}.mlp.input": "layers.{layer}.mlp.Wi",
+    "layers.{}.mlp.output": "layers.{layer}.mlp.Wo",
+    "final_norm": "final_norm",
+}
+_LABELS: layout.Names = {"dense": "head.dense", "norm": "head.norm", "output": "classifier"}
 
 
 def _dropouts(params: ModelParams) -> dict[str, float]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing
 from functools import partial
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -24,9 +23,7 @@ Fields = Mapping[str, str]
 _LEAST_IN_COMMON = 3
 
 _MOST_FIELD_CHARACTERS = 32_000_000
-_SEPARATORS: Mapping[str, str] = MappingProxyType(
-    {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
-)
+_SEPARATORS: Mapping[str, str] = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
 
 # Location for messages, and values by field. A plain tuple, because there are millions.
 PlacedRecord = tuple[str, dict[str, Any]]
@@ -219,15 +216,13 @@ def read_separated(path: Path, fields: Fields, *, delimiter: str) -> Iterator[Pl
         yield from separated_records(lines, str(path), fields, delimiter=delimiter)
 
 
-FORMATS: Mapping[str, FormatReader] = MappingProxyType(
-    {
-        **dict.fromkeys(PARQUET_SUFFIXES, read_parquet),
-        ".jsonl": read_json_lines,
-        ".ndjson": read_json_lines,
-        ".csv": partial(read_separated, delimiter=","),
-        ".tsv": partial(read_separated, delimiter="\t"),
-    }
-)
+FORMATS: Mapping[str, FormatReader] = {
+    **dict.fromkeys(PARQUET_SUFFIXES, read_parquet),
+    ".jsonl": read_json_lines,
+    ".ndjson": read_json_lines,
+    ".csv": partial(read_separated, delimiter=","),
+    ".tsv": partial(read_separated, delimiter="\t"),
+}
 
 
 def matching_files(path: Path, pattern: str) -> list[Path]:

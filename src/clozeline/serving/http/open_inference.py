@@ -14,7 +14,6 @@ Shapes: N texts, H hidden, K candidates, labels or answers: `embedding` is [N, H
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version as version_of
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
@@ -33,9 +32,7 @@ from clozeline.serving.models import ANY, no_such_model
 
 # Triton's names of its extensions; `TRITON` answers the last one.
 EXTENSIONS = ("binary_tensor_data", "model_configuration")
-_DATA_TYPES: Mapping[Datatype, str] = MappingProxyType(
-    {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT64": "TYPE_INT64"}
-)
+_DATA_TYPES: Mapping[Datatype, str] = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT64": "TYPE_INT64"}
 
 
 class InferenceProtocolError(ErrorBody):

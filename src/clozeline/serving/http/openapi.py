@@ -7,7 +7,6 @@ from functools import cache, cached_property
 from importlib.metadata import version
 from inspect import getdoc
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter
@@ -40,13 +39,11 @@ _NAMED = {
     "x-model-sha256": "SHA-256 of its graph",
 }
 _TIMED = {"x-compute-tokens": "Tokens of the texts, including special tokens", **asking.TIMES}
-_HEADERS: Mapping[str, Mapping[str, str]] = MappingProxyType({"nothing": {}, "model": _NAMED, "time": _NAMED | _TIMED})
-_IN_PATH: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
-    {
-        "model": ("A name from /models.", {"examples": ["encoder"]}),
-        "version": ("Version of the model; any version but the served one gets a 404.", {}),
-    }
-)
+_HEADERS: Mapping[str, Mapping[str, str]] = {"nothing": {}, "model": _NAMED, "time": _NAMED | _TIMED}
+_IN_PATH: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "model": ("A name from /models.", {"examples": ["encoder"]}),
+    "version": ("Version of the model; any version but the served one gets a 404.", {}),
+}
 _KEYS = {"bearer": {"type": "http", "scheme": "bearer"}, "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}}
 _JSON = "application/json"
 _Part = tuple[Operation | Words, Literal["body", "answer", "error"]]

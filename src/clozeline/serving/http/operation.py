@@ -4,7 +4,6 @@ from array import array
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
@@ -47,15 +46,13 @@ ASKED: Refusals = {
     504: "The deadline of the request passed",
 }
 # Part of a record → the probabilities in it that show drift. Other parts have none.
-_SCORES: Mapping[str, Callable[[Any], Iterable[float]]] = MappingProxyType(
-    {
-        "masks": lambda masks: (words[0].score for words in masks),
-        "completion": lambda completion: completion.scores,
-        "labels": lambda labels: (label.score for label in labels[:1]),
-        "entities": lambda entities: (entity.score for entity in entities),
-        "answers": lambda answers: (answer.score for answer in answers[:1]),
-    }
-)
+_SCORES: Mapping[str, Callable[[Any], Iterable[float]]] = {
+    "masks": lambda masks: (words[0].score for words in masks),
+    "completion": lambda completion: completion.scores,
+    "labels": lambda labels: (label.score for label in labels[:1]),
+    "entities": lambda entities: (entity.score for entity in entities),
+    "answers": lambda answers: (answer.score for answer in answers[:1]),
+}
 
 
 class JsonResponse(Response):

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -41,12 +40,10 @@ _Strings = Annotated[
     ),
 ]
 # Datatype and wire format by the kind of the numpy array.
-_WIRE_TYPES: Mapping[str, tuple[Datatype, str]] = MappingProxyType({"f": ("FP32", "<f4"), "i": ("INT64", "<i8")})
+_WIRE_TYPES: Mapping[str, tuple[Datatype, str]] = {"f": ("FP32", "<f4"), "i": ("INT64", "<i8")}
 OutputName = Literal["embedding", "token", "score", "label", "entities", "answer", "start", "end"]
 # Datatypes of the outputs that are not BYTES.
-NUMBERS: Mapping[OutputName, Datatype] = MappingProxyType(
-    {"embedding": "FP32", "score": "FP32", "start": "INT64", "end": "INT64"}
-)
+NUMBERS: Mapping[OutputName, Datatype] = {"embedding": "FP32", "score": "FP32", "start": "INT64", "end": "INT64"}
 # Outputs, and headers that name the model.
 Tensors = tuple[dict[OutputName, Values], dict[str, str]]
 # Padding for a context with fewer answers than another of the same request.

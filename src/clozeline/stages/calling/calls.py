@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -21,7 +20,7 @@ from clozeline.params.text import UNSET_SOURCE
 from clozeline.system import errors, files
 
 # Section of params.yaml by stage, where the stage has none of its own name.
-_SECTIONS: Mapping[str, str] = MappingProxyType({"snapshot": "preprocess", "import": "imports"})
+_SECTIONS: Mapping[str, str] = {"snapshot": "preprocess", "import": "imports"}
 # Parameters that no command can give.
 _FROM_PYTHON = {"before_first_step", "callbacks"}
 _FIELD = "text"

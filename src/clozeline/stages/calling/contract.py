@@ -7,7 +7,6 @@ code: it changes no output, so an edit of it re-runs nothing.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Self
 
 from clozeline.params.project import Params
@@ -20,7 +19,7 @@ from clozeline.system import errors, files
 
 FILE = "contract.lock"
 _LAST = "last accepted {}"
-_NO_LABELS: Mapping[str, LabelProfile] = MappingProxyType({})
+_NO_LABELS: Mapping[str, LabelProfile] = {}
 # Increase of the share of documents dropped for one reason.
 MAX_DROPPED_INCREASE = 0.2
 # Change of the share of letters of one script, such as Latin.

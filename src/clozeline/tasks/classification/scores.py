@@ -6,7 +6,6 @@ Shapes: T texts, F features, C classes.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,7 +85,7 @@ def f1_of(class_: int) -> Figure:
 
 
 # Metrics keyed by `metric` in params.yaml, except `f1`, which `f1_of` makes for one class.
-FIGURES: Mapping[str, Figure] = MappingProxyType({"accuracy": accuracy, "macro_f1": macro_f1, "matthews": matthews})
+FIGURES: Mapping[str, Figure] = {"accuracy": accuracy, "macro_f1": macro_f1, "matthews": matthews}
 
 
 def _margins(actual_T: Classes, predicted_T: Classes, num_classes: int) -> tuple[Classes, Classes, Classes]:
@@ -131,7 +130,7 @@ def macro_f1_of_sets(actual_TC: LabelSets, predicted_TC: LabelSets) -> float:
 
 
 # Metrics keyed by `metric` in params.yaml.
-SET_FIGURES: Mapping[str, SetFigure] = MappingProxyType({"micro_f1": micro_f1, "macro_f1": macro_f1_of_sets})
+SET_FIGURES: Mapping[str, SetFigure] = {"micro_f1": micro_f1, "macro_f1": macro_f1_of_sets}
 
 
 def best_threshold(actual_TC: LabelSets, share_TC: npt.NDArray[np.float64], figure: SetFigure) -> float:

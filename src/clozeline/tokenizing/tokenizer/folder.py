@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 
 from tokenizers import AddedToken, Tokenizer, processors
@@ -23,27 +22,23 @@ _LOG = logging.getLogger(__name__)
 _CONFIG_FILE = "tokenizer_config.json"
 
 # Token of each role, as transformers names the role. A tokenizer trained here has them as ids 0 to 4 in this order.
-SPECIAL_TOKENS: Mapping[str, str] = MappingProxyType(
-    {
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-    }
-)
+SPECIAL_TOKENS: Mapping[str, str] = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
 # Class of transformers that uses tokenizer.json unchanged, by the name that every version knows.
 _CLASS = "PreTrainedTokenizerFast"
 # Contents of tokenizer_config.json of every tokenizer trained here.
-_DESCRIPTION: Mapping[str, object] = MappingProxyType(
-    {
-        **SPECIAL_TOKENS,
-        "clean_up_tokenization_spaces": False,
-        # Token types carry no information for a single text, and ModernBERT's forward takes none.
-        "model_input_names": ["input_ids", "attention_mask"],
-        "tokenizer_class": _CLASS,
-    }
-)
+_DESCRIPTION: Mapping[str, object] = {
+    **SPECIAL_TOKENS,
+    "clean_up_tokenization_spaces": False,
+    # Token types carry no information for a single text, and ModernBERT's forward takes none.
+    "model_input_names": ["input_ids", "attention_mask"],
+    "tokenizer_class": _CLASS,
+}
 _NEEDED_ROLES = ("pad_token", "cls_token", "sep_token", "mask_token")
 
 

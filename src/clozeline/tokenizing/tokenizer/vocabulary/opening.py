@@ -6,7 +6,6 @@ get the few attributes that they need of a slow tokenizer.
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -19,13 +18,11 @@ TOKENIZER_FILE = "tokenizer.json"
 
 # `model_type` in config.json → class of transformers, and the attributes that its converter reads, with their values
 # where tokenizer_config.json is silent.
-_SENTENCEPIECE_KINDS: Mapping[str, tuple[str, Mapping[str, bool]]] = MappingProxyType(
-    {
-        "albert": ("AlbertTokenizer", {"do_lower_case": True, "keep_accents": False}),
-        "deberta-v2": ("DebertaV2Tokenizer", {"do_lower_case": False, "split_by_punct": False}),
-        "xlm-roberta": ("XLMRobertaTokenizer", {}),
-    }
-)
+_SENTENCEPIECE_KINDS: Mapping[str, tuple[str, Mapping[str, bool]]] = {
+    "albert": ("AlbertTokenizer", {"do_lower_case": True, "keep_accents": False}),
+    "deberta-v2": ("DebertaV2Tokenizer", {"do_lower_case": False, "split_by_punct": False}),
+    "xlm-roberta": ("XLMRobertaTokenizer", {}),
+}
 
 
 def open_published(name: str, revision: str | None = None) -> Any:
