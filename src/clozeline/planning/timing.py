@@ -26,7 +26,7 @@ from clozeline.language.objectives import DetectionBatch, TargetBatch
 from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining.job import compiled
 from clozeline.pretraining.losses import loss_of
-from clozeline.training import micro_batches, optimizers
+from clozeline.training import micro_batches, optimizers, steps
 
 # Upper limit of a timed pass in FLOPs: a few seconds on a slow core.
 _MOST_FLOPS = 2e11
@@ -79,7 +79,7 @@ def measure(model: LanguageModel, params: PretrainParams, *, target_share: float
         (loss_sum / len(batch.labels_T)).backward()
 
     def update() -> None:
-        nn.utils.clip_grad_norm_(model.parameters(), params.optimizer.clip_norm)
+        steps.clip_gradients(model, params.optimizer)
         optimizer.step()
         optimizer.zero_grad()
 

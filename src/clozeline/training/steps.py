@@ -37,6 +37,11 @@ def begin_step(seed: int, step: int, rank: int, device: torch.device) -> None:
         torch.cuda.manual_seed(stream)
 
 
+def clip_gradients(model: nn.Module, params: OptimizerParams) -> Tensor:
+    """Scale the gradients down to the norm `clip_norm`; return their norm before (Pascanu et al. 2013)."""
+    return nn.utils.clip_grad_norm_(model.parameters(), params.clip_norm)
+
+
 @dataclass(eq=False)
 class Steps(Generic[Inputs]):
     """Takes steps, and keeps their losses until they are read.
@@ -69,7 +74,7 @@ class Steps(Generic[Inputs]):
         sums = self._sum_gradients(batch, step)
         scaler = self.hardware.precision.scaler
         scaler.unscale_(self.optimizer)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.params.clip_norm)
+        norm = clip_gradients(self.model, self.params)
         self._unread.append((step, batch, sums, norm))
         if self.must_read and self.hardware.processes.world_size == 1:
             self._stop_if_not_finite(step, batch, sums[0].item(), norm.item())
