@@ -17,7 +17,6 @@ from timeit import timeit
 
 import numpy as np
 import torch
-from torch import nn
 
 from clozeline.exporting.graph import size_of
 from clozeline.inference.open_model import GraphSession, TextBatch
