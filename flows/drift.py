@@ -13,7 +13,7 @@ from prefect.events import emit_event
 from clozeline.orchestration.drift import DriftLimits, DriftState, Verdict, ask
 from clozeline.orchestration.prefect_adapter import tell_errors_plainly
 from clozeline.serving.access import keys_in_environment
-from clozeline.system.errors import GateError
+from clozeline.system.errors import GateError, without_secrets
 from clozeline.system.workspace import Workspace, reach_this_machine_directly
 
 EVENT = "clozeline.drift"
@@ -62,7 +62,7 @@ def drift(
     state.write(file)
     lines = [str(verdict) for verdict in verdicts]
     get_run_logger().info("%s", "\n".join(lines))
-    create_markdown_artifact("\n".join([f"# {url}", *(f"- {line}" for line in lines)]), key="drift")
+    create_markdown_artifact("\n".join([f"# {without_secrets(url)}", *(f"- {line}" for line in lines)]), key="drift")
     drifted = [verdict for verdict in verdicts if verdict.is_drift]
     for verdict in drifted:
         _emit(verdict, url)
@@ -79,7 +79,7 @@ def drift(
 
 
 def _servers_in(urls: str) -> list[str]:
-    return [server for server in map(str.strip, urls.split(",")) if server]
+    return [server.rstrip("/") for server in map(str.strip, urls.split(",")) if server]
 
 
 def _failed(error: DriftError) -> State[object]:
@@ -93,7 +93,7 @@ def _emit(verdict: Verdict, url: str) -> None:
         resource={"prefect.resource.id": f"{RESOURCE}.{verdict.model}", "prefect.resource.name": verdict.model},
         payload={
             "version": verdict.version,
-            "server": url,
+            "server": without_secrets(url),
             "num_texts": verdict.num_texts,
             "shifts": [
                 {"name": shift.name, "given": shift.given, "limit": shift.limit, "is_drift": not shift.is_passed}

@@ -211,7 +211,7 @@ def test_an_own_encoder_is_opened_only_if_the_params_name_it(saved: Path, params
         ("mine.other:build", "No module named 'mine.other'"),
         ("mine.failing:build", "a_library_that_is_not_there"),
         ("mine.encoder:built", "no attribute 'built'"),
-        ("mine.encoder:nothing", "is NoneType"),
+        ("mine.encoder:nothing", "gives NoneType"),
         ("mine.encoder:untied", "tie_word_embeddings: false"),
         ("mine.encoder:broken", "cannot be built: AttributeError.*no_such_knob"),
         ("mine.encoder:Narrow", r"\(2, 8, 31\).*\(2, 8, 32\)"),

@@ -91,6 +91,10 @@ def test_every_error_survives_copying_and_pickling(again: Callable[[Exception], 
         "https://host/file.csv?a=1&sig=s3cret",
         "https://host/file.csv?X-Amz-Signature=s3cret&b=2",
         "postgresql://db/tickets?user=ann&password=s3cret",
+        "https://s3crets3crets3crets3cret@example/data",
+        "https://ann:p@s3cret@example/data",
+        "https://example/data?api_key=s3cret",
+        "https://example/data#access_token=s3cret",
     ],
 )
 def test_no_part_of_an_error_shows_a_secret_of_a_url(url: str) -> None:

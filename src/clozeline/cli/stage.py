@@ -114,7 +114,7 @@ def run_under_torchrun(stage: str, arguments: list[str], torchrun_arguments: str
     except RendezvousError as error:
         raise errors.TransientError(
             f'the machines of {TORCHRUN_VARIABLE}="{torchrun_arguments}" do not find each other: {error}',
-            do="start this command on as many machines as --nnodes says, that of --rdzv-endpoint first",
+            do="start this command on --nnodes machines, that of --rdzv-endpoint first, and open its port",
         ) from error
 
 

@@ -114,7 +114,8 @@ def _check_parts(encoder: Any, params: ModelParams, ids: TokenIds) -> None:
     hidden_size = getattr(encoder, "hidden_size", None)
     if not (isinstance(encoder, nn.Module) and isinstance(hidden_size, int)):
         raise ParamsError(
-            f"`{params.family}` is {type(encoder).__name__} with `hidden_size` {hidden_size}, no torch.nn.Module",
+            f"`{params.family}` gives {type(encoder).__name__} with `hidden_size` {hidden_size}, not a torch.nn.Module"
+            " with an integer",
             do=_CONTRACT,
         )
     if not params.tie_word_embeddings:

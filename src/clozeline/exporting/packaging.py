@@ -315,7 +315,7 @@ class _Package:
 
 def write_sbom(folder: Path, name: str, draft: Manifest) -> None:
     """Write the bill of materials of the package in `folder`, called `name`, whose other files are all there."""
-    files = [
+    listed = [
         {"type": "file", "name": path.name, "hashes": [{"alg": "SHA-256", "content": package.record_of(path).sha256}]}
         for path in sorted(folder.iterdir())
     ]
@@ -326,7 +326,7 @@ def write_sbom(folder: Path, name: str, draft: Manifest) -> None:
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
-        "metadata": {"component": model | {"components": files}},
+        "metadata": {"component": model | {"components": listed}},
         "components": [_library(one.metadata) | {"bom-ref": ref} for ref, one in packages.items()],
         "dependencies": [
             {"ref": model["bom-ref"], "dependsOn": [_OURS]},

@@ -155,7 +155,8 @@ def _check_keys(plan: SweepPlan, path: Path, params: project.Params) -> None:
     named = {key.split(".")[1] for key in plan.space if plan.task is not None}
     if len(named) > 1 or not named <= params.finetune.keys():
         raise ParamsError(
-            f"{path}: a sweep tries one task of {', '.join(sorted(params.finetune))}, not {', '.join(sorted(named))}",
+            f"{path}: a sweep tries one task, not {', '.join(sorted(named))}; there are"
+            f" {', '.join(sorted(params.finetune)) or 'none'}",
             do="write one sweep for each task",
         )
 

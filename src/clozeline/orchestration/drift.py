@@ -106,7 +106,9 @@ def ask(url: str, api_key: str | None = None) -> dict[str, Served]:
         answer = httpx.get(f"{url.rstrip('/')}/metrics", headers=headers, timeout=_TIMEOUT_SECONDS).raise_for_status()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         problem = f"{url}/metrics does not return the counters of a `clozeline serve`: {error}"
-        raise TransientError(problem, do="start it, correct the URL, or set CLOZELINE_API_KEYS") from error
+        raise TransientError(
+            problem, do="start it, correct the URL, or set CLOZELINE_SERVER and CLOZELINE_API_KEYS of the worker"
+        ) from error
     return read(answer.text, url)
 
 

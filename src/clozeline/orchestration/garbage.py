@@ -52,7 +52,7 @@ def sweep_project(
         if shared and nights.running_elsewhere:
             raise errors.TransientError(
                 f"{', '.join(nights.running_elsewhere)} of another workspace is active, and may need shared data",
-                do="wait until it ends (or end it in `clozeline ui`), or leave `--shared` out",
+                do="wait until it ends (if it was killed, delete it in `clozeline ui`), or leave `--shared` out",
             )
         locks = (*nights.locks, *(lock_of(version, publisher) for version in versions), own_lock(workspace.root))
         in_dvc = stack.enter_context(Stored.open(workspace.root, shared=shared)).without_old(locks, before)

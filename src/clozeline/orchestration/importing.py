@@ -47,7 +47,8 @@ _ENTAILMENT = "entailment"
 _PAIR_MARKS = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
 _EMBEDDING = "feature-extraction"
 _MASKS = "fill-mask"
-# Architectures with the head of masks and one for pairs of sentences, which is left out.
+# Architectures with the head of masks and, in BERT, ALBERT and BigBird, one for pairs of sentences, which is left out;
+# transformers has no such class of the other families.
 _WITH_TWO_HEADS = {
     families.layout.class_name_of(row.forms["mlm"].config_class, "rtd")
     for row in families.FAMILIES.values()
@@ -239,7 +240,8 @@ def _check_weights(published: Published) -> None:
     needed, free = _BYTES_PER_WEIGHT_BYTE * size_bytes, available_bytes()
     if needed > free:
         raise ArtifactError(
-            f"{published.name} ({size_bytes / 1e9:.1f} GB) takes {needed / 1e9:.1f} GB of memory, not {free / 1e9:.1f}",
+            f"{published.name} ({size_bytes / 1e9:.1f} GB) takes {needed / 1e9:.1f} GB of memory, and"
+            f" {free / 1e9:.1f} GB are free",
             do="import a smaller model, or import this one on a machine with more memory",
         )
 
@@ -300,7 +302,7 @@ def _check_case(published: Published, made: Tokenizer) -> None:
     capitals = [token for token in made.get_vocab() if _CAPITAL.fullmatch(token)]
     if is_lowered and not is_said and len(capitals) > made.get_vocab_size() / _MANY:
         raise ArtifactError(
-            f"{published.name} lowercases, so it misses {len(capitals):,} words ({min(capitals)})",
+            f"{published.name} lowercases texts, so it misses {len(capitals):,} words such as {min(capitals)}",
             do=f'write {{"do_lower_case": false}} into {_SETTINGS} of a copy, then import the copy',
         )
 

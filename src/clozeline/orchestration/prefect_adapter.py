@@ -75,9 +75,9 @@ class _Stages(ThreadPoolTaskRunner[Any]):
         return type(self)(max_workers=_MOST_AT_ONCE if takes_whole_stages() else 1)
 
 
-# The cast is needed because Prefect types a runner by its kind of future, while a flow accepts any.
 # Runs one stage at a time, because each uses every core; with a cluster, all whose inputs are there, up to a limit for
-# the processes that wait for nodes.
+# the processes that wait for nodes. The cast is needed because Prefect types a runner by its kind of future, while a
+# flow accepts any.
 STAGES = cast("TaskRunner[PrefectFuture[Any]]", _Stages())
 
 

@@ -100,7 +100,7 @@ def require_registry(workspace: Workspace, params: Params) -> None:
         packages = ", ".join(f"dist/{package}" for package in params.packages)
         records = f"; the records of earlier runs in {workspace.outbox}" if Outbox(workspace.outbox).runs() else ""
         raise TransientError(
-            f"MLflow at {address} does not answer, so nothing was released: {packages}{records} wait for it",
+            f"MLflow at {address} does not answer, so nothing was released (waiting: {packages}{records})",
             do="start it, or correct MLFLOW_TRACKING_URI; then finish with `clozeline release`",
         ) from error
 

@@ -128,7 +128,7 @@ def _kept_password(workspace: Workspace, port: int) -> str:
         workspace.close_to_others()
     except PermissionError as error:
         raise ParamsError(
-            f"others may write to {workspace.work}, which holds the password of Prefect's server and is not yours",
+            f"{workspace.work}, which holds the password of Prefect's server, is open to others and not yours",
             do="start the server as its owner, or set PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD",
         ) from error
     file = workspace.prefect_password(port)

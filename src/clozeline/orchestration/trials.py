@@ -146,7 +146,7 @@ class TrialItems:
     """Items of a trial."""
 
     root: Path  # folder of the project
-    validation_text: str  # parquet file with the texts for language models, relative to `root`
+    validation_text: str  # Parquet file with the texts for language models, relative to `root`
     test_items: str  # file with the candidate's test items, relative to `root`
     most: int  # largest number of items; of more, those with the lowest hashes
     longest: int  # tokens of a row in which encoders read the validation text

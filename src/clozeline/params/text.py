@@ -44,7 +44,7 @@ class SourceParams(Section):
         (
             "url",
             _is_a_url_without_secrets,
-            "protocol://…, without password, token or signature: these belong into the environment (docs/own-text.md)",
+            "protocol://…, without password, key, token or signature, which the environment holds (docs/own-text.md)",
         ),
     )
 

@@ -141,7 +141,7 @@ def _check_memory(name: str, config: Any) -> None:
     needed, free = _BYTES_PER_WEIGHT_BYTE * count.fp32_bytes, available_bytes()
     if needed > free:
         raise ArtifactError(
-            f"{name} ({count.total:,} parameters) takes {needed / 1e9:.0f} GB to measure, not {free / 1e9:.1f}",
+            f"{name} ({count.total:,} parameters) takes {needed / 1e9:.0f} GB to measure; {free / 1e9:.1f} are free",
             do="measure it on a machine with more memory",
         )
 

@@ -92,10 +92,11 @@ class Rung(record.Record):
     size_bytes: int  # size of the graph file
     # Share of items that the graph answers as fp32 does. What an item is depends on the kind of model:
     #
-    # - encoder: a masked token; - classifier: a text; with several labels for each text, a label that either graph
-    # gives; - tagger: a word that either graph puts into an entity; - embedder: the first half of a text (does it find
-    # the same second half?), the first text of a pair (does it find the same second text?), or a scored pair (is it
-    # more similar than the pair before?).
+    # - encoder: a masked token;
+    # - classifier: a text; with several labels for each text, a label that either graph gives;
+    # - tagger: a word that either graph puts into an entity;
+    # - embedder: the first half of a text (does it find the same second half?), the first text of a pair (does it find
+    #   the same second text?), or a scored pair (is it more similar than the pair before?).
     agreement: Measured
     # Name of the quality metric. Without labels it is the agreement with fp32.
     metric: str

@@ -24,7 +24,7 @@ from mlflow.tracking import MlflowClient
 from pydantic import BaseModel, ConfigDict, Field
 
 from clozeline.system.errors import TransientError
-from clozeline.tracking import mlflow
+from clozeline.tracking.mlflow import every, is_busy
 
 _TRIES = 10
 # Suffix of the name of a registered model that lists the changes of another model's champion as its versions.
@@ -43,7 +43,7 @@ def tried_again(call: Callable[[], object]) -> None:
             call()
             return
         except MlflowException as error:
-            if is_last_try or not mlflow.is_busy(error):
+            if is_last_try or not is_busy(error):
                 raise
         time.sleep(random.uniform(0.1, 1.0))
 
@@ -128,7 +128,7 @@ class ChangeList:
     def read(self, name: str) -> Changes:
         """Return the changes of the champion of model `name` that count."""
         searched = (f"name = '{name}{SUFFIX}'", _PAGE, ["version_number ASC"])
-        found = mlflow.every(self._client.search_model_versions, *searched)
+        found = every(self._client.search_model_versions, *searched)
         entries = [
             Change.model_validate_json(one.tags[_CHANGE]).model_copy(
                 update={"number": int(one.version), "is_done": _DONE in one.tags}

@@ -22,7 +22,8 @@ from clozeline.records.limits import NATS_PER_BYTE, Limit, PairedFigures
 from clozeline.records.package import Precision, package_sha256, read_manifest
 from clozeline.registry import models, versions
 from clozeline.registry.changes import SUFFIX, ChangeList
-from clozeline.tracking import addresses, mlflow
+from clozeline.tracking import addresses
+from clozeline.tracking.mlflow import answering, every, prepare
 
 _NO_DUPLICATES = ", without near-duplicates of training items"
 # Name of the gate that an encoder fails if its training was too short.
@@ -198,7 +199,7 @@ def newest_decision(version: models.Registered, run: Run, tracking_uri: str) -> 
     Raises the errors of `answering`.
     """
     decisions = addresses.present(f"{run.info.artifact_uri}/decisions", tracking_uri)
-    with mlflow.answering(tracking_uri, f"run of {version}"), tempfile.TemporaryDirectory() as folder:
+    with answering(tracking_uri, f"run of {version}"), tempfile.TemporaryDirectory() as folder:
         stored = list_artifacts(artifact_uri=decisions, tracking_uri=tracking_uri)
         newest = max((Path(file.path).name for file in stored), default=None)
         if newest is None:
@@ -216,10 +217,10 @@ def versions_in_use(tracking_uri: str) -> list[models.Registered]:
         TransientError: the registry does not answer.
     """
     found = []
-    with mlflow.answering(tracking_uri, "models"):
-        client = mlflow.prepare(tracking_uri)
+    with answering(tracking_uri, "models"):
+        client = prepare(tracking_uri)
         registry, changes = versions.Registry(client, tracking_uri), ChangeList(client)
-        for model in mlflow.every(client.search_registered_models, f"name LIKE '{models.MODEL_PREFIX}%'"):
+        for model in every(client.search_registered_models, f"name LIKE '{models.MODEL_PREFIX}%'"):
             pending = changes.read(model.name).pending
             numbers = {*map(str, model.aliases.values())}.union(*((one.before, one.after) for one in pending))
             found += [registry.version(model.name, number) for number in sorted(numbers - {""})]
@@ -228,8 +229,8 @@ def versions_in_use(tracking_uri: str) -> list[models.Registered]:
 
 def forgotten_paths(version: models.Registered, tracking_uri: str) -> frozenset[str]:
     """Return the paths of the lineage of `version` that were removed. Raises the errors of `answering`."""
-    with mlflow.answering(tracking_uri, str(version)):
-        tags = mlflow.prepare(tracking_uri).get_model_version(version.name, version.version).tags
+    with answering(tracking_uri, str(version)):
+        tags = prepare(tracking_uri).get_model_version(version.name, version.version).tags
     return frozenset(tags.get(_PATHS, "").split())
 
 
@@ -245,13 +246,13 @@ def mark(version: models.Registered, paths: Collection[str], tracking_uri: str, 
 def every_version(tracking_uri: str) -> list[tuple[models.Registered, tuple[str, ...]]]:
     """Return every version of our models, with its aliases. Raises the errors of `answering`."""
     found = []
-    with mlflow.answering(tracking_uri, "models"):
-        client = mlflow.prepare(tracking_uri)
+    with answering(tracking_uri, "models"):
+        client = prepare(tracking_uri)
         registry = versions.Registry(client, tracking_uri)
-        for model in mlflow.every(client.search_registered_models, f"name LIKE '{models.MODEL_PREFIX}%'"):
+        for model in every(client.search_registered_models, f"name LIKE '{models.MODEL_PREFIX}%'"):
             if model.name.endswith(SUFFIX):
                 continue
-            for version in mlflow.every(client.search_model_versions, f"name = '{model.name}'"):
+            for version in every(client.search_model_versions, f"name = '{model.name}'"):
                 number = str(version.version)
                 aliases = tuple(sorted(alias for alias, other in model.aliases.items() if str(other) == number))
                 found.append((registry.version(model.name, number), aliases))

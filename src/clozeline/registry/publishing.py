@@ -113,7 +113,7 @@ class Publisher:
             yield Path(folder) / _EVIDENCE
 
     def check(self, version: models.Registered, texts: Sequence[str]) -> None:
-        """Compare the stored files of `version` with its tags, and let its package answer.
+        """Compare the stored files of `version` with its tags, of earlier releases only the package, and let it answer.
 
         Its code, which `mlflow.pyfunc.load_model` runs for others, is compared and never run here: who may write to
         the store of files must not run code on the machine that releases.

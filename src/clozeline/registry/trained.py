@@ -22,7 +22,8 @@ from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError
 from clozeline.system.files import held_beside, remove_folder, replacing_folder
 from clozeline.system.workspace import Workspace, tracking_uri
-from clozeline.tracking import addresses, mlflow
+from clozeline.tracking import addresses
+from clozeline.tracking.mlflow import answering
 
 _FOLDER = "trained"
 # File beside the folder with the sha256 of each file; its own sha256 is a tag of the version.
@@ -48,7 +49,7 @@ def store_trained(client: MlflowClient, run_id: str, trained: TrainedEncoder, tr
     """Store `trained` in the run of a version; return the sha256 of its list."""
     files = {path: sha256_of(file) for path, file in sorted(trained.files.items())}
     listed = StoredEncoder(files=files, architecture=trained.architecture).model_dump_json(indent=2) + "\n"
-    with mlflow.answering(tracking_uri, f"run {run_id}"):
+    with answering(tracking_uri, f"run {run_id}"):
         for path, file in trained.files.items():
             client.log_artifact(run_id, str(file), Path(_FOLDER, path).parent.as_posix())
         client.log_text(run_id, listed, _LIST)
@@ -156,7 +157,7 @@ def _version(lock: start_lock.StartLock, workspace: Workspace) -> models.Registe
 def _downloaded(version: models.Registered, what: str, into: Path, address: str) -> Path:
     run = versions.Registry.open(address).run_of(version)
     source = addresses.present(f"{run.info.artifact_uri}/{what}", address)
-    with mlflow.answering(address, files=f"trained files of {version}"):
+    with answering(address, files=f"trained files of {version}"):
         return Path(download_artifacts(artifact_uri=source, dst_path=str(into), tracking_uri=address))
 
 

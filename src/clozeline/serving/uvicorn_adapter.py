@@ -31,7 +31,9 @@ MAX_HEAD_BYTES = 64 * 2**10
 HEAD_SECONDS = 20.0
 # Time for a client to read what the server has written to it.
 READING_SECONDS = 60.0
-# Answers of all connections that clients have not read; the connection that exceeds it is cut.
+# The slowest client that gets a large answer whole.
+READING_BYTES_PER_SECOND = 2**18
+# Answers of all connections that clients have not read; beyond it, the connection with the largest one is cut.
 MAX_UNREAD_BYTES = 512 * 2**20
 # Time after the last deadline for clients to read their answers.
 WRITING_SECONDS = 10.0
@@ -45,9 +47,9 @@ _TELLING_SECONDS = 0.5
 class JsonHttpProtocol(HttpToolsProtocol):
     """A connection that closes if a head is not HTTP, is too large, or does not end in time.
 
-    A client that does not read its answer in time is cut off, and so is one whose answer is too much beside the unread
-    answers of others: they lie in memory. If the client leaves, every unanswered request is notified. uvicorn notifies
-    only the last one, which is not the running one if the client pipelines requests.
+    A client that does not read its answer in time is cut off, and so is the one with the largest unread answer if all
+    together are too much: they lie in memory. If the client leaves, every unanswered request is notified. uvicorn
+    notifies only the last one, which is not the running one if the client pipelines requests.
     """
 
     _reads_head = False
@@ -118,8 +120,10 @@ class JsonHttpProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        unread_bytes = sum(other.transport.get_write_buffer_size() for other in self.connections)
-        wait_seconds = READING_SECONDS if unread_bytes <= MAX_UNREAD_BYTES else 0
+        unread = {one: one.transport.get_write_buffer_size() for one in self.connections}
+        if sum(unread.values()) > MAX_UNREAD_BYTES:
+            self.loop.call_soon(max(unread, key=lambda one: unread[one]).transport.abort)
+        wait_seconds = READING_SECONDS + unread[self] / READING_BYTES_PER_SECOND
         self._unread_timer = self.loop.call_later(wait_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:

@@ -22,14 +22,15 @@ from typing import Any, ClassVar, Self
 
 # Passwords and signatures within URLs: of user:password@host, and of signed addresses of stores.
 _SECRETS = re.compile(
-    r"(://[^/\s:@]*:)[^/\s@]+(?=@)|([?&](?:[\w-]*(?:password|passwd|secret|token|signature|credential)|sig|key)=)[^&\s#]+",
+    r"(://[^/\s:@?#]*:)[^/\s?#]+(?=@)|(://)[^/\s:@?#]{20,}(?=@)"
+    r"|([?&#](?:[\w-]*(?:password|passwd|secret|token|signature|credential|api_?key|access_?key)|sig|key|auth)=)[^&\s#]+",
     re.IGNORECASE,
 )
 
 
 def without_secrets(text: str) -> str:
     """Return the text with `…` in place of each password, token and signature of a URL."""
-    return _SECRETS.sub(lambda found: f"{found[1] or found[2]}…", text)
+    return _SECRETS.sub(lambda found: f"{found[1] or found[2] or found[3]}…", text)
 
 
 class PortableError(Exception):
@@ -54,7 +55,7 @@ class ClozelineError(PortableError):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, problem: str, *, do: str, given: object = None, expected: str = "") -> None:
-        problem, do = without_secrets(problem), without_secrets(do)
+        problem, do, expected = without_secrets(problem), without_secrets(do), without_secrets(expected)
         given = without_secrets(given) if isinstance(given, str) else given
         super().__init__(problem, given, expected, do)
         self.problem = problem
@@ -66,7 +67,7 @@ class ClozelineError(PortableError):
     @property
     def cause(self) -> str:
         """The problem and what was given, without the remedy."""
-        return self.problem if self.given is None else f"{self.problem} ({self.given})"
+        return self.problem if self.given is None else without_secrets(f"{self.problem} ({self.given})")
 
     def with_parts(self, change: Callable[[str], str]) -> Self:
         """Return the error with `change` applied to each part that it shows."""
@@ -77,7 +78,7 @@ class ClozelineError(PortableError):
         parts = {"given": self.given, "expected": self.expected or None, "do": self.do}
         told = {f"{name}:": part for name, part in parts.items() if part is not None}
         width = max(map(len, told))
-        return "\n".join([self.problem, *(f"  {name:{width}} {part}" for name, part in told.items())])
+        return without_secrets("\n".join([self.problem, *(f"  {name:{width}} {part}" for name, part in told.items())]))
 
 
 class ParamsError(ClozelineError):

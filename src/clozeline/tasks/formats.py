@@ -333,7 +333,8 @@ class RecordFormat(NamedTuple):
 
 def task_records(params: tasks.FinetuneParams, data: Path) -> Iterator[tuple[Part, LabelledRecord]]:
     """Yield each record with its split; raises as `records_of`."""
-    return records_of(params, data, *record_format(params)[:2])
+    reads = record_format(params)
+    return records_of(params, data, reads.fields, reads.readers)
 
 
 def require_readable(params: tasks.FinetuneParams, data: Path) -> None:
@@ -344,7 +345,8 @@ def require_readable(params: tasks.FinetuneParams, data: Path) -> None:
     """
     if params.hub is None:
         for path in files_named(params, data):
-            next(read_records(path, *record_format(params)[:2]), None)
+            reads = record_format(params)
+            next(read_records(path, reads.fields, reads.readers), None)
 
 
 def record_format(params: tasks.FinetuneParams) -> RecordFormat:

@@ -296,7 +296,8 @@ def build_entailer(folder: Path) -> TaskModel:
     is_classifier = any(name.endswith(_CLASSIFIER) for name in names)
     if not (is_classifier and sum(map(_is_entailment, labels)) == 1):
         raise ArtifactError(
-            f"`entailment.model` has no single label `entailment`: {', '.join(labels) or 'none'} ({', '.join(names)})",
+            f"`entailment.model` is no classifier with one label `entailment`: labels {', '.join(labels) or 'none'},"
+            f" class {', '.join(names) or 'none'}",
             do="name another model, or fine-tune one (`kind: classification` with `second_field`, as in preset mnli)",
         )
     return build(folder, "text-classification", 0, {})

@@ -93,7 +93,7 @@ class KnownIds:
     """Ids of texts that are known."""
 
     places: dict[bytes, int]  # digest of a text → its place in the arrays
-    ids_K: Any  # arrow array of lists of ids
+    ids_K: Any  # Arrow array of lists of ids
     dropped_K: npt.NDArray[np.uint32]  # tokens of each text that were dropped
 
     @classmethod

@@ -251,7 +251,7 @@ class PackingCount:
 
 @dataclass(frozen=True)
 class _Batch:
-    texts_D: Any  # arrow array of strings
+    texts_D: Any  # Arrow array of strings
     digests: list[bytes]
     place_D: npt.NDArray[np.int64]  # place of each text among the known ones, or -1
 

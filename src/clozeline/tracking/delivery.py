@@ -20,7 +20,8 @@ from mlflow.tracking import MlflowClient
 
 from clozeline.records.record import LockedPath, Record
 from clozeline.system.files import alone
-from clozeline.tracking import mlflow, run_logger
+from clozeline.tracking import run_logger
+from clozeline.tracking.mlflow import PARENT_RUN, experiment_id, prepare
 from clozeline.tracking.outbox import Outbox, TrackedRun
 
 _LOG = logging.getLogger(__name__)
@@ -50,11 +51,11 @@ class MlflowRuns:
 
     @cached_property
     def _client(self) -> MlflowClient:
-        return mlflow.prepare(self.tracking_uri)
+        return prepare(self.tracking_uri)
 
     @cached_property
     def _experiment(self) -> str:
-        return mlflow.experiment_id(self._client, self.tracking_uri)
+        return experiment_id(self._client, self.tracking_uri)
 
     def answers(self) -> bool:
         """Whether the server answers at all: then a failure is of one call, not of the server."""
@@ -73,7 +74,7 @@ class MlflowRuns:
             close_killed(self._client, self._experiment, record.tags[WORKSPACE])
         else:
             parent_id = self._id_of(record.parent)
-            tags |= {mlflow.PARENT_RUN: parent_id} if parent_id else {}
+            tags |= {PARENT_RUN: parent_id} if parent_id else {}
             tags |= {"dvc.stage": record.name, "dvc.fingerprint": record.fingerprint}
             # The interrupted run of the same stage, whose curves are continued.
             cut_off = (

@@ -184,8 +184,8 @@ def _require_sound(database: Path) -> None:
         verdict = str(error)
     if verdict != "ok":
         raise ArtifactError(
-            f"MLflow's database {database} ({database.stat().st_size:,} bytes) is damaged, SQLite says: {verdict}",
-            do=f"restore it; or rename {database.name}: the next command makes a new one, without its runs",
+            f"MLflow's database {database} ({database.stat().st_size:,} bytes) is damaged; SQLite says: {verdict}",
+            do=f"restore it; or rename {database.name}: the next command makes one without its runs and versions",
         )
 
 

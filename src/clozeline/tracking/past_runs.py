@@ -27,7 +27,8 @@ from mlflow.tracking import MlflowClient
 from clozeline.records.record import Lock
 from clozeline.system import content, errors, progress
 from clozeline.system.files import Removal, SweptStore
-from clozeline.tracking import addresses, delivery, mlflow
+from clozeline.tracking import addresses, delivery
+from clozeline.tracking.mlflow import answering, prepare, remove_stored_files, runs_of, stored_files
 
 _LOCK = "dvc.lock"
 
@@ -57,14 +58,14 @@ def address_of(run: Run, tracking_uri: str) -> str:
 
 def files_of(run: Run, tracking_uri: str) -> dict[str, int]:
     """Return the size in bytes of each file of a run. Raises the errors of `answering`."""
-    with mlflow.answering(tracking_uri):
-        return dict(mlflow.stored_files(address_of(run, tracking_uri), tracking_uri))
+    with answering(tracking_uri):
+        return dict(stored_files(address_of(run, tracking_uri), tracking_uri))
 
 
 def remove_files_of(run: Run, tracking_uri: str, path: str | None = None) -> None:
     """Remove the file `path` of a run; without it all. Raises the errors of `answering`."""
-    with mlflow.answering(tracking_uri):
-        mlflow.remove_stored_files(address_of(run, tracking_uri), tracking_uri, path)
+    with answering(tracking_uri):
+        remove_stored_files(address_of(run, tracking_uri), tracking_uri, path)
 
 
 @contextmanager
@@ -72,7 +73,7 @@ def _copy_of(run: Run, path: str, tracking_uri: str) -> Iterator[Path]:
     """Yield a temporary copy of the file `path` of a run. Raises the errors of `answering`."""
     address = f"{address_of(run, tracking_uri)}/{path}"
     with tempfile.TemporaryDirectory() as folder:
-        with mlflow.answering(tracking_uri):
+        with answering(tracking_uri):
             copy = download_artifacts(artifact_uri=address, dst_path=folder, tracking_uri=tracking_uri)
         yield Path(copy)
 
@@ -108,8 +109,8 @@ class Nights:
             ArtifactError: the dvc.lock of a kept run is gone or damaged.
             TransientError: MLflow does not answer.
         """
-        with mlflow.answering(tracking_uri):
-            runs = tuple(mlflow.runs_of(mlflow.prepare(tracking_uri)))
+        with answering(tracking_uri):
+            runs = tuple(runs_of(prepare(tracking_uri)))
             flow_runs = defaultdict(list)
             for run in runs:
                 if _LOCK_MD5 in run.data.tags:
@@ -164,8 +165,8 @@ class Nights:
         self._mark(run, _REMOVED)
 
     def _mark(self, run: Run, state: str) -> None:
-        with mlflow.answering(self.tracking_uri):
-            mlflow.prepare(self.tracking_uri).set_tag(run.info.run_id, _FILES, state)
+        with answering(self.tracking_uri):
+            prepare(self.tracking_uri).set_tag(run.info.run_id, _FILES, state)
 
 
 def _last_nights(newest_first: Iterable[Run], num_kept: int) -> Iterator[Run]:
@@ -212,8 +213,8 @@ def search_files(
         ArtifactError: the store of files refuses the key.
         TransientError: MLflow or the store of its files does not answer.
     """
-    with mlflow.answering(tracking_uri):
-        runs = list(mlflow.runs_of(mlflow.prepare(tracking_uri), view=ViewType.ALL))
+    with answering(tracking_uri):
+        runs = list(runs_of(prepare(tracking_uri), view=ViewType.ALL))
     num_files, removals, kept = 0, [], []
     for run in progress.track(runs, "Searching files of runs", len(runs)):
         for path, size in files_of(run, tracking_uri).items():
@@ -275,12 +276,12 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
     """
     lock = Lock.read(lock_file)
     md5 = content.md5_of(lock_file)
-    with mlflow.answering(tracking_uri):
-        client = mlflow.prepare(tracking_uri)
-        flow_run = next(mlflow.runs_of(client, f"tags.`dvc.lock_md5` = '{md5}'", page=1), None)
+    with answering(tracking_uri):
+        client = prepare(tracking_uri)
+        flow_run = next(runs_of(client, f"tags.`dvc.lock_md5` = '{md5}'", page=1), None)
         before = f" AND attributes.start_time < {flow_run.info.start_time}" if flow_run else ""
         condition = f"tags.`dvc.lock_md5` != '{md5}' AND attributes.status = 'FINISHED'{before}"
-        other = next(mlflow.runs_of(client, condition, page=1), None)
+        other = next(runs_of(client, condition, page=1), None)
         executed = executed_by_hash(client)
     tags = flow_run.data.tags if flow_run else {}
     return PastRuns(
@@ -296,7 +297,7 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
 
 def executed_by_hash(client: MlflowClient) -> dict[str | None, Run]:
     """Return the newest run of each executed stage by `LockedStage.sha256`, of the newest 1,000."""
-    newest = list(islice(mlflow.runs_of(client, "tags.`dvc.outcome` = 'executed'"), _MOST_EXECUTED))
+    newest = list(islice(runs_of(client, "tags.`dvc.outcome` = 'executed'"), _MOST_EXECUTED))
     return {run.data.tags.get("dvc.stage_sha256"): run for run in reversed(newest)}
 
 
@@ -304,7 +305,7 @@ def attach(tracking_uri: str, run_id: str, file: Path) -> bool:
     """Store `file` with an ended run; False if MLflow refused, or if the project moved since that run."""
 
     try:
-        client = mlflow.prepare(tracking_uri)
+        client = prepare(tracking_uri)
         address = client.get_run(run_id).info.artifact_uri
         if addresses.present(address, tracking_uri) != address:
             return False
@@ -346,8 +347,8 @@ def compared_runs(tracking_uri: str, wanted: Sequence[str]) -> list[PastRun]:
         ArtifactError: a run is unknown, or a name has several; too few or too many are wanted.
         TransientError: MLflow does not answer.
     """
-    with mlflow.answering(tracking_uri):
-        client = mlflow.prepare(tracking_uri)
+    with answering(tracking_uri):
+        client = prepare(tracking_uri)
         found = [_named(client, text) for text in wanted] if wanted else _last_two(client)
         ids = list(dict.fromkeys(run.info.run_id for run in found))
         newest = ", ".join(map(_called, _newest(client)))
@@ -397,7 +398,7 @@ def _newest(client: MlflowClient) -> list[Run]:
 
 def _search(client: MlflowClient, condition: str = "") -> Iterator[Run]:
     """Yield the flow runs that have a dvc.lock, the newest first."""
-    return mlflow.runs_of(client, f"tags.`dvc.lock_md5` != ''{condition}", page=_PAGE)
+    return runs_of(client, f"tags.`dvc.lock_md5` != ''{condition}", page=_PAGE)
 
 
 def comparison_address(tracking_uri: str, run_ids: Sequence[str], experiment_ids: Sequence[str]) -> str:

@@ -124,7 +124,7 @@ def test_splits_have_the_requested_shares() -> None:
 
 
 def test_an_empty_split_that_was_requested_is_refused_with_the_least_number_of_texts() -> None:
-    with pytest.raises(DataError, match=r"(?s)`validation`.*3 texts in 3.*add 15 "):
+    with pytest.raises(DataError, match=r"(?s)`validation`.*3 texts.*have 15 "):
         splits.check_sides(decided([T, T, H]), SHARES, "notes")
     splits.check_sides(decided([T, V]), SplitShares(0.2, 0.0), "notes")
 

@@ -191,6 +191,7 @@ def check_sides(decision: SplitDecision, shares: SplitShares, origin: str) -> No
     for side, share in wanted.items():
         if share > 0 and not num_kept_by_side[side]:
             raise errors.DataError(
-                f"{origin}: too little text to split: `{SPLITS[side]}` of {num_texts} texts in {num_groups} groups",
-                do=f"add {int(np.ceil(3 / share))} dissimilar texts, raise its share, or see `source.one_document_per`",
+                f"{origin}: too little text to split: `{SPLITS[side]}` is empty ({num_texts} texts,"
+                f" {num_groups} groups of similar ones)",
+                do=f"have {int(np.ceil(3 / share))} such groups, raise its share, or see `source.one_document_per`",
             )

@@ -211,7 +211,8 @@ def _keep(system: Any, file: _RemoteFile, store: SnapshotStore, url: str) -> Sna
         is_cut = file.size_bytes is not None and beside.stat().st_size != file.size_bytes
         if is_cut or after != file:
             raise errors.TransientError(
-                f"{url}: {file.name} of {file.size_bytes} bytes changed to {after.size_bytes} while it was read",
+                f"{url}: {file.name} changed while it was read: {file.size_bytes} bytes before,"
+                f" {after.size_bytes} after, {beside.stat().st_size} read",
                 do="run again when the upload is complete; the last snapshot is unchanged",
             )
         return store.keep(file.name, beside).model_copy(update={"revision": file.revision})

@@ -127,7 +127,7 @@ class AnswerRow:
 class ShownItem:
     """A test item with its right and its predicted answer."""
 
-    given: Mapping[str, str]  # Input of the model, by name: `text`, or `question` and `context`, …
+    given: Mapping[str, str]  # input of the model, by name: `text`, or `question` and `context`, …
     actual: str
     predicted: str
     is_right: bool

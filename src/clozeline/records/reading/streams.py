@@ -28,8 +28,9 @@ from clozeline.system.errors import DataError
 OnBad = Callable[[DataError], None]
 
 _BLOCK_BYTES = 1 << 18
-# Four bytes for each character of the longest document; a small compressed file can hold any number of them.
-_MAX_LINE_BYTES = 128_000_000
+# Twelve bytes for each character of the longest document, as JSON may escape it; a small compressed file can hold any
+# number of them.
+_MAX_LINE_BYTES = 384_000_000
 _WIDE_BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 # Compressions by magic bytes, because a suffix can be wrong.
@@ -218,9 +219,9 @@ def _line(stream: BinaryIO, start: _Start) -> bytes:
     """Return the next line, or its rest; empty at the end. Raises DataError: it is longer than memory should hold."""
     line = stream.readline(_MAX_LINE_BYTES + 1)
     if len(line) > _MAX_LINE_BYTES:
+        exclude = f", or exclude the file with {start.left_out_by}" if start.left_out_by else ""
         raise DataError(
-            f"{start.path} has a line of more than {_MAX_LINE_BYTES:,} bytes",
-            do=f"split it into several lines, or exclude the file with {start.left_out_by or '`source.pattern`'}",
+            f"{start.path} has a line of more than {_MAX_LINE_BYTES:,} bytes", do=f"split it into several{exclude}"
         )
     return line
 

@@ -28,7 +28,7 @@ _HASH_BASE = np.uint64(0x9E3779B97F4A7C15)
 class CutTexts:
     """Words of some texts in reading order, with each distinct word spelled once."""
 
-    distinct_U: Any  # arrow array of strings
+    distinct_U: Any  # Arrow array of strings
     index_W: NDArray[np.int32]  # index of each word among the distinct words
     num_words_D: NDArray[np.int64]
 

@@ -263,9 +263,9 @@ async def configuration(call: Call) -> Response:
     inputs, outputs = (
         [
             ConfiguredTensor(name=tensor.name, data_type=_DATA_TYPES[tensor.datatype], dims=tensor.shape)
-            for tensor in tensors
+            for tensor in listed
         ]
-        for tensors in (metadata.inputs, metadata.outputs)
+        for listed in (metadata.inputs, metadata.outputs)
     )
     config = ModelConfiguration(name=metadata.name, platform=metadata.platform, input=inputs, output=outputs)
     return JsonResponse(config.model_dump(), headers=served.identity.headers)

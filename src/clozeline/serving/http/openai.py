@@ -154,8 +154,8 @@ class OpenAIError(dialects.ErrorBody):
 
 def _said(status: int, detail: errors.ErrorDetail) -> OpenAIError:
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    fields = detail.model_dump() | {"code": _CODES.get(detail.code, detail.code), "type": kind}
-    return OpenAIError(error=OpenAIErrorDetail(**fields | {"message": dialects.sentence(detail)}))
+    told = detail.model_dump() | {"code": _CODES.get(detail.code, detail.code), "type": kind}
+    return OpenAIError(error=OpenAIErrorDetail(**told | {"message": dialects.sentence(detail)}))
 
 
 class EmbeddingsRequest(StrictModel):

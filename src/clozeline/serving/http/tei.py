@@ -28,8 +28,9 @@ RERANKING = replace(
     expected="a classifier of pairs, with one score or a label such as `relevant`",
 )
 _MAX_IDS = 65_536
-# Characters of the texts of one request to /tokenize. A token takes some 90 bytes of the answer: 32 MB at most.
-_MAX_CHARACTERS = 350_000
+# UTF-8 bytes of the texts of one request to /tokenize. A token takes some 90 bytes of the answer, and most have
+# several bytes.
+_MAX_BYTES = 350_000
 _Ids = Annotated[list[Annotated[int, Field(ge=0), fields.WHOLE]], Field(min_length=1, max_length=_MAX_IDS)]
 _TYPES = {429: "Overloaded", 503: "Unhealthy"}
 _OneOrTwo = Annotated[list[fields.Text], Field(min_length=1, max_length=2)]
@@ -105,14 +106,14 @@ async def tokenize(call: operation.Call, body: TokenizeRequest) -> Response:
     """
     served = call.served(ANY, body.model)
     texts = bodies.texts_of(body.inputs)
-    num_characters = sum(map(len, texts))
-    if num_characters > _MAX_CHARACTERS:
-        expected = f"at most {_MAX_CHARACTERS:,} together"
-        raise refused("answer_too_large", given=f"{num_characters:,} characters", expected=expected, param="inputs")
+    num_bytes = sum(len(text.encode()) for text in texts)
+    if num_bytes > _MAX_BYTES:
+        expected = f"at most {_MAX_BYTES:,} together"
+        raise refused("answer_too_large", given=f"{num_bytes:,} bytes of text", expected=expected, param="inputs")
     pieces = await call.service.asking.tokenizing(
         call.request,
         lambda: served.model.tokenizer.pieces(texts, add_special_tokens=body.add_special_tokens),
-        num_characters,
+        num_bytes,
     )
     return operation.JsonResponse(pieces, headers=served.identity.headers)
 

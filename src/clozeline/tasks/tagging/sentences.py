@@ -138,11 +138,9 @@ class TaggedRows:
     sentences: Sequence[Sentence]
     rows: TextRows
     sentence_R: Ids
-    first_RW: tuple[Ids, ...]  # Position of the first token of each word in the row,
-    # ... the index of the word in its sentence,
-    word_RW: tuple[Ids, ...]
-    # ... and the index of its tag in `tags`; NO_TARGET for a tag that training lacks.
-    target_RW: tuple[Ids, ...]
+    first_RW: tuple[Ids, ...]  # position of the first token of each word in the row
+    word_RW: tuple[Ids, ...]  # index of the word in its sentence
+    target_RW: tuple[Ids, ...]  # index of its tag in `tags`; NO_TARGET for a tag that training lacks
     num_split: int  # sentences in more than one row
     num_unread_words: int  # words without a token, such as a lone control character; their tag is O
 
