@@ -69,7 +69,7 @@ def test_a_benchmark_is_run_by_its_name_and_an_unknown_one_is_answered_with_the_
     )
     assert (known.returncode, unknown.returncode) == (0, 2)
     assert known.stdout.startswith("usage: scale [-h] [--write]")
-    assert f"'pretrain_thruput'; there are: {', '.join(frame.BENCHMARKS)}" in unknown.stderr
+    assert f"'pretrain_thruput'; there are: {', '.join(frame.BENCHMARKS)}\n" in unknown.stderr
 
 
 def test_the_cost_of_a_stage_counts_its_worker_processes() -> None:

@@ -292,6 +292,10 @@ def test_a_first_encoder_of_a_short_trial_is_refused_and_no_error_of_a_run(proje
     made = release(project, trial=True)
     assert outcomes(made)["encoder"] == ("1", "refused")
     assert "unigram_ratio is 1.3" in made[0].reason
+    assert aliases(project) == {CANDIDATE: "1"}
+
+
+def test_int8_that_disagrees_with_fp32_is_not_released(project: Path) -> None:
     write_metrics(project, int8_agreement=0.5)
     with pytest.raises(GateError, match=f"{ENCODER}, {LIBRARY}"):
         release(project, trial=True)

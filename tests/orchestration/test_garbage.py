@@ -283,8 +283,8 @@ def _remote_unreachable(workspace: Workspace, patch: pytest.MonkeyPatch, stack: 
         (_beside_a_run, TransientError, "another run is active"),
         (_mistyped_address, ArtifactError, "knows no run of this workspace"),
         (_runs_of_another_project, ArtifactError, "knows no run of this workspace"),
-        (_store_of_files_away, TransientError, "(?s)did not take all records.*the store of the files is away"),
-        (_lock_of_a_kept_run_missing, ArtifactError, r"dvc\.lock of a night that is kept"),
+        (_store_of_files_away, TransientError, "(?s)lacks records.*the store of the files is away"),
+        (_lock_of_a_kept_run_missing, ArtifactError, r"dvc\.lock of a kept night"),
         (_remote_unreachable, TransientError, "the remote does not answer"),
     ],
 )

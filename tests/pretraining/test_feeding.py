@@ -100,9 +100,10 @@ def test_batches_of_continued_training_do_not_depend_on_the_number_of_workers(to
     shutil.copytree(start.with_name("encoder"), start, dirs_exist_ok=True)
     curves = []
     for num_workers in (0, 2):
-        changes = {"start": str(start), "replay_fraction": 0.5, "num_workers": num_workers, "steps": 10}
+        params = changed(prepare.params, num_workers=num_workers, steps=10)
+        params = params.model_copy(update={"start": str(start), "replay_fraction": 0.5})
         given = {"tokens": tokens, "tokenizer": prepare.tokenizer, "work": prepare.folder / f"work{num_workers}"}
-        job = pretraining.prepare(changed(prepare.params, **changes), seed=1, continues=True, **given)
+        job = pretraining.prepare(params, seed=1, continues=True, **given)
         assert job.replay is not None
         assert job.num_rows == job.replay.num_new_rows + job.replay.num_old_rows < 2 * NUM_DOCUMENTS
         curves.append(job.run().curve)

@@ -120,7 +120,7 @@ def test_too_few_validation_texts_for_int8_are_reported_with_the_share_to_set(
         ("given.txt", "files", gzip.compress(paragraphs(50).encode())[:-20], "truncated or damaged"),
         ("given.jsonl", "files", b'{"text": "one"}\n["two"]\n', "line 2: not a JSON object"),
         ("given.txt", "files", paragraphs(2).encode(), "too little text to split"),
-        ("given.txt", "wikipedia-xml", b"text", r"given\.txt: not a complete MediaWiki dump"),
+        ("given.txt", "wikipedia-xml", b"text", r"given\.txt is no complete MediaWiki dump"),
         ("given.txt", "python-docs", b"no pin", r"given\.txt, line 1: not a pinned package"),
     ],
 )

@@ -100,7 +100,7 @@ def test_examples_are_shown_at_each_validation_pass(
 ) -> None:
     params = tiny_pretraining.model_copy(update={"objective": objective})
     job = pretraining.prepare(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, work=tmp_path)
-    examples = ShownExamples.of(job.model, job.validation, tiny_tokenizer, num_examples=3)
+    examples = ShownExamples.of(job.model, job.validation, tiny_tokenizer)
     with caplog.at_level(logging.INFO):
         examples.on_validation(ValidationPass(10, 2.0, 0.5))
     shown = [record.getMessage() for record in caplog.records]
