@@ -1,13 +1,4 @@
-"""Pre-training on a GPU: real tokens per second and model FLOPs, compared with run_mlm.py `--bf16 --torch_compile`.
-
-Sizes are mini (here 2 × 128), base (12 × 768) and large (24 × 1024) as BERT, with a vocabulary of 30,522, 15 % targets
-and no dropout. Rows of 512 tokens are cut from long documents (texts of the built-in corpus, joined beforehand), so
-they are full on both sides. Both use bf16, compilation, TF32 and fused AdamW, and the same number of real tokens per
-step. Rounds alternate; the first half of each, which includes compilation, is left out. The ratio is that of the first
-requested size (`mini`); the others are reported too. MFU is the necessary work / the GPU's dense bf16 peak: 6 FLOPs per
-weight and token, attention, and the vocabulary at the targets only, without padding and other logits. Without a GPU the
-line says so, its ratio is null, and the exit status is 0.
-"""
+"""Pre-training on a GPU beside `Trainer`: ready for a machine that has one."""
 
 import argparse
 import logging
@@ -49,7 +40,17 @@ SHAPES = {"mini": Shape(2, 128, 256), "base": Shape(12, 768, 128), "large": Shap
 
 
 def main() -> None:
-    parser = options(__doc__, rounds=3)
+    """Pre-training on a GPU: real tokens per second and model FLOPs, compared with run_mlm.py `--bf16 --torch_compile`.
+
+    Sizes are mini (here 2 × 128), base (12 × 768) and large (24 × 1024) as BERT, with a vocabulary of 30,522, 15 %
+    targets and no dropout. Rows of 512 tokens are cut from long documents (texts of the built-in corpus, joined
+    beforehand), so they are full on both sides. Both use bf16, compilation, TF32 and fused AdamW, and the same number
+    of real tokens per step. Rounds alternate; the first half of each, which includes compilation, is left out. The
+    ratio is that of the first requested size (`mini`); the others are reported too. MFU is the necessary work / the
+    GPU's dense bf16 peak: 6 FLOPs per weight and token, attention, and the vocabulary at the targets only, without
+    padding and other logits. Without a GPU the line says so, its ratio is null, and the exit status is 0.
+    """
+    parser = options(main.__doc__, rounds=3)
     parser.add_argument("--steps", type=int, default=40, help="of a round, half of them warm-up")
     parser.add_argument("--sizes", nargs="+", choices=sorted(SHAPES), default=list(SHAPES))
     chosen = parser.parse_args()

@@ -443,9 +443,8 @@ def test_the_docs_page_renders_prose_code_and_examples_in_full_and_legibly(
 ) -> None:
     browser.open(str(client.base_url.join("/docs")), width=width, scheme=scheme)
     health = section_of(browser, "/health/live")
-    assert [line.text for line in health.find_elements(By.TAG_NAME, "p")] == inspect.cleandoc(live.__doc__ or "").split(
-        "\n\n"
-    )
+    paragraphs = inspect.cleandoc(live.__doc__ or "").split("\n\n")
+    assert [line.text for line in health.find_elements(By.TAG_NAME, "p")] == paragraphs
     assert [line.text for line in browser.driver.find_elements(By.TAG_NAME, "p") if "`" in line.text] == []
     about = browser.driver.find_elements(By.CSS_SELECTOR, "#about code")
     assert [code.text for code in about][:3] == ["/models/NAME", "/models/NAME/embed", "model"]

@@ -129,10 +129,11 @@ def test_a_body_may_take_longer_than_a_request_head(hosted: Hosted, monkeypatch:
         assert rest(opened).startswith(b"HTTP/1.1 200 ")
 
 
-@pytest.mark.parametrize(("name", "value"), [("READING_SECONDS", 0.2), ("MAX_UNREAD_BYTES", 0)])
+@pytest.mark.parametrize(("name", "value"), [("READING_BYTES_PER_SECOND", 1e9), ("MAX_UNREAD_BYTES", 0)])
 def test_a_client_that_does_not_read_its_answer_is_cut_off(
     hosted: Hosted, monkeypatch: pytest.MonkeyPatch, name: str, value: float
 ) -> None:
+    monkeypatch.setattr(uvicorn_adapter, "READING_SECONDS", 0.2)
     monkeypatch.setattr(uvicorn_adapter, name, value)
     body = json.dumps({"inputs": 3 * ["a " * 49_000]}).encode()
     with hosted() as (client, _), connection(client) as slow:

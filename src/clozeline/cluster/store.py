@@ -188,7 +188,7 @@ class SharedStore:
         except PermissionError as error:
             raise errors.StorageError(
                 f"{self.url} refuses node {socket.gethostname()} to list, read, write or remove files: {error}",
-                do="grant these rights; for s3://, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are set before each `ray start`",
+                do="grant these rights; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY before each `ray start`",
             ) from error
         except Exception as error:
             if isinstance(error, OSError) and error.errno in _OF_A_DISK:
