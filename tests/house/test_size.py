@@ -20,7 +20,7 @@ AT_MOST = {
     "files below 60 code lines": 22,
     "tiny private functions used once": 90,
     "leaves of params.yaml": 217,
-    "code lines of the tests": 45_931,
+    "code lines of the tests": 45_909,
     "files of the tests": 389,
     "rows of `Where do I add`": 30,
     "class names in two files": 0,

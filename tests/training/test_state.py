@@ -9,7 +9,6 @@ from clozeline.language.objectives import Split, unigram_entropy
 from clozeline.language.shards import TokenShards
 from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
-from clozeline.pretraining.watching import ShownExamples
 from clozeline.training.curves import CurvePoint, ValidationPass
 from clozeline.training.state import Callback, Callbacks, PlateauWarning, State
 
@@ -87,27 +86,3 @@ def test_callbacks_receive_start_points_validation_passes_and_end_in_order(
 
 def test_a_callback_without_overrides_does_nothing() -> None:
     Callbacks((Callback(),)).on_point(points([1.0])[0])
-
-
-@pytest.mark.parametrize("objective", ["mlm", "clm"])
-def test_examples_are_shown_at_each_validation_pass(
-    objective: str,
-    tiny_pretraining: PretrainParams,
-    tiny_tokens: Path,
-    tiny_tokenizer: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    params = tiny_pretraining.model_copy(update={"objective": objective})
-    job = pretraining.prepare(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, work=tmp_path)
-    examples = ShownExamples.of(job.model, job.validation, tiny_tokenizer)
-    with caplog.at_level(logging.INFO):
-        examples.on_validation(ValidationPass(10, 2.0, 0.5))
-    shown = [record.getMessage() for record in caplog.records]
-    assert len(shown) == 3
-    for line in shown:
-        text, rest = line.split(" → ")
-        words, truth = text.split(), int(rest.rpartition("right: 'w")[2].rstrip("'"))
-        before = words[words.index("[MASK]" if objective == "mlm" else "…") - 1]
-        assert truth == (int(before.removeprefix("w")) - 5 + 1) % 59 + 5
-        assert text.count("[MASK]") == (objective == "mlm"), "one word is masked, the rest is readable"

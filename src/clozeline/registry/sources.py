@@ -45,7 +45,7 @@ class ModelSource:
 
     name: str
     place: str
-    # File of allowed signers, one of whom must have signed the model; None: no signature is required.
+    # File of allowed signers: one of them must have signed the model. None: no signature is required.
     allowed_signers: Path | None = None
     # Whether other servers answer by it too: all of them change to a new champion at the same moment, and serve the
     # precision that the release chose.

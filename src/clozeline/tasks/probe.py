@@ -23,7 +23,7 @@ Scaled = npt.NDArray[np.float64]
 NAME = "logistic regression on the frozen encoder"
 _INVERSE_REGULARIZATIONS = (0.01, 0.1, 1.0, 10.0)
 _MOST_STEPS = 100
-# Logit of a label that all training texts have; of one that none has, its negative.
+# Logit of a label that every training text has. A label that no text has gets the negative.
 _CERTAIN_LOGIT = 10.0
 # Texts or words that the probe is fitted on; more add time rather than accuracy.
 _MOST_FITTED = 20_000
