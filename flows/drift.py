@@ -27,9 +27,7 @@ class DriftError(GateError):
 
 @flow(name="drift", validate_parameters=False)
 def drift(
-    project: Path = Path(),
-    url: str | None = None,
-    limits: Mapping[str, float] | None = None,
+    project: Path = Path(), url: str | None = None, limits: Mapping[str, float] | None = None
 ) -> list[Verdict] | State[object]:
     """Compare the new traffic of each version that `url` serves with its first traffic, at least `min_texts` texts.
 

@@ -22,11 +22,7 @@ from clozeline.tracking.runs import deliver_waiting
 
 @flow(name="release", validate_parameters=False)
 def release(
-    project: Path = Path(),
-    accept_held: bool = False,
-    waits: bool = False,
-    trial: bool = False,
-    only: str | None = None,
+    project: Path = Path(), accept_held: bool = False, waits: bool = False, trial: bool = False, only: str | None = None
 ) -> list[Release]:
     """Release every package that params.yaml exports or imports; with `only`, that one.
 

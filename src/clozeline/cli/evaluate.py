@@ -265,7 +265,7 @@ def _answer(model: str, queries: Sequence[str], top_k: int, library: str | None,
     asked = zip(queries, vectors_QH, strict=True)
     answers = [index.nearest(query, vector_H, top_k, library, by) for query, vector_H in asked]
     rows = ranked("score", "library", "name", "summary")
-    form = AnswerForm(("query", "found"), rows, partial(_found_tables, _SCORES[by]))
+    form = AnswerForm(("query", "found"), rows, partial(_hit_tables, _SCORES[by]))
     show_answers(queries, answers, form, as_json=as_json)
 
 
@@ -306,10 +306,8 @@ def _opened(place: str) -> tuple[language.Embedder, Path, str]:
     return model, folder, source.name
 
 
-def _found_tables(
-    score: str, queries: Sequence[str], answers: "Sequence[Sequence[SearchHit]]"
-) -> Iterator[RenderableType]:
-    for query, found in zip(queries, answers, strict=True):
+def _hit_tables(score: str, queries: Sequence[str], hits: "Sequence[Sequence[SearchHit]]") -> Iterator[RenderableType]:
+    for query, found in zip(queries, hits, strict=True):
         yield Text(query, style="bold")
         cells = ((*map(escape, (one.library, one.name, one.summary)), f"{one.score:.3f}") for one in found)
         yield table_of("", "library", "name", "summary", f">{score}", rows=cells)

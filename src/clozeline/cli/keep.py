@@ -71,9 +71,7 @@ def forget(document: str, yes: Annotated[bool, typer.Option("--yes")] = False) -
     elif found.is_anywhere or found.is_known:
         typer.echo(f"nothing was removed yet: `clozeline forget {document} --yes` does it")
     else:
-        typer.echo(
-            f"it is in none of these stores; `clozeline forget {document} --yes` keeps it out of later snapshots"
-        )
+        typer.echo(f"it is in none of these stores; `clozeline forget {document} --yes` keeps it out of new snapshots")
 
 
 def _text_of(document: str, workspace: Workspace) -> str:

@@ -191,9 +191,7 @@ def lineage(
         num_checked = lineage.verify(traced, workspace)
         typer.echo(f"verified: {num_checked} files and folders exist, and every hash matches")
         if traced.forgotten:
-            typer.echo(
-                f"forgotten: {', '.join(sorted(traced.forgotten))}; a text in them was removed by `clozeline forget`"
-            )
+            typer.echo(f"forgotten: {', '.join(sorted(traced.forgotten))}; `clozeline forget` removed a text in them")
 
 
 def wide_enough(tree: Tree) -> Console:

@@ -56,9 +56,7 @@ def files_of(folder: Path, content: bytes) -> tuple[FetchedFile, ...]:
     hashes = {**told["sha256"], RECORD: sha256(content).hexdigest()}
     if outside := [name for name in hashes if name in {"", ".."} or name != Path(name).name]:
         raise ValueError(f"{outside} are no names of files")  # `../..` would be written wherever it leads
-    return tuple(
-        FetchedFile(folder / name, f"{place}/{name}", sizes[name], hashes[name], told["task"]) for name in hashes
-    )
+    return tuple(FetchedFile(folder / one, f"{place}/{one}", sizes[one], hashes[one], told["task"]) for one in hashes)
 
 
 @dataclass(frozen=True)

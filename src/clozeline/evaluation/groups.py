@@ -248,11 +248,9 @@ def write_calibration(path: Path, sums: Sums) -> None:
     write_records(path, CalibrationRow, rows)
 
 
-def write_figures(
-    path: Path, kind: type[FrequencyRow | PlaceRow | WordClassRow], sums: Sums, grouping: Grouping
-) -> None:
+def write_figures(path: Path, kind: type[FrequencyRow | PlaceRow | WordClassRow], sums: Sums, groups: Grouping) -> None:
     """Write a row for each group that has targets: what it is, and its figures."""
-    write_records(path, kind, (kind(*grouping.named[group], *figures) for group, *figures in _figures(sums)))
+    write_records(path, kind, (kind(*groups.named[group], *figures) for group, *figures in _figures(sums)))
 
 
 def _figures(sums: Sums) -> Iterator[tuple[int, int, float, float, float]]:

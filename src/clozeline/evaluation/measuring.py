@@ -203,8 +203,7 @@ def measured(
     questions = one_by_one(split, batch_tokens=batch_tokens, group=group)
     # The n-th of the chosen documents, in their order, is group n.
     chosen = Grouping(
-        len(document_D),
-        lambda asked, judged: np.searchsorted(document_D, asked.tokens.document_N[asked.target_T]),
+        len(document_D), lambda asked, judged: np.searchsorted(document_D, asked.tokens.document_N[asked.target_T])
     )
     sums = measure(model, questions, {"document": chosen}, advance, group)["document"]
     if not sums.num_targets:

@@ -345,9 +345,7 @@ def different(texts: Sequence[TokenizedText], sample: Sample) -> list[int]:
 
 def nothing_to_ask(given: str) -> DataError:
     """Return the error for a sample without items."""
-    return DataError(
-        f"INT8 and fp32 cannot be compared on {given}", do="check that tokenizer and validation text belong together"
-    )
+    return DataError(f"INT8 and fp32 cannot be compared on {given}", do="check that tokenizer and text belong together")
 
 
 def tokens_exam(

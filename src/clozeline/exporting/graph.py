@@ -230,9 +230,7 @@ def float_matrices(graph: GraphProto) -> dict[str, TensorProto]:
 
 def transposed(graph: GraphProto, names: Container[str]) -> dict[str, str]:
     """Map the name of each transposed matrix to the name of its constant, one of `names`."""
-    return {
-        node.output[0]: node.input[0] for node in graph.node if node.op_type == "Transpose" and node.input[0] in names
-    }
+    return {one.output[0]: one.input[0] for one in graph.node if one.op_type == "Transpose" and one.input[0] in names}
 
 
 def _linear(node: NodeProto) -> Iterator[NodeProto]:

@@ -52,7 +52,7 @@ class ActivationRange:
     is_smoothed: bool = False  # whether the range is that of the smoothed activation (see `fixed_scales`)
 
 
-_NO_RANGES: Mapping[str, ActivationRange] = {}
+_NO_RANGE: Mapping[str, ActivationRange] = {}
 
 
 @dataclass(frozen=True)
@@ -167,11 +167,7 @@ class Quantized:
 
 
 def quantize(
-    model: ModelProto,
-    scheme: Scheme,
-    *,
-    exact: Collection[str] = (),
-    ranges: Mapping[str, ActivationRange] = _NO_RANGES,
+    model: ModelProto, scheme: Scheme, *, exact: Collection[str] = (), ranges: Mapping[str, ActivationRange] = _NO_RANGE
 ) -> Quantized:
     """Return a copy of `model` with every MatMul by a constant matrix in INT8, and its embedding tables on request.
 
@@ -346,5 +342,5 @@ class _Rewriting:
 def products_by_constants(model: ModelProto) -> list[str]:
     """Return the names of the MatMuls that `quantize` would put into INT8."""
     scheme = Scheme(weights="int7", embeddings=True)
-    rewriting = _Rewriting(model, scheme, (), _NO_RANGES)
+    rewriting = _Rewriting(model, scheme, (), _NO_RANGE)
     return [node.name for node in model.graph.node if rewriting.is_product_by_constant(node)]

@@ -48,9 +48,7 @@ def task_of(folder: Path) -> Task:
     try:
         facts = facts_in(config)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ArtifactError(
-            f"{folder} holds no model: no {config}", do="run `dvc repro`, which trains the models first"
-        ) from error
+        raise ArtifactError(f"{folder} holds no model: no {config}", do="train it: `dvc repro`") from error
     names, known = architectures_in(config)
     kind = str(facts.get("model_type"))
     if kind in NOT_EXPORTED:
@@ -261,9 +259,7 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     try:
         tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # tokenizers raises nothing narrower
-        raise damaged(
-            folder / "tokenizer.json", str(error), "a tokenizer, as tokenizers and transformers save it"
-        ) from error
+        raise damaged(folder / "tokenizer.json", str(error), "a tokenizer as transformers saves it") from error
     return tokenizer
 
 

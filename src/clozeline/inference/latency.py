@@ -106,11 +106,9 @@ def agreed(measured: Callable[[], Latency]) -> Latency:
 
 
 def _middle(rounds: Sequence[Latency]) -> Latency:
-    speedups = [one.int8_speedup or 0.0 for one in rounds]
-    middle = rounds[speedups.index(statistics.median_high(speedups))]
-    return replace(
-        middle, num_rounds=len(rounds), lowest_int8_speedup=min(speedups), highest_int8_speedup=max(speedups)
-    )
+    ratios = [one.int8_speedup or 0.0 for one in rounds]
+    middle = rounds[ratios.index(statistics.median_high(ratios))]
+    return replace(middle, num_rounds=len(rounds), lowest_int8_speedup=min(ratios), highest_int8_speedup=max(ratios))
 
 
 def compare(

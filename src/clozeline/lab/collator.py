@@ -88,9 +88,7 @@ def _column(feature: Mapping[str, Any], name: str) -> Ids:
 
 def unreadable(given: str, expected: str) -> DataError:
     """Return the error for rows that a tokenizer would not produce."""
-    return DataError(
-        f"rows cannot be masked: expected {expected}, got {given}", do="encode the texts with this collator's tokenizer"
-    )
+    return DataError(f"rows cannot be masked: expected {expected}, got {given}", do="use this collator's tokenizer")
 
 
 def _identities(features: Sequence[Mapping[str, Any]], ids_N: Ids, position_N: Ids, row_N: Ids) -> Ids:

@@ -186,15 +186,13 @@ class Contender:
         split = objectives.Split.open(shards, how.max_length)
         head = models.head_of(self.model)
         if how.estimator == "pll" and head != "clm":
-            questions, total = groups.one_by_one(split, batch_tokens=how.batch_tokens), groups.num_copies(split)
+            asked, total = groups.one_by_one(split, batch_tokens=how.batch_tokens), groups.num_copies(split)
         else:
-            questions = groups.in_folds(
-                head, split, seed=how.seed, num_folds=how.num_folds, batch_tokens=how.batch_tokens
-            )
+            asked = groups.in_folds(head, split, seed=how.seed, num_folds=how.num_folds, batch_tokens=how.batch_tokens)
             total = len(split.rows) * groups.num_passes(head, how.num_folds)
         groupings = {"document": groups.by_document(max(num_groups, 1)), "confidence": groups.by_confidence()}
         with ProgressBar(f"evaluate {Path(self.name).name}", total) as bar, torch.inference_mode():
-            sums = measuring.measure(self.model, questions, groupings, bar.advance)
+            sums = measuring.measure(self.model, asked, groupings, bar.advance)
         return Said(DocumentSums.of(shards, sums["document"]), sums["confidence"], shards)
 
 

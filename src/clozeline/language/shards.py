@@ -137,9 +137,7 @@ def _read_array(path: Path, length: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise ArtifactError(
-            f"{path}, an array of {length:,} numbers, is missing or damaged: {error}", do=REBUILD
-        ) from error
+        raise ArtifactError(f"{path} ({length:,} numbers) is missing or damaged: {error}", do=REBUILD) from error
     if array.shape != (length,) or array.dtype != dtype:
         raise ArtifactError(
             f"{path} does not fit its shard: expected {dtype} ({length},), got {array.dtype} {array.shape}", do=REBUILD

@@ -136,9 +136,7 @@ def items_of_records(
     known = set(labels)
     kind = task if not reads_pairs else "pairs" if len(known) > 1 else "scored pairs"
     if kind not in FIELDS:
-        raise DataError(
-            f"{path}: {task} has no labelled items, only {', '.join(FIELDS)}", do="give text instead: `--text FILE`"
-        )
+        raise DataError(f"{path}: {task} has no labelled items, only {', '.join(FIELDS)}", do="use `--text FILE`")
     make, theirs = _READ[kind], {name: (names or {}).get(name, name) for name in FIELDS[kind]}
     records = read_records(path, {f"--field {name}": named for name, named in theirs.items()})
     ours = (LabelledRecord({name: it.values[named] for name, named in theirs.items()}, it.place) for it in records)

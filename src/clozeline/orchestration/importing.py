@@ -193,9 +193,7 @@ def described(published: Published, task: str | None = None, *, reads_pairs: boo
     vectors = vectors or SentenceVectors()
     says_pairs = _names_entailment(labels) or any(getattr(config, it, None) for it in _PAIR_MARKS)
     if reads_pairs and MODEL_KINDS[chosen].labels != "of a text":
-        raise ArtifactError(
-            f"{published.name} is for {chosen}: only a classifier reads pairs of texts", do="leave `--pairs` out"
-        )
+        raise ArtifactError(f"{published.name} is for {chosen}: only a classifier reads pairs", do="omit `--pairs`")
     return Described(
         task=chosen,
         family=config.model_type,

@@ -208,9 +208,7 @@ def leave_to(run: str) -> State[object]:
     with get_client(sync_client=True) as client:
         state = client.read_flow_run(UUID(run)).state
         if state is not None and state.type == StateType.CRASHED:
-            client.set_flow_run_state(
-                UUID(run), Running(message="it lives: it holds the lock of its workspace"), force=True
-            )
+            client.set_flow_run_state(UUID(run), Running(message="it lives: it holds the run lock"), force=True)
     return Cancelled(message=f"flow run {run} is still at work in this workspace")
 
 

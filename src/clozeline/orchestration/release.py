@@ -218,19 +218,17 @@ def _decide(publisher: Publisher, version: Registered, trials: PackageTrials) ->
     return decision
 
 
-def _outcome(
-    version: Registered, checked: Sequence[Gate], doubts: Sequence[str], accept_held: bool
-) -> tuple[Outcome, str]:
+def _outcome(version: Registered, gates: Sequence[Gate], doubts: Sequence[str], accepts: bool) -> tuple[Outcome, str]:
     """Return the outcome and its reason. A person overrules every gate but those that refuse."""
-    wrong = [gate for gate in checked if not gate.is_passed]
+    wrong = [gate for gate in gates if not gate.is_passed]
     failed = {end: [str(gate) for gate in wrong if gate.otherwise == end] for end in ("refused", "held", "kept")}
     if version.was_rolled_back:
         return "held", f"{version} was rolled back: `clozeline rollback {version.name} --undo` makes it champion again"
     if failed["refused"]:
         return "refused", f"{version}: {'; '.join(failed['refused'])}: {_BETTER}"
     accept = "`clozeline release --accept` makes it the champion anyway"
-    if not accept_held and (held := [*failed["held"], *doubts]):
+    if not accepts and (held := [*failed["held"], *doubts]):
         return "held", f"{version}: {'; '.join(held)}: {accept}"
-    if not accept_held and failed["kept"]:
+    if not accepts and failed["kept"]:
         return "kept", f"{version}: {'; '.join(failed['kept'])}: the champion stays, unless {accept}"
     return "promoted", ""

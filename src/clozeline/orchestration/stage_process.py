@@ -192,17 +192,12 @@ class StageProcesses:
     def _started(
         self, command: Sequence[str], root: Path, environment: Mapping[str, str]
     ) -> Iterator[tuple[subprocess.Popen[bytes], Mapping[int, bool]]]:
-        output_read, output_given = os.pipe()
-        errors_read, errors_given = _terminal() or (output_read, output_given)
+        output_read, output = os.pipe()
+        errors_read, errors_given = _terminal() or (output_read, output)
         process = processes.start(
-            command,
-            folder=root,
-            environment=environment,
-            output=output_given,
-            errors=errors_given,
-            kept_open=self._kept_open,
+            command, folder=root, environment=environment, output=output, errors=errors_given, kept_open=self._kept_open
         )
-        for given in {output_given, errors_given}:
+        for given in {output, errors_given}:
             os.close(given)
         self._running.add(process)
         try:

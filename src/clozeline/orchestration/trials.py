@@ -184,9 +184,7 @@ def _on_text(opened: Sequence[OpenModel], items: TrialItems) -> limits.PairedFig
     if not path.is_file():
         raise incomparable(f"no {items.validation_text or 'validation text: `clozeline run` makes it of your text'}")
     texts = read_sample(path, items.most).texts
-    ours, theirs = (
-        losses_of(model, texts, longest=items.longest) for model in opened if isinstance(model, LanguageModel)
-    )
+    ours, theirs = (losses_of(one, texts, longest=items.longest) for one in opened if isinstance(one, LanguageModel))
     if not ours.num_targets or not theirs.num_targets:
         raise incomparable("a text without a token that both models know")
     counts = [Counts(losses.nats_T, losses.bytes_T) for losses in (ours, theirs)]

@@ -41,9 +41,7 @@ def assignments(settings: Sequence[str]) -> list[Change]:
     for setting in settings:
         key, separator, value = setting.partition("=")
         if not key or not separator:
-            raise errors.ParamsError(
-                f"{setting!r} is not KEY=VALUE, with a key in dots", do="write it as `--set pretrain.steps=500`"
-            )
+            raise errors.ParamsError(f"{setting!r} is not KEY=VALUE", do="write it as `--set pretrain.steps=500`")
         changes.append((key.strip(), _loaded(value, f"the value of `{key.strip()}`")))
     return changes
 

@@ -26,7 +26,7 @@ FAMILY_NAMES = (  # rows of clozeline/encoder/families/, which takes seconds to 
 CAUSAL_FAMILIES = ("modernbert", "bert", "roberta", "xlm-roberta", "electra", "big_bird")
 # Families that train here but cannot be exported, and why.
 NOT_EXPORTED: Mapping[str, str] = {
-    "longformer": "torch.export cannot trace its windows, which Python code chooses by the length of the text",
+    "longformer": "torch.export cannot trace its windows, which Python code chooses by the length of the text"
 }
 # The rows of SIZES in clozeline/encoder/architecture.py.
 Size = Literal["mini", "tiny", "small", "base", "large"]

@@ -109,9 +109,7 @@ class Params(schema.Section):
         if self.encoder_package is None:
             yield ValueError("the encoder in `export.models`: its champion is the start", start)
         if self.tokenize.existing is not None:
-            yield ValueError(
-                "null: the tokenizer is the champion's", {"tokenize.existing": self.tokenize.existing, **start}
-            )
+            yield ValueError("null: the champion's is used", {"tokenize.existing": self.tokenize.existing, **start})
 
     @property
     def starting_models(self) -> dict[str, str | None]:
@@ -218,7 +216,5 @@ def _in_sources(name: str, task: Mapping[str, Any], hub: Any) -> Iterator[ValueE
         case {"data": str() as data}, {"dataset": str() as dataset}:
             is_watched = Path(data).is_relative_to(dataset) or Path(dataset).is_relative_to(data)
             if not is_watched and str(Path(data)) not in _WATCHED:
-                expected = (
-                    f"`data: {_WATCHED[0]}`, because `hub` takes the records from the hub; or `hub: null`, to read"
-                )
+                expected = f"`data: {_WATCHED[0]}`, because `hub` takes records from the hub; or `hub: null`, to read"
                 yield ValueError(f"{expected} the file", {f"finetune.{name}.data": data, f"finetune.{name}.hub": hub})

@@ -53,6 +53,8 @@ _NOTHING = ("missing", "union_tag_not_found")
 _LAYERS = {"recipes", "presets", "finetune_defaults"}
 
 Error = TypeVar("Error", bound=ClozelineError)
+# Function that gives the name under which a field is known elsewhere; None: it is unknown.
+NameOf = Callable[[str], str | None]
 # Pattern of a key in back quotes, alone or with its value.
 _QUOTED_KEY = re.compile(r"`([a-z]\w*(?:\.\w+)*)(: [^`]*)?`")
 # Keys that rooms advise to change although they belong to another stage's section.
@@ -135,7 +137,7 @@ def read_tree(path: Path) -> Any:
             f"there is no {path}",
             given=path.resolve(),
             expected="the project's params.yaml",
-            do="run from the project's root folder",
+            do="run from its root folder",
         )
     content = path.read_bytes()
     try:
@@ -373,12 +375,7 @@ def _yaml(*, on_one_line: bool) -> YAML:
     return yaml
 
 
-def renamed(
-    error: Error,
-    name_of: Callable[[str], str | None],
-    where: str = "",
-    advised: Callable[[str], str | None] | None = None,
-) -> Error:
+def renamed(error: Error, name_of: NameOf, where: str = "", advised: NameOf | None = None) -> Error:
     """Return `error` with other names for those in back quotes.
 
     Args:
@@ -412,11 +409,11 @@ def with_keys(text: str, path: Path, place: str, section: BaseModel) -> str:
     return _renamed(text, lambda name: key_of(name) or _ELSEWHERE.get(name))
 
 
-def _renamed(text: str, name_of: Callable[[str], str | None]) -> str:
+def _renamed(text: str, name_of: NameOf) -> str:
     return _QUOTED_KEY.sub(lambda found: f"`{name_of(found[1]) or found[1]}{found[2] or ''}`", text)
 
 
-def _keys_of(path: Path, place: str, section: BaseModel) -> Callable[[str], str | None]:
+def _keys_of(path: Path, place: str, section: BaseModel) -> NameOf:
     """Return a function that maps a field to its key in `path`.
 
     The field belongs to the section, or to its only subsection with such a field, because some rooms get only a

@@ -91,9 +91,7 @@ def tell_what_has_no_effect(params: PretrainParams) -> None:
         asked.append(f"protected_tokens {', '.join(masking.protected_tokens)}")
     if asked and not OBJECTIVES[params.objective].masks:
         _LOG.warning(
-            "objective %s masks nothing: these settings of `masking` have no effect: %s",
-            params.objective,
-            ", ".join(asked),
+            "objective %s masks nothing: settings of `masking` have no effect: %s", params.objective, ", ".join(asked)
         )
 
 

@@ -73,14 +73,12 @@ class DetectionLoss(nn.Module):
 
     is_fixed_V: Tensor
 
-    def __init__(
-        self, model: detection.ReplacedTokenPair, is_fixed_V: draws.Flags, discriminator_weight: float
-    ) -> None:
-        """`is_fixed_V`: tokens that the generator never inserts. `discriminator_weight`: λ of the paper."""
+    def __init__(self, model: detection.ReplacedTokenPair, is_fixed_V: draws.Flags, weight: float) -> None:
+        """`is_fixed_V`: tokens that the generator never inserts. `weight`: λ of the paper."""
         super().__init__()
         self.model = model
         self.register_buffer("is_fixed_V", torch.from_numpy(is_fixed_V), persistent=False)
-        self._weight = discriminator_weight
+        self._weight = weight
         # Kept out of the compiled graph: its number of iterations depends on the number of targets.
         self._draw: Callable[[Tensor, Tensor, Tensor], Tensor] = torch.compiler.disable(detection.draw)
 

@@ -139,7 +139,7 @@ def inspected_file(name: str, file: str, revision: str | None) -> Path | None:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return fetched_file(name, file, revision, missing_locally_is_an_error=not constants.HF_HUB_OFFLINE)
+        return fetched_file(name, file, revision, must_exist=not constants.HF_HUB_OFFLINE)
     except RepositoryNotFoundError:
         return None  # the caller that opens the name reports that
     except (LocalEntryNotFoundError, HfHubHTTPError) as error:
@@ -151,12 +151,10 @@ def inspected_file(name: str, file: str, revision: str | None) -> Path | None:
         return None
 
 
-def fetched_file(
-    name: str, file: str, revision: str | None, *, missing_locally_is_an_error: bool = False
-) -> Path | None:
+def fetched_file(name: str, file: str, revision: str | None, *, must_exist: bool = False) -> Path | None:
     """Return a file of a folder, or of a name on the hub, downloaded if necessary; None if the file does not exist.
 
-    `missing_locally_is_an_error`: raise LocalEntryNotFoundError if the hub does not answer and the cache lacks it.
+    `must_exist`: raise LocalEntryNotFoundError if the hub does not answer and the cache lacks it.
 
     Raises:
         OSError: the hub does not have the name, or cannot be reached.
@@ -170,7 +168,7 @@ def fetched_file(
     try:
         return Path(hf_hub_download(name, file, revision=revision))
     except EntryNotFoundError as error:
-        if missing_locally_is_an_error and isinstance(error, LocalEntryNotFoundError):
+        if must_exist and isinstance(error, LocalEntryNotFoundError):
             raise
         return None
     except HFValidationError as error:
@@ -289,7 +287,7 @@ class Published:
         """
         try:
             with asking_hub(self.name):
-                return fetched_file(self.name, name, self.revision, missing_locally_is_an_error=True)
+                return fetched_file(self.name, name, self.revision, must_exist=True)
         except OSError as error:
             raise _unanswered(self.name, error) from error
 
@@ -358,12 +356,7 @@ def resolved(name: str, revision: str | None = None) -> Published:
             do="name a folder with config.json, model.safetensors and tokenizer.json, or a model on the hub",
         )
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         with asking_hub(name):

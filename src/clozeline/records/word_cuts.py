@@ -28,7 +28,7 @@ MARK = "▁"
 BEFORE_BLANKS = re.compile(r"\s*\S+|\s+")
 ONLY_PYTHON_SAYS_SPACE = re.compile(r"[\x1c-\x1f]")
 
-_CHARACTERWISE: frozenset[object] = frozenset({"NFC", "NFD", "Lowercase"})
+_CHARACTERS: frozenset[object] = frozenset({"NFC", "NFD", "Lowercase"})
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,12 @@ _INDEPENDENT = (
     ),
     _Independence(
         [{"type": "BertPreTokenizer"}],
-        _CHARACTERWISE | {"BertNormalizer", "NFKC", "NFKD", "StripAccents"},
+        _CHARACTERS | {"BertNormalizer", "NFKC", "NFKD", "StripAccents"},
         frozenset(),
         "at blanks",
     ),
     _Independence(
-        [{"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}],
-        _CHARACTERWISE,
-        frozenset(),
-        "before blanks",
+        [{"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}], _CHARACTERS, frozenset(), "before blanks"
     ),
     # Replace is that of our own Unigram: it replaces any white space by one space, and Strip removes it at the ends.
     _Independence(
@@ -68,7 +65,7 @@ _INDEPENDENT = (
             {"type": "Metaspace", "prepend_scheme": "always", "split": True},
             {"type": "Punctuation", "behavior": "Isolated"},
         ],
-        _CHARACTERWISE | {"NFKC", "Replace", "Strip"},
+        _CHARACTERS | {"NFKC", "Replace", "Strip"},
         frozenset({"Replace", "Strip"}),
         "at blanks unless marked",
     ),

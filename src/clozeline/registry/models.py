@@ -88,9 +88,7 @@ def _notice_seconds() -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise ParamsError(
-            f"{NOTICE_VARIABLE}={given} is not a number of seconds from 0 up", do=f"correct or unset {NOTICE_VARIABLE}"
-        )
+        raise ParamsError(f"{NOTICE_VARIABLE}={given} is not a number of seconds from 0 up", do="correct or unset it")
     return seconds
 
 

@@ -134,15 +134,13 @@ class Registry:
         with answering(self._tracking_uri, str(version)):
             self._client.set_model_version_tag(version.name, version.version, key, value)
 
-    def serve(
-        self, version: Registered, precision: Precision, processor: str, int8_speedup: float | None
-    ) -> Registered:
+    def serve(self, version: Registered, precision: Precision, processor: str, speedup: float | None) -> Registered:
         """Serve this precision of `version` by default on this processor; on another one a server measures both.
 
-        `int8_speedup`: measured time of fp32 / time of INT8; None for a package without INT8.
+        `speedup`: measured time of fp32 / time of INT8; None for a package without INT8.
         """
         self.tag(version, models.SERVED, precision)
-        speedup = None if int8_speedup is None else round(int8_speedup, 4)  # as it will be read back
+        speedup = None if speedup is None else round(speedup, 4)  # as it will be read back
         if speedup is not None:
             self.tag(version, models.INT8_SPEEDUP, str(speedup))
         self.tag(version, models.SERVED_ON, processor)  # last: a killed release chooses again unless this tag is there

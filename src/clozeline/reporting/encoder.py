@@ -106,9 +106,7 @@ def _by_frequency(run: ReportedRun) -> Markup | None:
 
 def _by_word_class(run: ReportedRun) -> Markup | None:
     rows = run.files.rows("plots/evaluate/word_class.csv", WordClassRow, stage=_EVALUATE)
-    note = (
-        "A token is a whole word, the first piece of a longer one, or a later piece, which earlier ones partly reveal."
-    )
+    note = "A token is a whole word, the first piece of a word, or a later piece, which earlier ones partly reveal."
     return bars("Loss by kind of token", [_bar(row.word_class, row) for row in rows], note=note)
 
 
@@ -167,7 +165,7 @@ _CURVE_CHARTS = (
         "tokens per second",
         "tokens_per_second",
         (_TIMING,),
-        "On the machine of the last training; padding is not counted.",
+        "On the last training's machine, without padding.",
     ),
 )
 

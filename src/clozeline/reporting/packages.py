@@ -17,10 +17,7 @@ from clozeline.reporting.run import Part, ReportedRun, code, facts, folded, html
 from clozeline.system.errors import ArtifactError
 
 # (ending of a key of `inference.latency.Latency`, what was timed).
-_LATENCIES = (
-    ("text_milliseconds", "one text"),
-    ("batch_milliseconds", "a batch"),
-)
+_LATENCIES = (("text_milliseconds", "one text"), ("batch_milliseconds", "a batch"))
 _SERVED, _EXACT = "int8_", "fp32_"
 
 
@@ -32,9 +29,7 @@ def require_released(run: ReportedRun, package: str) -> Released:
     """Return the release of a package; raises ArtifactError if it was never released."""
     released = run.released(package)
     if released is None:
-        raise ArtifactError(
-            f"dist/{package} is not released: no version in the registry has its files", do="run `clozeline release`"
-        )
+        raise ArtifactError(f"dist/{package} is not released: no version has its files", do="run `clozeline release`")
     return released
 
 
@@ -162,9 +157,7 @@ def _verdict(rung: Rung, *, is_served: bool) -> Markup:
 
 def _manifest(run: ReportedRun, package: str) -> Markup:
     manifest = read_manifest(run.files.root / "dist" / package)
-    files = [
-        (code(name), formats.count(record.size_bytes), code(record.sha256)) for name, record in manifest.files.items()
-    ]
+    files = [(code(name), formats.count(one.size_bytes), code(one.sha256)) for name, one in manifest.files.items()]
     knobs = ("task", "family", "max_length", "vocab_size", "hidden_size", "opset", "lock_sha256")
     details = joined(
         table(f"Files of dist/{package}", ("file", ">bytes", "sha256"), files),

@@ -296,12 +296,7 @@ class RunComparison:
         """Return the comparison for JSON: figures are numbers by the keys of their metric files."""
         return {
             "runs": [
-                {
-                    "name": run.name,
-                    "run_id": run.run_id,
-                    "started": run.started.isoformat(),
-                    "commit": run.commit,
-                }
+                {"name": run.name, "run_id": run.run_id, "started": run.started.isoformat(), "commit": run.commit}
                 for run in self.runs
             ],
             "params": self.params,

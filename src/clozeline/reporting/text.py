@@ -88,12 +88,7 @@ def _example(number: int, example: evaluation.ClozeExample) -> Markup:
     columns = (">#", "token", ">its probability", "five likeliest")
     caption = f"Example {number}: words and guesses"
     answers = table(caption, columns, rows, kind="guesses")
-    return html(
-        "example",
-        around=_around(example),
-        guesses=example.guesses,
-        answers=folded(summary, answers),
-    )
+    return html("example", around=_around(example), guesses=example.guesses, answers=folded(summary, answers))
 
 
 def _around(example: evaluation.ClozeExample) -> list[str]:

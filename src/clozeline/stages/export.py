@@ -11,14 +11,7 @@ from clozeline.records.finetune.scored_items import read_held_out
 
 
 def run(
-    params: ExportParams,
-    *,
-    model: Path,
-    texts: Path,
-    lock: Path,
-    out: Path,
-    metrics: Path,
-    family: str | None = None,
+    params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path, metrics: Path, family: str | None = None
 ) -> None:
     """Export the trained model in the folder `model` to the package folder `out`.
 

@@ -48,14 +48,7 @@ def run(
     try:
         with open_workers(work) as workers, files.replacing_folder(out) as folder:
             found = building.build_corpus(
-                text,
-                params,
-                seed=seed,
-                forgotten=to_forget,
-                out=folder,
-                work=work,
-                workers=workers,
-                named=named,
+                text, params, seed=seed, forgotten=to_forget, out=folder, work=work, workers=workers, named=named
             )
     except errors.DataError as error:
         raise error.with_parts(named) from error

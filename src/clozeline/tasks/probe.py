@@ -117,14 +117,11 @@ def log_loss(logits_TC: Logits, targets_T: npt.NDArray[Any]) -> float:
     return float(functional.binary_cross_entropy_with_logits(logits, targets[:, :num_classes]))
 
 
-def _regression(inverse_regularization: float, is_balanced: bool, has_bias: bool) -> Any:
+def _regression(strength: float, is_balanced: bool, has_bias: bool) -> Any:
     from sklearn.linear_model import LogisticRegression  # takes two seconds to import
 
     return LogisticRegression(
-        C=inverse_regularization,
-        max_iter=_MOST_STEPS,
-        class_weight="balanced" if is_balanced else None,
-        fit_intercept=has_bias,
+        C=strength, max_iter=_MOST_STEPS, class_weight="balanced" if is_balanced else None, fit_intercept=has_bias
     )
 
 

@@ -325,9 +325,7 @@ def _normalizer(form: normalizers.Normalizer, params: TokenizeParams) -> normali
 
 
 def _no_text() -> DataError:
-    return DataError(
-        "the training split holds no text to learn a vocabulary from", do="see metrics/preprocess.json for why"
-    )
+    return DataError("the training split has no text for a vocabulary", do="see metrics/preprocess.json for why")
 
 
 def _alphabet(tokenizer: Tokenizer, vocab_size: int, counted: CountedText) -> list[str]:

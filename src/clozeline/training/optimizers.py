@@ -87,10 +87,7 @@ def by_rate(groups: Sequence[Group], rate_of: Callable[[nn.Parameter], float]) -
 def _decay_groups(trained: Sequence[nn.Parameter], params: OptimizerParams) -> list[Group]:
     matrices = [parameter for parameter in trained if parameter.ndim >= 2]
     vectors = [parameter for parameter in trained if parameter.ndim < 2]
-    groups = [
-        _group(matrices, params.learning_rate, params.weight_decay),
-        _group(vectors, params.learning_rate, 0.0),
-    ]
+    groups = [_group(matrices, params.learning_rate, params.weight_decay), _group(vectors, params.learning_rate, 0.0)]
     return [group for group in groups if group["params"]]
 
 

@@ -60,12 +60,10 @@ def whole_weights(model: nn.Module) -> dict[str, Any]:
 
 
 def restore_whole(
-    model: nn.Module, optimizer: torch.optim.Optimizer, model_state: dict[str, Any], optimizer_state: dict[str, Any]
+    model: nn.Module, optimizer: torch.optim.Optimizer, model_state: dict[str, Any], optim_state: dict[str, Any]
 ) -> None:
     """Divide what `whole_states` returned among the processes."""
-    whole.set_state_dict(
-        model, optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state, options=_WHOLE
-    )
+    whole.set_state_dict(model, optimizer, model_state_dict=model_state, optim_state_dict=optim_state, options=_WHOLE)
 
 
 def gathered(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

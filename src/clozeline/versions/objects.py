@@ -185,10 +185,8 @@ class Place:
 
     def stores(self, kept: set[str], before: datetime) -> tuple[SweptStore, SweptStore]:
         """Return the run cache and the objects without what is in `kept` or was written since `before`."""
-        old_runs = [
-            path for path, outs in self.runs.items() if self._files[path].is_older_than(before) and not outs <= kept
-        ]
-        return self.without(self.objects.keys() - kept, old_runs)
+        old = [path for path, outs in self.runs.items() if self._files[path].is_older_than(before) and not outs <= kept]
+        return self.without(self.objects.keys() - kept, old)
 
     def without(self, objects: Collection[str], runs: Collection[str]) -> tuple[SweptStore, SweptStore]:
         """Return the run cache without the records at `runs`, and the objects without those of the hashes `objects`.

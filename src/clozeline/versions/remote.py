@@ -280,8 +280,7 @@ def remote_errors(repo: Repo) -> Iterator[None]:
             ) from error
         if isinstance(error, FileNotFoundError):
             raise ArtifactError(
-                f"the remote does not exist: {told}",
-                do="create it, or correct the address: `clozeline remote add URL`",
+                f"the remote does not exist: {told}", do="create it, or correct the address: `clozeline remote add URL`"
             ) from error
         raise TransientError(
             f"the remote does not answer: {told}",

@@ -102,9 +102,7 @@ def read_wikiextractor(lines: Iterable[str], opened: OpenFile) -> Iterator[Docum
         elif opened_at:
             block.append(line)
     if opened_at:
-        raise DataError(
-            f"{opened.name}, line {opened_at}: the <doc> “{title}” has no </doc>", do="copy or extract the file again"
-        )
+        raise DataError(f"{opened.name}, line {opened_at}: the <doc> “{title}” has no </doc>", do="extract it again")
 
 
 def sniff(lines: Iterator[str]) -> tuple[LineReader, Iterator[str]]:

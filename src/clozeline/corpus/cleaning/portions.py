@@ -166,9 +166,7 @@ def portions_of(
 ) -> list[tuple[documents.RawFile, ...]]:
     """Cut files into portions, in their order: consecutive files, or one range of a file each."""
     portions: list[tuple[documents.RawFile, ...]] = []
-    for is_divided, some in groupby(
-        files, lambda file: file.size_bytes > _PORTION_BYTES and is_divisible(file, reading)
-    ):
+    for is_divided, some in groupby(files, lambda one: one.size_bytes > _PORTION_BYTES and is_divisible(one, reading)):
         if is_divided:
             for file in some:
                 ends = [*range(_PORTION_BYTES, file.size_bytes, _PORTION_BYTES), file.size_bytes]

@@ -188,9 +188,7 @@ def _listed(system: Any, root: str, pattern: str, url: str) -> list[_RemoteFile]
     base = root.rstrip("/")
     entries = {path: info for path, info in system.find(base, detail=True).items() if info["type"] == "file"}
     if not entries:
-        raise errors.DataError(
-            f"{url}: no such file, nor any below it", do="correct `source.url`; the last snapshot is unchanged"
-        )
+        raise errors.DataError(f"{url}: no file there or below it", do="correct `source.url`; the last snapshot stays")
     if list(entries) == [base]:
         return [_RemoteFile.of(PurePosixPath(base).name, base, entries[base])]
     names = {path.removeprefix(f"{base}/"): path for path in entries}

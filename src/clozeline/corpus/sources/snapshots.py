@@ -96,12 +96,7 @@ def ordered(found: Iterable[SnapshotFile], earlier: Sequence[SnapshotFile], numb
 
 
 def take(
-    params: SourceParams,
-    source: Path,
-    earlier: Earlier,
-    folder: Path,
-    workers: Workers,
-    forgotten: Forgotten = NOTHING,
+    params: SourceParams, source: Path, earlier: Earlier, folder: Path, workers: Workers, forgotten: Forgotten = NOTHING
 ) -> Snapshot:
     """Copy the source without the `forgotten` texts into the empty folder `folder`, after the files that the `earlier`
     snapshot already had.

@@ -200,14 +200,12 @@ def ranked(scores_of: ScoresOf, belonging: Sequence[Sequence[int]]) -> Ranked:
     return found
 
 
-def ranked_by_each(
-    scores_of: Callable[[int, int], Sequence[Floats]], belonging: Sequence[Sequence[int]]
-) -> list[Ranked]:
+def ranked_by_each(scores_of: Callable[[int, int], Sequence[Floats]], matches: Sequence[Sequence[int]]) -> list[Ranked]:
     """Rank by several scores of the same queries and candidates; each block is scored once."""
     blocks = []
-    for start in range(0, len(belonging), _BLOCK):
-        stop = min(start + _BLOCK, len(belonging))
-        blocks.append([_ranked(score_BD, belonging[start:stop]) for score_BD in scores_of(start, stop)])
+    for start in range(0, len(matches), _BLOCK):
+        stop = min(start + _BLOCK, len(matches))
+        blocks.append([_ranked(score_BD, matches[start:stop]) for score_BD in scores_of(start, stop)])
     return [
         Ranked(np.concatenate([part.rank_Q for part in parts]), np.concatenate([part.best_Q for part in parts]))
         for parts in zip(*blocks, strict=True)

@@ -96,6 +96,5 @@ def _trouble_named(of: HubSplit) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise TransientError(
-            f"{of.dataset}: the hub did not answer: {error}",
-            do=f"try again, or name a folder in {of.knobs}",
+            f"{of.dataset}: the hub did not answer: {error}", do=f"try again, or name a folder in {of.knobs}"
         ) from error

@@ -220,9 +220,7 @@ def _line(stream: BinaryIO, start: _Start) -> bytes:
     line = stream.readline(_MAX_LINE_BYTES + 1)
     if len(line) > _MAX_LINE_BYTES:
         exclude = f", or exclude the file with {start.left_out_by}" if start.left_out_by else ""
-        raise DataError(
-            f"{start.path} has a line of more than {_MAX_LINE_BYTES:,} bytes", do=f"split it into several{exclude}"
-        )
+        raise DataError(f"{start.path} has a line of more than {_MAX_LINE_BYTES:,} bytes", do=f"split it{exclude}")
     return line
 
 

@@ -70,15 +70,13 @@ class ByteClasses:
         )
 
 
-def _begins(
-    class_Y: NDArray[np.uint8], is_kept_Y: NDArray[np.bool_], offsets_D: NDArray[np.int64]
-) -> NDArray[np.bool_]:
+def _begins(class_Y: NDArray[np.uint8], kept_Y: NDArray[np.bool_], offsets_D: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return where words begin: at each kept byte unless it is a letter after a letter of the same text."""
     is_letter_Y = class_Y == _LETTER
-    begins_Y = is_kept_Y.copy()
+    begins_Y = kept_Y.copy()
     begins_Y[1:] &= ~(is_letter_Y[1:] & is_letter_Y[:-1])
     first_bytes = offsets_D[:-1][np.diff(offsets_D) > 0]
-    begins_Y[first_bytes] = is_kept_Y[first_bytes]
+    begins_Y[first_bytes] = kept_Y[first_bytes]
     return begins_Y
 
 

@@ -76,17 +76,15 @@ def text_limits(params: ContractParams, now: TextProfile, accepted: TextProfile 
     least = (1 - params.max_missing_share) * accepted.documents
     yield Limit.at_least("documents", now.documents, least, note=_LAST.format(f"{accepted.documents:,}"))
     for reason, share in now.dropped_shares.items():
-        before = accepted.dropped_shares.get(reason, 0.0)
-        most, note = before + MAX_DROPPED_INCREASE, _LAST.format(f"{before:.4f}")
+        was = accepted.dropped_shares.get(reason, 0.0)
+        most, note = was + MAX_DROPPED_INCREASE, _LAST.format(f"{was:.4f}")
         yield Limit.at_most(f"share dropped as {reason}", share, most, note=note)
     if min(now.num_sampled, accepted.num_sampled) < _LEAST_TEXTS:
         return
     for script in sorted({*now.script_shares, *accepted.script_shares}):
-        share, before = now.script_shares.get(script, 0.0), accepted.script_shares.get(script, 0.0)
-        note = _LAST.format(f"{before:.4f}")
-        yield Limit.at_most(
-            f"change of the share of {script} letters", abs(share - before), MAX_SCRIPT_SHIFT, note=note
-        )
+        share, was = now.script_shares.get(script, 0.0), accepted.script_shares.get(script, 0.0)
+        note = _LAST.format(f"{was:.4f}")
+        yield Limit.at_most(f"change of the share of {script} letters", abs(share - was), MAX_SCRIPT_SHIFT, note=note)
     similarity = now.language_similarity(accepted)
     yield Limit.at_least("similarity of character trigrams", similarity, MIN_LANGUAGE_SIMILARITY)
     index = stability_index(accepted.texts_by_length, now.texts_by_length)

@@ -69,9 +69,7 @@ class TextProfile(Record, extra="ignore"):
             lengths[1 << (len(text) - 1).bit_length()] += 1
             words = _WORD.findall(text[:_MOST_CHARACTERS].lower())
             characters.update("".join(words))
-            trigrams.update(
-                framed[at : at + 3] for word in words for framed in [f" {word} "] for at in range(len(word))
-            )
+            trigrams.update(framed[i : i + 3] for word in words for framed in [f" {word} "] for i in range(len(word)))
         scripts: Counter[str] = Counter()
         for character, count in characters.items():
             scripts[script_of(character)] += count

@@ -139,16 +139,14 @@ def _without_copies(count: ReasonCounts, copies: list[LabelledText]) -> Iterator
         yield min(copies, key=lambda copy: (copy.text, copy.second))
 
 
-def _of_frequent_classes(
-    examples: list[LabelledText], params: LabelledParams, count: ReasonCounts
-) -> list[LabelledText]:
-    """Return the examples with a label of a frequent class; of a multi-label task all, with only those labels."""
-    sizes = Counter(label for example in examples for label in example.labels)
+def _of_frequent_classes(texts: list[LabelledText], params: LabelledParams, count: ReasonCounts) -> list[LabelledText]:
+    """Return the texts with a label of a frequent class; of a multi-label task all, with only those labels."""
+    sizes = Counter(label for example in texts for label in example.labels)
     frequent = set(sorted(sizes, key=lambda label: (-sizes[label], label))[: params.max_classes])
     if params.multi_label:
-        return [replace(it, labels=tuple(label for label in it.labels if label in frequent)) for it in examples]
-    kept = [example for example in examples if example.label in frequent]
-    count.add_limited("of_rarer_classes", len(examples) - len(kept))
+        return [replace(it, labels=tuple(label for label in it.labels if label in frequent)) for it in texts]
+    kept = [example for example in texts if example.label in frequent]
+    count.add_limited("of_rarer_classes", len(texts) - len(kept))
     return kept
 
 

@@ -65,9 +65,7 @@ def macro_f1(actual_T: Classes, predicted_T: Classes, num_classes: int) -> float
 
 def matthews(actual_T: Classes, predicted_T: Classes, num_classes: int) -> float:
     """Return the correlation of actual and predicted classes (Gorodkin 2004); 0 if either is constant."""
-    hits_C, actual_C, predicted_C = (
-        counts.astype(np.float64) for counts in _margins(actual_T, predicted_T, num_classes)
-    )
+    hits_C, actual_C, predicted_C = (each.astype(np.float64) for each in _margins(actual_T, predicted_T, num_classes))
     num_texts = float(len(actual_T))
     together = num_texts * hits_C.sum() - actual_C @ predicted_C
     alone = (num_texts**2 - predicted_C @ predicted_C) * (num_texts**2 - actual_C @ actual_C)
@@ -141,8 +139,7 @@ def best_threshold(actual_TC: LabelSets, share_TC: npt.NDArray[np.float64], figu
     shares = np.unique(np.quantile(share_TC, np.linspace(0, 1, _NUM_CANDIDATES + 1)))
     candidates = [_USUAL_THRESHOLD, *((shares[1:] + shares[:-1]) / 2).tolist()]
     chosen: float = max(
-        candidates,
-        key=lambda threshold: (figure(actual_TC, share_TC > threshold), -abs(threshold - _USUAL_THRESHOLD)),
+        candidates, key=lambda threshold: (figure(actual_TC, share_TC > threshold), -abs(threshold - _USUAL_THRESHOLD))
     )
     return chosen
 
@@ -221,12 +218,10 @@ def tfidf_label_shares(
     return max(candidates, key=lambda shares: figure(shares[0]))
 
 
-def _column(
-    train_TF: Any, is_true_T: npt.NDArray[np.float32], others_TF: Sequence[Any], strength: float
-) -> list[Shares]:
-    if is_true_T.min() == is_true_T.max():
-        return [np.full(other_TF.shape[0], float(is_true_T[0])) for other_TF in others_TF]
-    model = _logistic_regression(strength).fit(train_TF, is_true_T)
+def _column(train_TF: Any, true_T: npt.NDArray[np.float32], others_TF: Sequence[Any], strength: float) -> list[Shares]:
+    if true_T.min() == true_T.max():
+        return [np.full(other_TF.shape[0], float(true_T[0])) for other_TF in others_TF]
+    model = _logistic_regression(strength).fit(train_TF, true_T)
     return [model.predict_proba(other_TF)[:, 1] for other_TF in others_TF]
 
 

@@ -177,9 +177,7 @@ def _special_ids(tokenizer: Tokenizer, names: Mapping[str, Any], special: Mappin
     ids = {role: _id_of(tokenizer, names.get(role)) for role in SPECIAL_TOKENS}
     missing = [role for role in _NEEDED_ROLES if ids[role] is None]
     if missing:
-        raise ArtifactError(
-            f"{_CONFIG_FILE} lacks the special tokens {', '.join(missing)}", do="rebuild it: `dvc repro -f tokenize`"
-        )
+        raise ArtifactError(f"{_CONFIG_FILE} lacks the tokens {', '.join(missing)}", do="run `dvc repro -f tokenize`")
     known = {role: id_ for role, id_ in ids.items() if id_ is not None}
     return SpecialIds(
         pad=known["pad_token"],
