@@ -67,15 +67,17 @@ class Objects:
         return fault
 
     def md5_of(self, path: Path) -> str | None:
-        """Return DVC's hash of a file or folder; None if the path is missing."""
+        """Return DVC's hash of a file or folder, of which every byte is read; None if the path is missing."""
         from dvc.fs import localfs
         from dvc_data.hashfile.build import build
+        from dvc_data.hashfile.db import HashFileDB
 
         if not path.exists():
             return None
         # .dvcignore covers all of `work/`, where registered packages lie, so it must not apply there.
         ignored = None if path.is_relative_to(self._root / "work") else self._repo.dvcignore
-        _, _, built = build(self._repo.cache.local, str(path), localfs, "md5", dry_run=True, ignore=ignored)
+        database = HashFileDB(localfs, str(self._cache))  # without DVC's notes of hashes, which a forged object has
+        _, _, built = build(database, str(path), localfs, "md5", dry_run=True, ignore=ignored)
         return str(built.hash_info.value)
 
     def files_of(self, md5: str) -> dict[str, Path] | None:

@@ -50,6 +50,8 @@ def open_project(
     if not workspace.Workspace(root).is_in_git:
         own.setdefault("core", {})["no_scm"] = True
     repo = dvc.Repo(str(root), config=own or None, _wait_for_lock=waits_for_lock)
+    for remote in repo.config["remote"].values():
+        remote["verify"] = True  # a fetched file is what its name says, whoever may write there
     _forget_ended_processes(repo)
     return repo
 
