@@ -103,9 +103,9 @@ class Configuration(ExporterConfig):  # type: ignore[misc]  # optimum has no typ
 
 
 _TRAINED = {
-    form.config_class.model_type: family.takes_types
+    config_class.model_type: family.takes_types
     for name, family in families.FAMILIES.items()
-    for form in family.forms.values()
+    for config_class in family.forms.values()
     if name not in NOT_EXPORTED
 }
 # `model_type` of each family that can be exported → whether its graphs take token types.

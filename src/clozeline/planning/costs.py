@@ -376,11 +376,7 @@ def _family_of(model: LanguageModel) -> str:
     part = parts_of(model)[0]
     if isinstance(part, OwnModel):
         return part.config.model_params.family
-    return next(
-        name
-        for name, family in FAMILIES.items()
-        if any(type(part.config) is form.config_class for form in family.forms.values())
-    )
+    return next(name for name, family in FAMILIES.items() if type(part.config) in family.forms.values())
 
 
 def warn_of_memory(job: Pretraining) -> None:

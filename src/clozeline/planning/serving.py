@@ -122,7 +122,7 @@ def of_published(name: str) -> LanguageModel:
         ArtifactError: there is no such model, or none that can be served with its family's masked head.
     """
     config = published_config(name)
-    classes = {FAMILIES[family].forms["mlm"].config_class for family in served_families()}
+    classes = {FAMILIES[family].forms["mlm"] for family in served_families()}
     if type(config) not in classes:
         problem = f"{name} cannot be measured: {config.model_type} is not exported with a masked head"
         raise ArtifactError(problem, do=f"name a model of one of the families {', '.join(served_families())}")

@@ -221,14 +221,14 @@ XLM_ROBERTA_LAYOUT = layout.Layout(XLMRobertaConfig, "roberta", _roberta_archite
 
 
 # Devlin et al. 2018.
-BERT = layout.Family(layout.encoder_and_decoder(BertConfig, bert_values), bert_dropouts, takes_types=True)
+BERT = layout.Family({"mlm": BertConfig, "clm": BertConfig}, bert_values, bert_dropouts, takes_types=True)
 
 # Liu et al. 2019.
-ROBERTA = layout.Family(layout.encoder_and_decoder(RobertaConfig, roberta_values), bert_dropouts, fixed=GELU_IN_HEAD)
+ROBERTA = layout.Family({"mlm": RobertaConfig, "clm": RobertaConfig}, roberta_values, bert_dropouts, fixed=GELU_IN_HEAD)
 
 # Conneau et al. 2019: RoBERTa's layers; what makes it multilingual is the text and the vocabulary.
 XLM_ROBERTA = layout.Family(
-    layout.encoder_and_decoder(XLMRobertaConfig, roberta_values), bert_dropouts, fixed=GELU_IN_HEAD
+    {"mlm": XLMRobertaConfig, "clm": XLMRobertaConfig}, roberta_values, bert_dropouts, fixed=GELU_IN_HEAD
 )
 
 
@@ -279,10 +279,8 @@ def _electra_values(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]
 # Clark et al. 2020. `rtd` trains generator and discriminator, as in the paper; the other objectives train the generator
 # alone, a model with narrow embeddings.
 ELECTRA = layout.Family(
-    {
-        **layout.encoder_and_decoder(ElectraConfig, _electra_values),
-        "rtd": layout.FamilyForm(ElectraConfig, _electra_values),
-    },
+    {"mlm": ElectraConfig, "clm": ElectraConfig, "rtd": ElectraConfig},
+    _electra_values,
     bert_dropouts,
     fixed=GELU_IN_HEAD,
     takes_types=True,
@@ -321,10 +319,10 @@ def _deberta_v2(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]:
 
 
 # He et al. 2020, with the convolution over the first layer that v2 added.
-DEBERTA_V2 = layout.Family({"mlm": layout.FamilyForm(DebertaV2Config, _deberta_v2)}, bert_dropouts, takes_types=True)
+DEBERTA_V2 = layout.Family({"mlm": DebertaV2Config}, _deberta_v2, bert_dropouts, takes_types=True)
 
 # He et al. 2021: the architecture, without the paper's objective (replaced-token detection).
-DEBERTA_V3 = layout.Family({"mlm": layout.FamilyForm(DebertaV2Config, _deberta)}, bert_dropouts, takes_types=True)
+DEBERTA_V3 = layout.Family({"mlm": DebertaV2Config}, _deberta, bert_dropouts, takes_types=True)
 
 
 def _longformer(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]:
@@ -337,11 +335,11 @@ def _big_bird(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]:
 
 
 # Beltagy et al. 2020: each token sees a window; pre-training uses no global tokens.
-LONGFORMER = layout.Family({"mlm": layout.FamilyForm(LongformerConfig, _longformer)}, bert_dropouts, fixed=GELU_IN_HEAD)
+LONGFORMER = layout.Family({"mlm": LongformerConfig}, _longformer, bert_dropouts, fixed=GELU_IN_HEAD)
 
 # Zaheer et al. 2020, trained with full attention.
 #
 # transformers' block-sparse attention is not a function of a row and the weights: it picks random blocks in training,
 # others in evaluation, and switches itself off for good at the first batch of short rows. Both kinds of attention use
 # the same weights: set `attention_type` to `block_sparse` in the saved config.json to read long texts with them.
-BIG_BIRD = layout.Family(layout.encoder_and_decoder(BigBirdConfig, _big_bird), bert_dropouts)
+BIG_BIRD = layout.Family({"mlm": BigBirdConfig, "clm": BigBirdConfig}, _big_bird, bert_dropouts)

@@ -192,10 +192,5 @@ MODERNBERT_DECODER_LAYOUT = layout.Layout(
 #
 # The published models read 8,192 tokens (`max_position_embeddings`).
 MODERNBERT = layout.Family(
-    {
-        "mlm": layout.FamilyForm(ModernBertConfig, _values),
-        "clm": layout.FamilyForm(ModernBertDecoderConfig, _values),
-    },
-    _dropouts,
-    is_pre_norm=True,
+    {"mlm": ModernBertConfig, "clm": ModernBertDecoderConfig}, _values, _dropouts, is_pre_norm=True
 )
