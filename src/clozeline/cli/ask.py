@@ -28,7 +28,7 @@ Model = TypeVar("Model", bound=OpenModel)
 # Number of texts of standard input that are answered before more are read.
 _CHUNK_TEXTS = 1024
 _STANDARD_INPUT = "-"
-_VERBS = (
+_ASKED = (
     "fill takes masked encoders; complete causal ones; embed encoders and embedders; "
     "choose masked encoders and entailment classifiers; classify classifiers; tag taggers; "
     "answer question-answering models"
@@ -88,7 +88,7 @@ def opened(place: str | None, precision: Literal["int8", "fp32"] | None, *kinds:
     if not isinstance(model, kinds):
         raise ParamsError(
             f"{source.place} is a model for another task: {model.manifest.task}, not {' or '.join(tasks)}",
-            do=f"choose another --model or another command: {_VERBS}",
+            do=f"choose another --model or another command: {_ASKED}",
         )
     return model
 
@@ -429,3 +429,7 @@ def _able_to_choose(place: str | None, precision: Literal["int8", "fp32"] | None
             do="leave --multi-label out, or name an entailment classifier with --model",
         )
     return model
+
+
+# In the order of `clozeline --help`.
+VERBS = (fill, complete, embed, classify, choose, tag, answer)

@@ -210,6 +210,8 @@ def _options(num_threads: int) -> onnxruntime.SessionOptions:
 class OpenModel(ABC):
     """Tokenizer and graph of one package. It is thread-safe, because its state never changes after construction."""
 
+    part = ""  # key of its answer in a record, if that has probabilities
+
     def __init__(
         self, manifest: Manifest, tokenizer: TextTokenizer, session: GraphSession, *, batch_tokens: int
     ) -> None:
@@ -277,6 +279,11 @@ class OpenModel(ABC):
     def split(self, batch: TextBatch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
         """Return each text's part of an output: here one row of `values` per text."""
         return list(values)
+
+    @staticmethod
+    def confidence(answer: Any) -> Iterable[float]:
+        """Return the probabilities in an answer that show drift."""
+        return ()
 
     @abstractmethod
     def usual(self, texts: Sequence[str]) -> AnyQuestion:

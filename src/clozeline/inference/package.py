@@ -21,8 +21,8 @@ from clozeline.inference.tokenization import TextTokenizer, is_panic
 from clozeline.records.package import FILES, GRAPHS, Manifest, Precision, data_file, read_manifest, verify
 from clozeline.system.errors import ArtifactError, ClozelineError
 
-# No stage imports this module, because no output of a stage depends on it.
-_ANSWERS = "clozeline.serving.http.tensors"
+# No stage imports these modules, because no output of a stage depends on them.
+_TEXTS, _LABELS = "clozeline.serving.http.house_texts", "clozeline.serving.http.house_labels"
 
 _RESTORE = "export the model again (`dvc repro export@NAME`), or download the model version again"
 
@@ -36,7 +36,8 @@ class ModelKind:
     form: str  # `module:name` of what the graph computes
     exam: str  # `module:name` of the function that returns the exam, of an open model and a sample
     model: type[OpenModel]  # class that answers with the graph
-    answers: str  # `module:name` of its answers as tensors of the Open Inference Protocol
+    answers: str  # `module:name` of its answers over HTTP
+    methods: tuple[str, ...] = ()  # methods of the Python API's `Model` that ask it
     model_type: str = "embedding"  # name of the kind in text-embeddings-inference, where that has it
     says: str = ""  # description of its answers; empty: its labels
     labels: Literal["none", "of a text", "of each token"] = "none"  # unit to which a label of the configuration belongs
@@ -57,7 +58,8 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:MASKS",
         exam="clozeline.exporting.exams:masks_exam",
         model=OpenEncoder,
-        answers=f"{_ANSWERS}:MASKS",
+        methods=("fill", "embed", "tokens"),
+        answers=f"{_TEXTS}:MASKS",
         says="a masked language model",
         is_language_model=True,
         fills_masks=True,
@@ -68,7 +70,8 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:NEXT_TOKENS",
         exam="clozeline.exporting.exams:next_tokens_exam",
         model=Completer,
-        answers=f"{_ANSWERS}:NEXT_TOKENS",
+        methods=("complete", "embed", "tokens"),
+        answers=f"{_TEXTS}:NEXT_TOKENS",
         says="a causal language model",
         is_language_model=True,
     ),
@@ -78,7 +81,8 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:LABELS",
         exam="clozeline.exporting.task_exams:labels_exam",
         model=Classifier,
-        answers=f"{_ANSWERS}:LABELS",
+        methods=("classify",),
+        answers=f"{_LABELS}:LABELS",
         model_type="classifier",
         labels="of a text",
     ),
@@ -88,7 +92,8 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:TAGS",
         exam="clozeline.exporting.task_exams:tags_exam",
         model=Tagger,
-        answers=f"{_ANSWERS}:ENTITIES",
+        methods=("tag",),
+        answers=f"{_LABELS}:ENTITIES",
         model_type="token_classifier",
         labels="of each token",
     ),
@@ -98,7 +103,8 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:ENDS",
         exam="clozeline.exporting.task_exams:answers_exam",
         model=Answerer,
-        answers=f"{_ANSWERS}:ANSWERS",
+        methods=("answer",),
+        answers=f"{_LABELS}:ANSWERS",
         model_type="question_answerer",
         says="the span of a context that answers a question",
     ),
@@ -108,7 +114,8 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:EMBEDDINGS",
         exam="clozeline.exporting.task_exams:similarity_exam",
         model=Embedder,
-        answers=f"{_ANSWERS}:EMBEDDINGS",
+        methods=("embed", "tokens"),
+        answers=f"{_TEXTS}:EMBEDDINGS",
         says="a vector for each text",
     ),
 }

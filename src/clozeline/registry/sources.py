@@ -4,7 +4,7 @@ Shapes: T texts, H hidden.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -27,16 +27,6 @@ REGISTRY_SCHEME = "models:/"
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<place>.+)")
 Kind = TypeVar("Kind", bound=open_model.OpenModel)
 Texts = str | Sequence[str]
-# Method of `Model` → the class of models that it asks.
-_ASKED_BY: Mapping[str, type[open_model.OpenModel]] = {
-    "fill": language.OpenEncoder,
-    "complete": completer.Completer,
-    "embed": language.Embedder,
-    "tokens": language.Embedder,
-    "classify": classifier.Classifier,
-    "tag": classifier.Tagger,
-    "answer": answerer.Answerer,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +242,7 @@ class Model:
     def _as(self, kind: type[Kind], asked: str) -> Kind:
         if isinstance(self.opened, kind):
             return self.opened
-        able = [f"`{name}`" for name, one in _ASKED_BY.items() if isinstance(self.opened, one)]
+        able = [f"`{name}`" for name in kind_of(self.manifest.task).methods]
         problem = f"this model, of the task {self.manifest.task}, cannot `{asked}`"
         raise errors.ParamsError(problem, do=f"ask it by {' or '.join(able)}, or load a model that can `{asked}`")
 

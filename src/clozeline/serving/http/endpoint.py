@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
+from clozeline.inference.package import MODEL_KINDS, resolved
 from clozeline.serving import asking, loading, models
 from clozeline.serving.http.bodies import TimeoutMilliseconds, asked_path, parse_json, read_json, unusable
 from clozeline.serving.http.dialects import HOUSE_WORDS, Dialect, Dialects
@@ -28,6 +29,7 @@ from clozeline.serving.http.openai import OPENAI
 from clozeline.serving.http.operation import Call, Operation
 from clozeline.serving.http.status import FEEDBACK, OPERATIONS
 from clozeline.serving.http.tei import EMBED, EMBEDDINGS_INFERENCE, HUGGING_FACE_WORDS, SIMILARITY
+from clozeline.serving.http.tensors import AnswerKind
 
 TIMEOUT_HEADER = "x-timeout-ms"
 # Approximate memory of a cached answer besides its body and its key.
@@ -132,7 +134,8 @@ def _pipeline(task: str, asked: Operation) -> Operation:
     return replace(asked, path=f"/pipeline/{task}", name=task.replace("-", "_"))
 
 
-HOUSE = Dialect(HOUSE_WORDS, (FILL_MASK, COMPLETE, CLASSIFY, TAG, ANSWER, ZERO_SHOT, FEEDBACK, *OPERATIONS))
+_ANSWERS: list[AnswerKind] = [resolved(kind.answers) for kind in MODEL_KINDS.values()]
+HOUSE = Dialect(HOUSE_WORDS, (*(one.house for one in _ANSWERS if one.house), ZERO_SHOT, FEEDBACK, *OPERATIONS))
 HUGGING_FACE = Dialect(
     HUGGING_FACE_WORDS,
     (

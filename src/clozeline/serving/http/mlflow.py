@@ -20,7 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 from clozeline.inference import answerer, classifier, fields, tokenization
 from clozeline.inference.fields import StrictModel
 from clozeline.serving import errors, models
-from clozeline.serving.http import bodies, dialects, house_labels, house_texts, operation
+from clozeline.serving.http import bodies, dialects, house_texts, operation
 
 _PATH = "/invocations"
 _SHAPES = ("dataframe_split", "dataframe_records", "instances", "inputs")
@@ -212,8 +212,8 @@ async def invocations(call: operation.Call, body: InvocationsRequest) -> Respons
     given: Sequence[tokenization.Given] = sent.pairs(names) if names else sent.texts()
     dialogue = served.model.recording(given, top_k=params.top_k, truncate=params.truncate)
     reply = await call.converse(served, tokenization.each_text(given), dialogue)
-    for part in reply.answers[0]:
-        call.confident(served, part, [record[part] for record in reply.answers])
+    if part := served.model.part:
+        call.confident(served, [record[part] for record in reply.answers])
     return operation.JsonResponse({"predictions": reply.answers}, headers=reply.headers)
 
 
@@ -236,8 +236,6 @@ MLFLOW = dialects.Dialect(
             answer=invocations,
             result=InvocationsResponse,
             ability=models.ANY,
-            body=InvocationsRequest,
-            needs={"pairs": house_labels.CLASSIFYING_PAIRS, "answers": house_labels.ANSWERING},
             place="rows[{}]".format,  # every format has rows
         ),
         operation.Operation(path="/version", answer=mlflow_version, result=PlainTextResponse.media_type),

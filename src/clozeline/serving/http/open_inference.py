@@ -21,7 +21,7 @@ from starlette.responses import Response
 
 from clozeline.inference import fields, tokenization
 from clozeline.serving.errors import check_known, refused
-from clozeline.serving.http import house_labels, house_texts, tensors
+from clozeline.serving.http import tensors
 from clozeline.serving.http.bodies import checked_texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.http.operation import Call, JsonResponse, Operation
@@ -121,7 +121,8 @@ async def infer(call: Call, body: InferRequest) -> Response:
     served = named(call)
     manifest = served.model.manifest
     kind = tensors.answers_of(manifest)
-    check_known("no_such_parameter", sorted(body.parameters.model_fields_set), sorted(kind.parameters), "parameters.{}")
+    known = sorted({"binary_data_output", *kind.parameters})
+    check_known("no_such_parameter", sorted(body.parameters.model_fields_set), known, "parameters.{}")
     wanted = tuple(dict.fromkeys(output.name for output in body.outputs)) or kind.unasked or kind.outputs
     check_known("no_such_output", wanted, kind.outputs, "outputs")
     asked = tensors.TensorRequest(call, served, _given(call, served, body), wanted, body.parameters)
@@ -203,13 +204,6 @@ _INFER = Operation(
     answer=infer,
     result=InferResponse,
     ability=ANY,
-    body=InferRequest,
-    needs={
-        "named": house_texts.FILLING,
-        "pairs": house_labels.CLASSIFYING_PAIRS,
-        "entities": house_labels.TAGGING,
-        "answers": house_labels.ANSWERING,
-    },
     read=tensors.read_tensors,
     place="inputs[0].data[{}]".format,
 )

@@ -163,14 +163,19 @@ def _operation(operation: Operation, words: Words, schemas: Mapping[_Part, Any])
     if described.description:
         documented["description"] = described.description
     if operation.body:
-        content = {_JSON: {"schema": schemas[operation, "body"], "examples": _examples_of(operation)}}
+        examples = {name: _shown(example) for name, example in _examples_of(operation).items()}
+        content = {_JSON: {"schema": schemas[operation, "body"], "examples": examples}}
         documented["requestBody"] = {"required": True, "content": content}
     return documented
 
 
 def _examples_of(operation: Operation) -> dict[str, dict[str, Any]]:
-    """Return summary and body of each example. The server answers them: /docs shows them, and a test sends each."""
+    """Return each example as in the file. The server answers them: /docs shows them, and a test sends each."""
     return _examples().get(operation.body.__name__, {}) if operation.body else {}
+
+
+def _shown(example: dict[str, Any], **more: str) -> dict[str, Any]:
+    return {"summary": example["summary"], "value": example["value"] | more}
 
 
 @cache
@@ -239,16 +244,18 @@ def _served(operation: Operation, whole: dict[str, Any], catalogue: models.Catal
 
 def answered_examples(operation: Operation, able: Iterable[loading.LoadedModel]) -> dict[str, Any]:
     """Return the examples that a model of `able` answers, with its name where the body holds one."""
-    examples = {}
-    for name, example in _examples_of(operation).items():
-        chosen = next((one for one in able if not operation.needs or _answers(one, operation.needs.get(name))), None)
+    given, examples = _examples_of(operation), {}
+    is_of_one_kind = not any("needs" in example for example in given.values())
+    for name, example in given.items():
+        chosen = next((one for one in able if is_of_one_kind or _answers(one, example.get("needs"))), None)
         if chosen:
             named = {"model": chosen.identity.name} if "model" in example["value"] else {}
-            examples[name] = example | {"value": example["value"] | named}
+            examples[name] = _shown(example, **named)
     return examples
 
 
-def _answers(served: loading.LoadedModel, needed: models.Ability[Any] | None) -> bool:
-    if needed:
-        return needed.of(served) is not None
-    return served.model.pair_names(reads_pairs=served.model.manifest.reads_pairs) is None
+def _answers(served: loading.LoadedModel, needed: str | None) -> bool:
+    manifest = served.model.manifest
+    if needed is None:
+        return served.model.pair_names(reads_pairs=manifest.reads_pairs) is None
+    return manifest.reads_pairs if needed == "pairs" else manifest.task == needed

@@ -72,7 +72,7 @@ async def rerank(call: operation.Call, body: RerankRequest) -> Response:
 
 
 RERANK = operation.Operation(
-    path="/rerank", answer=rerank, result=list[Rank], ability=RERANKING, body=RerankRequest, place="texts[{}]".format
+    path="/rerank", answer=rerank, result=list[Rank], ability=RERANKING, place="texts[{}]".format
 )
 
 
@@ -142,12 +142,8 @@ def _check_known(lists: list[list[int]], manifest: Manifest) -> None:
 
 
 TOKEN_OPERATIONS = (
-    operation.Operation(
-        path="/tokenize", answer=tokenize, ability=ANY, tells="model", result=list[list[Piece]], body=TokenizeRequest
-    ),
-    operation.Operation(
-        path="/decode", answer=decode, ability=ANY, tells="model", result=list[str], body=DecodeRequest
-    ),
+    operation.Operation(path="/tokenize", answer=tokenize, ability=ANY, tells="model", result=list[list[Piece]]),
+    operation.Operation(path="/decode", answer=decode, ability=ANY, tells="model", result=list[str]),
 )
 
 
@@ -302,18 +298,13 @@ def _model_type(served: LoadedModel) -> dict[str, dict[str, Any]]:
 
 
 EMBED = operation.Operation(
-    path="/embed",
-    answer=house_texts.embed,
-    result=house_texts.EmbedResponse,
-    ability=house_texts.EMBEDDING,
-    body=house_texts.EmbedRequest,
+    path="/embed", answer=house_texts.embed, result=house_texts.EmbedResponse, ability=house_texts.EMBEDDING
 )
 SIMILARITY = operation.Operation(
     path="/similarity",
     answer=similarity,
     result=list[float],
     ability=house_texts.EMBEDDING,
-    body=SimilarityRequest,
     place=lambda number: f"inputs.sentences[{number - 1}]" if number else "inputs.source_sentence",
 )
 EMBEDDINGS_INFERENCE = dialects.Dialect(
@@ -325,8 +316,6 @@ EMBEDDINGS_INFERENCE = dialects.Dialect(
             answer=predict,
             result=list[RawScore] | list[list[RawScore]],
             ability=house_labels.CLASSIFYING,
-            body=PredictRequest,
-            needs={"pair": house_labels.CLASSIFYING_PAIRS},
         ),
         SIMILARITY,
         operation.Operation(path="/info", answer=info, result=Info),
