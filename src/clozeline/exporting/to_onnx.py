@@ -37,6 +37,7 @@ from clozeline.exporting.graph import (
     make_plain,
     name_activations,
     name_axes,
+    set_nodes,
     strip,
     weight_of,
     write_graph,
@@ -211,9 +212,7 @@ def _quiet() -> None:
 def settle_attention(model: ModelProto) -> None:
     """Rewrite the attention nodes in place without changing results; a graph of a lower opset has none."""
     settling = _Settling(model)
-    nodes = [new for node in model.graph.node for new in settling.settled(node)]
-    model.graph.ClearField("node")
-    model.graph.node.extend(nodes)
+    set_nodes(model.graph, (new for node in model.graph.node for new in settling.settled(node)))
     model.graph.initializer.extend(settling.constants)
     drop_unread(model.graph)
 

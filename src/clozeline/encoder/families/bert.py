@@ -4,6 +4,7 @@ ELECTRA has BERT's layers with the heads of a generator, a discriminator and fin
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -149,11 +150,6 @@ def classifier(config: Any, activation: str, rate: float, rate_before: float = 0
     return labels(config, rate, dropout_before=rate_before, **dense)
 
 
-def _pooled_classifier(config: Any) -> HeadShape:
-    """Return a classifier on top of the pooler, which BERT keeps in its encoder."""
-    return classifier(config, "tanh", classifier_dropout(config))
-
-
 def dense_classifier(config: Any, activation: str) -> HeadShape:
     rate = classifier_dropout(config)
     return classifier(config, activation, rate, rate_before=rate)
@@ -213,11 +209,14 @@ BERT_LAYOUT = layout.Layout(
         "mlm": _BERT_VOCABULARY,
         "clm": _BERT_VOCABULARY,
         **_TASKS,
-        "text-classification": layout.HeadRow(_pooled_classifier, {**_POOLER, **CLASSIFIER}),
+        # On top of the pooler, which BERT keeps in its encoder.
+        "text-classification": layout.HeadRow(
+            lambda config: classifier(config, "tanh", classifier_dropout(config)), {**_POOLER, **CLASSIFIER}
+        ),
     },
 )
 ROBERTA_LAYOUT = layout.Layout(RobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _ROBERTA_HEADS)
-XLM_ROBERTA_LAYOUT = layout.Layout(XLMRobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _ROBERTA_HEADS)
+XLM_ROBERTA_LAYOUT = replace(ROBERTA_LAYOUT, config_class=XLMRobertaConfig)
 
 
 # Devlin et al. 2018.
@@ -227,18 +226,12 @@ BERT = layout.Family({"mlm": BertConfig, "clm": BertConfig}, bert_values, bert_d
 ROBERTA = layout.Family({"mlm": RobertaConfig, "clm": RobertaConfig}, roberta_values, bert_dropouts, fixed=GELU_IN_HEAD)
 
 # Conneau et al. 2019: RoBERTa's layers; what makes it multilingual is the text and the vocabulary.
-XLM_ROBERTA = layout.Family(
-    {"mlm": XLMRobertaConfig, "clm": XLMRobertaConfig}, roberta_values, bert_dropouts, fixed=GELU_IN_HEAD
-)
+XLM_ROBERTA = replace(ROBERTA, forms={"mlm": XLMRobertaConfig, "clm": XLMRobertaConfig})
 
 
 def _electra_architecture(config: Any) -> Architecture:
     is_narrow = config.embedding_size != config.hidden_size
     return bert_architecture(config, embedding_size=config.embedding_size if is_narrow else None)
-
-
-def _discriminator(config: Any) -> HeadShape:
-    return HeadShape(1, dense_size=config.hidden_size, activation=config.hidden_act, **drawn(config))
 
 
 _ELECTRA_VOCABULARY = layout.HeadRow(
@@ -258,7 +251,7 @@ ELECTRA_LAYOUT = layout.Layout(
         "mlm": _ELECTRA_VOCABULARY,
         "clm": _ELECTRA_VOCABULARY,
         "rtd": layout.HeadRow(
-            _discriminator,
+            lambda config: HeadShape(1, dense_size=config.hidden_size, activation=config.hidden_act, **drawn(config)),
             {"dense": "discriminator_predictions.dense", "output": "discriminator_predictions.dense_prediction"},
         ),
         **_TASKS,
