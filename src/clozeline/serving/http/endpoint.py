@@ -6,7 +6,7 @@ Hugging Face's pipelines, `{"inputs", "parameters"}` as `huggingface_hub.Inferen
 requests and answers of other paths. Labels come nested here, a list for each text; /predict has them flat.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from http import HTTPStatus
 
@@ -130,32 +130,26 @@ class Endpoint:
             raise unusable(error.errors(include_url=False), TIMEOUT_HEADER) from None
 
 
-def _pipeline(task: str, asked: Operation) -> Operation:
-    return replace(asked, path=f"/pipeline/{task}", name=task.replace("-", "_"))
-
-
 _ANSWERS: list[AnswerKind] = [resolved(kind.answers) for kind in MODEL_KINDS.values()]
 HOUSE = Dialect(HOUSE_WORDS, (*(one.house for one in _ANSWERS if one.house), ZERO_SHOT, FEEDBACK, *OPERATIONS))
+_PIPELINES: Mapping[str, Operation] = {
+    "fill-mask": FILL_MASK,
+    "text-generation": COMPLETE,
+    "feature-extraction": EMBED,
+    "text-classification": CLASSIFY,
+    "token-classification": TAG,
+    "question-answering": replace(ANSWER, result_description="The best answer, or a list if `top_k` is above 1"),
+    "sentence-similarity": SIMILARITY,
+    "zero-shot-classification": ZERO_SHOT,
+    "zero-shot-classification-lists": replace(
+        ZERO_SHOT, answer=zero_shot_lists, name="zero_shot_lists", result=ZeroShotLists
+    ),
+}
 HUGGING_FACE = Dialect(
     HUGGING_FACE_WORDS,
-    (
-        _pipeline("fill-mask", FILL_MASK),
-        _pipeline("text-generation", COMPLETE),
-        _pipeline("feature-extraction", EMBED),
-        _pipeline("text-classification", CLASSIFY),
-        _pipeline("token-classification", TAG),
-        replace(
-            _pipeline("question-answering", ANSWER),
-            result_description="The best answer, or a list if `top_k` is above 1",
-        ),
-        _pipeline("sentence-similarity", SIMILARITY),
-        _pipeline("zero-shot-classification", ZERO_SHOT),
-        replace(
-            _pipeline("zero-shot-classification-lists", ZERO_SHOT),
-            answer=zero_shot_lists,
-            name="zero_shot_lists",
-            result=ZeroShotLists,
-        ),
+    tuple(
+        replace(asked, path=f"/pipeline/{task}", name=asked.name or task.replace("-", "_"))
+        for task, asked in _PIPELINES.items()
     ),
     tag="Hugging Face",
 )

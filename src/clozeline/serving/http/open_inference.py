@@ -127,14 +127,12 @@ async def infer(call: Call, body: InferRequest) -> Response:
     check_known("no_such_output", wanted, kind.outputs, "outputs")
     asked = tensors.TensorRequest(call, served, _given(call, served, body), wanted, body.parameters)
     values, headers = await kind.tensors(asked)
-    binary = {output.name: output.parameters.binary_data for output in body.outputs}
+    named_binary = {output.name: output.parameters.binary_data for output in body.outputs}
     everywhere = body.parameters.binary_data_output
-    outputs = [
-        tensors.OutputTensor(name, values[name], everywhere if binary.get(name) is None else bool(binary[name]))
-        for name in wanted
-    ]
+    binary = [name for name in wanted if (everywhere if (one := named_binary.get(name)) is None else one)]
     identity = {"model_name": served.identity.name, "model_version": served.identity.version}
-    return tensors.answer(identity | ({} if body.id is None else {"id": body.id}), outputs, headers)
+    content = identity if body.id is None else identity | {"id": body.id}
+    return tensors.answer(content, {name: values[name] for name in wanted}, binary, headers)
 
 
 def named(call: Call) -> LoadedModel:

@@ -7,7 +7,7 @@ from functools import cache, cached_property
 from importlib.metadata import version
 from inspect import getdoc
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -130,38 +130,24 @@ def _without_nulls(schema: Any) -> Any:
     return [_without_nulls(one) for one in schema] if isinstance(schema, list) else schema
 
 
-class _Described(NamedTuple):
-    """A path in words: the docstring of its handler, whose first line is the summary and `Returns:` the result."""
-
-    summary: str
-    description: str
-    result: str
-
-
-def _described(operation: Operation) -> _Described:
+def _operation(operation: Operation, words: Words, schemas: Mapping[_Part, Any]) -> dict[str, Any]:
+    """Return the entry of a path. The docstring of its handler has the summary in its first line, and `Returns:`."""
     told, _, returned = (getdoc(operation.answer) or "").partition("\n\nReturns:\n")
     summary, _, description = told.partition("\n\n")
-    result = " ".join(returned.split()).removesuffix(".") or "Successful Response"
-    return _Described(
-        operation.summary or summary.removesuffix("."), description, operation.result_description or result
-    )
-
-
-def _operation(operation: Operation, words: Words, schemas: Mapping[_Part, Any]) -> dict[str, Any]:
-    described = _described(operation)
+    result = operation.result_description or " ".join(returned.split()).removesuffix(".") or "Successful Response"
     documented: dict[str, Any] = {
-        "summary": described.summary,
-        "operationId": re.sub(r"\W", "_", f"{operation.operation_name}{operation.path}")
+        "summary": operation.summary or summary.removesuffix("."),
+        "operationId": re.sub(r"\W", "_", f"{operation.name or operation.answer.__name__}{operation.path}")
         + f"_{operation.method.lower()}",
         "responses": {
-            "200": _answer(operation, described.result, schemas),
+            "200": _answer(operation, result, schemas),
             **_refusals(operation, words, schemas[words, "error"]),
         },
     }
     if parameters := _parameters(operation):
         documented["parameters"] = parameters
-    if described.description:
-        documented["description"] = described.description
+    if description:
+        documented["description"] = description
     if operation.body:
         examples = {name: _shown(example) for name, example in _examples_of(operation).items()}
         content = {_JSON: {"schema": schemas[operation, "body"], "examples": examples}}

@@ -173,7 +173,3 @@ class Operation:
         """Meaning of each error status that the path may answer."""
         asked = self.refusals or (KEYED | LOADING if self.says == "nothing" else ASKED)
         return _EVERYWHERE | asked
-
-    @property
-    def operation_name(self) -> str:
-        return self.name or self.answer.__name__

@@ -86,13 +86,6 @@ class Tensor(BaseModel):
     data: list[float] | list[int] | list[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OutputTensor:
-    name: str
-    values: Values
-    is_binary: bool
-
-
 def read_tensors(headers: Headers, raw: bytes) -> int:
     """Return the length of the JSON in `raw`. Any content type will do, since these clients send none.
 
@@ -143,37 +136,34 @@ def _strings(number: int, tensor: InputTensor, raw: bytes) -> list[str]:
     return texts
 
 
-def answer(content: dict[str, Any], outputs: Sequence[OutputTensor], headers: dict[str, str]) -> Response:
-    """Return `content` with its outputs. Binary ones follow as raw bytes after the JSON."""
-    tensors, raws = [], []
-    for output in outputs:
-        tensor, raw = _entry(output)
-        tensors.append(tensor)
-        raws.append(raw)
-    whole = content | {"outputs": tensors}
-    if not any(output.is_binary for output in outputs):
+def answer(
+    content: dict[str, Any], outputs: Mapping[OutputName, Values], binary: Collection[str], headers: dict[str, str]
+) -> Response:
+    """Return `content` with its outputs. Those of the names `binary` follow as raw bytes after the JSON."""
+    entries = [_entry(name, values, name in binary) for name, values in outputs.items()]
+    whole = content | {"outputs": [tensor for tensor, _ in entries]}
+    if not binary:
         return operation.JsonResponse(whole, headers=headers)
     head = orjson.dumps(whole, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(
-        b"".join([head, *raws]),
+        b"".join([head, *(raw for _, raw in entries)]),
         media_type="application/octet-stream",
         headers=headers | {HEADER_LENGTH: str(len(head))},
     )
 
 
-def _entry(output: OutputTensor) -> tuple[dict[str, Any], bytes]:
-    if isinstance(output.values, list):
-        flat = [text for row in output.values for text in row]
-        shape = [len(output.values), len(output.values[0])]
-        described: dict[str, Any] = {"name": output.name, "shape": shape, "datatype": "BYTES"}
+def _entry(name: str, values: Values, is_binary: bool) -> tuple[dict[str, Any], bytes]:
+    if isinstance(values, list):
+        flat = [text for row in values for text in row]
+        described: dict[str, Any] = {"name": name, "shape": [len(values), len(values[0])], "datatype": "BYTES"}
         raw = b"".join(_COUNT.pack(len(one)) + one for one in (text.encode() for text in flat))
-        return (described | _size(raw), raw) if output.is_binary else (described | {"data": flat}, b"")
-    datatype, wire_type = _WIRE_TYPES[output.values.dtype.kind]
-    described = {"name": output.name, "shape": list(output.values.shape), "datatype": datatype}
-    if output.is_binary:
-        raw = output.values.astype(wire_type, copy=False).tobytes()
+        return (described | _size(raw), raw) if is_binary else (described | {"data": flat}, b"")
+    datatype, wire_type = _WIRE_TYPES[values.dtype.kind]
+    described = {"name": name, "shape": list(values.shape), "datatype": datatype}
+    if is_binary:
+        raw = values.astype(wire_type, copy=False).tobytes()
         return described | _size(raw), raw
-    return described | {"data": np.ascontiguousarray(output.values.ravel())}, b""
+    return described | {"data": np.ascontiguousarray(values.ravel())}, b""
 
 
 def _size(raw: bytes) -> dict[str, Any]:
