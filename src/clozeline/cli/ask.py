@@ -19,7 +19,7 @@ from clozeline.inference.completer import Completer, Decoding
 from clozeline.inference.fields import MAX_TOKENS, TEMPLATE, Aggregation, AnswerSearch
 from clozeline.inference.language import Embedder, OpenEncoder
 from clozeline.inference.open_model import OpenModel
-from clozeline.inference.package import MODEL_KINDS, load
+from clozeline.inference.package import MODEL_KINDS
 from clozeline.inference.tokenization import Given
 from clozeline.serving import zero_shot
 from clozeline.system.errors import DataError, ParamsError
@@ -79,12 +79,11 @@ def opened(place: str | None, precision: Literal["int8", "fp32"] | None, *kinds:
         ParamsError: the model is of another task, or there are several without a place.
         ArtifactError: the model is missing or damaged.
     """
-    from clozeline.registry.sources import ModelSource, default_for, fetched
+    from clozeline.registry import sources
 
     tasks = [task for task, row in MODEL_KINDS.items() if issubclass(row.model, kinds)]
-    source = ModelSource.parse(place) if place else default_for(tasks[0])
-    found = fetched(source)
-    model = load(found.folder, precision=precision or (found.version.served if found.version else None))
+    source = sources.ModelSource.parse(place) if place else sources.default_for(tasks[0])
+    model = sources.opened(source, precision)
     if not isinstance(model, kinds):
         raise ParamsError(
             f"{source.place} is a model for another task: {model.manifest.task}, not {' or '.join(tasks)}",

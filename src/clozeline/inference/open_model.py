@@ -212,13 +212,10 @@ class OpenModel(ABC):
 
     part = ""  # key of its answer in a record, if that has probabilities
 
-    def __init__(
-        self, manifest: Manifest, tokenizer: TextTokenizer, session: GraphSession, *, batch_tokens: int
-    ) -> None:
+    def __init__(self, manifest: Manifest, tokenizer: TextTokenizer, session: GraphSession) -> None:
         self.manifest = manifest
         self.tokenizer = tokenizer
         self._session = session
-        self._batch_tokens = batch_tokens
 
     @property
     def main_output(self) -> str:
@@ -241,7 +238,7 @@ class OpenModel(ABC):
 
     def batches(self, texts: Sequence[TokenizedText]) -> Iterator[TextBatch]:
         """Yield `texts` in the batches that run through the graph."""
-        return batches(texts, pad_id=self.manifest.special_tokens.pad_id, batch_tokens=self._batch_tokens)
+        return batches(texts, pad_id=self.manifest.special_tokens.pad_id, batch_tokens=BATCH_TOKENS)
 
     def run_batches(
         self, grouped: Iterable[TextBatch], *outputs: str

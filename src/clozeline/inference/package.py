@@ -16,7 +16,7 @@ from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier, Tagger
 from clozeline.inference.completer import Completer
 from clozeline.inference.language import Embedder, OpenEncoder
-from clozeline.inference.open_model import BATCH_TOKENS, GraphSession, OpenModel, PerToken
+from clozeline.inference.open_model import GraphSession, OpenModel, PerToken
 from clozeline.inference.tokenization import TextTokenizer, is_panic
 from clozeline.records.package import FILES, GRAPHS, Manifest, Precision, data_file, read_manifest, verify
 from clozeline.system.errors import ArtifactError, ClozelineError
@@ -141,9 +141,7 @@ def resolved(name: str) -> Any:
     return resolve_name(name)
 
 
-def load(
-    folder: Path, *, precision: Precision | None = None, num_threads: int = 1, batch_tokens: int = BATCH_TOKENS
-) -> OpenModel:
+def load(folder: Path, *, precision: Precision | None = None, num_threads: int = 1) -> OpenModel:
     """Open the package in `folder`; the returned model is thread-safe.
 
     Args:
@@ -151,7 +149,6 @@ def load(
         precision: which graph answers; None: the one that the manifest names in `served`.
         num_threads: cores that one run may use. Many texts are fastest with 1 here and one thread per core outside;
             the latency of one short text is lowest with every core here.
-        batch_tokens: largest number of tokens in a batch, including padding.
 
     Raises:
         ArtifactError: a file is missing, lies elsewhere or differs from the exported one; the package has no graph in
@@ -166,12 +163,10 @@ def load(
         )
     weights = [data_file(graph)] if data_file(graph) in manifest.files else []
     verify(folder, manifest, [graph, *weights, FILES.tokenizer])
-    return open_graph(folder / graph, manifest, num_threads=num_threads, batch_tokens=batch_tokens)
+    return open_graph(folder / graph, manifest, num_threads=num_threads)
 
 
-def open_graph(
-    path: Path, manifest: Manifest, *, num_threads: int = 1, batch_tokens: int = BATCH_TOKENS, wide_sums: bool = False
-) -> OpenModel:
+def open_graph(path: Path, manifest: Manifest, *, num_threads: int = 1, wide_sums: bool = False) -> OpenModel:
     """Open one graph beside its tokenizer.json without checking hashes; `wide_sums` as in `GraphSession`.
 
     Raises:
@@ -189,7 +184,7 @@ def open_graph(
     with _opening(path, "an ONNX graph with its weights in the same folder"):
         session = GraphSession(path, input_names=manifest.input_names, num_threads=num_threads, wide_sums=wide_sums)
     _check(path, _faults_of_graph(session, manifest))
-    return kind_of(manifest.task).model(manifest, tokenizer, session, batch_tokens=batch_tokens)
+    return kind_of(manifest.task).model(manifest, tokenizer, session)
 
 
 @contextmanager

@@ -225,8 +225,7 @@ class Model:
         Raises:
             TextTooLongError: a text is longer than the model reads, and `truncate` is not set.
         """
-        given = [texts] if isinstance(texts, str) else list(texts)
-        return self._as(classifier.Classifier, "classify").classify(given, top_k=top_k, truncate=truncate)
+        return self._as(classifier.Classifier, "classify").classify(_several(texts), top_k=top_k, truncate=truncate)
 
     def tag(self, texts: Texts) -> list[classifier.Tagged]:
         """Return the entities of each text in order; texts may have any length."""
@@ -258,10 +257,15 @@ def load(place: str | PathLike[str], *, precision: Precision | None = None) -> M
         ArtifactError: there is no such model, or its files are not those of its manifest.
         TransientError: the registry does not answer.
     """
-    found = fetched(ModelSource.parse(str(place)))
+    return Model(opened(ModelSource.parse(str(place)), precision, num_threads=machine.available_cores()))
+
+
+def opened(source: ModelSource, precision: Precision | None, num_threads: int = 1) -> open_model.OpenModel:
+    """Open the model of a source; `precision` and errors as in `load`."""
+    found = fetched(source)
     chosen = precision or (found.version.served if found.version else None)
-    return Model(open_package(found.folder, precision=chosen, num_threads=machine.available_cores()))
+    return open_package(found.folder, precision=chosen, num_threads=num_threads)
 
 
-def _several(texts: Texts) -> list[str]:
+def _several(texts: str | Sequence[Any]) -> list[Any]:
     return [texts] if isinstance(texts, str) else list(texts)
