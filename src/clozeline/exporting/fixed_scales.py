@@ -32,11 +32,7 @@ _HEADROOM = 1.05
 _DIGITS = 5
 _LAST_AXIS = "ranges/last_axis"
 _OF_TOKENS = (("ReduceMin", "{}/lowest_T"), ("ReduceMax", "{}/highest_T"))
-_OF_CHANNELS = (
-    ("ReduceMin", "{}/lowest_K"),
-    ("ReduceMax", "{}/highest_K"),
-    ("ReduceSumSquare", "{}/squares_K"),
-)
+_OF_CHANNELS = (("ReduceMin", "{}/lowest_K"), ("ReduceMax", "{}/highest_K"), ("ReduceSumSquare", "{}/squares_K"))
 
 Values = npt.NDArray[np.float32]
 

@@ -118,8 +118,7 @@ def start_from(params: PretrainParams, ids: TokenIds, seed: int, tokenizer: Path
         longest = architecture.longest_row_of(part.config)
         if params.max_length > longest:
             raise ParamsError(
-                f"`max_length: {params.max_length}` exceeds the {longest} positions of {name}",
-                do="lower `max_length`",
+                f"`max_length: {params.max_length}` exceeds the {longest} positions of {name}", do="lower `max_length`"
             )
         regularize(part, params.model)
     return (model if HEADS[head].predicts_tokens else ReplacedTokenPair(*parts)).train()

@@ -236,11 +236,7 @@ def _electra_architecture(config: Any) -> Architecture:
 
 _ELECTRA_VOCABULARY = layout.HeadRow(
     partial(vocabulary_head, activation="gelu", width="embedding_size"),
-    {
-        "dense": "generator_predictions.dense",
-        "norm": "generator_predictions.LayerNorm",
-        "output": "generator_lm_head",
-    },
+    {"dense": "generator_predictions.dense", "norm": "generator_predictions.LayerNorm", "output": "generator_lm_head"},
 )
 ELECTRA_LAYOUT = layout.Layout(
     ElectraConfig,

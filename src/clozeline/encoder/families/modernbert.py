@@ -167,10 +167,7 @@ MODERNBERT_DECODER_LAYOUT = layout.Layout(
         "layers.{}.attention.value": "layers.{layer}.attn.v_proj",
     },
     {
-        "clm": layout.HeadRow(
-            _vocabulary,
-            {"dense": "lm_head.dense", "norm": "lm_head.norm", "output": "decoder"},
-        ),
+        "clm": layout.HeadRow(_vocabulary, {"dense": "lm_head.dense", "norm": "lm_head.norm", "output": "decoder"}),
         "feature-extraction": bert.BARE,
         "text-classification": layout.HeadRow(
             lambda config: _labels(config, pooling="last", has_output_bias=config.classifier_bias), _LABELS

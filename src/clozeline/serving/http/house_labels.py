@@ -5,6 +5,7 @@ token-classification task, /answer those of its question-answering task.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -16,7 +17,7 @@ from clozeline.inference import fields
 from clozeline.inference.answerer import Answer, Answerer
 from clozeline.inference.classifier import Classifier, Entity, LabelScore, Tagged, Tagger
 from clozeline.inference.fields import StrictModel
-from clozeline.inference.open_model import OpenModel
+from clozeline.inference.open_model import OpenModel, alone
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.records.package import ScoreFunction
 from clozeline.serving.asking import Reply
@@ -124,18 +125,14 @@ async def labelled(
     top_k: int | None = None,
     function: ScoreFunction | None = None,
 ) -> Reply[list[list[LabelScore]]]:
-    """Return the labels of each text or pair, best first. Raises what `Call.ask` raises.
+    """Return the labels of each text or pair, best first. Raises what `Call.converse` raises.
 
     `top_k` None: all labels. `function` None: as the model was trained. Only scores of that function count for drift.
     """
     manifest = served.model.manifest
-    reply = await call.ask(
-        served,
-        each_text(given),
-        lambda: served.model.classifying(
-            given, top_k=top_k or len(manifest.labels), truncate=truncate, function=function
-        ),
-    )
+    most = top_k or len(manifest.labels)
+    question = partial(served.model.classifying, given, top_k=most, truncate=truncate, function=function)
+    reply = await call.converse(served, each_text(given), alone(question))
     if function in (None, manifest.label_scores):
         call.confident(served, reply.answers)
     return reply
@@ -355,8 +352,5 @@ async def _answered(asked: TensorRequest) -> Tensors:
 LABELS = AnswerKind(_labelled, ("label", "score"), {"top_k", "truncate"}, house=CLASSIFY)
 ENTITIES = AnswerKind(_tagged, ("entities",), fields.TagReading.model_fields, house=TAG)
 ANSWERS = AnswerKind(
-    _answered,
-    ("answer", "score", "start", "end"),
-    {"top_k", *fields.AnswerSearch.model_fields},
-    house=ANSWER,
+    _answered, ("answer", "score", "start", "end"), {"top_k", *fields.AnswerSearch.model_fields}, house=ANSWER
 )

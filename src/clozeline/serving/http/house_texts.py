@@ -66,11 +66,8 @@ async def fill_mask(call: Call, body: FillMaskRequest) -> Response:
     texts = served.model.with_own_masks(bodies.texts_of(body.inputs))
     asked = body.parameters or fields.FillMaskParameters()
     top_k = asked.top_k or DEFAULT_NUM_CANDIDATES
-    reply = await call.ask(
-        served,
-        texts,
-        lambda: served.model.filling(texts, top_k=top_k, targets=asked.targets, truncate=body.truncate),
-    )
+    question = partial(served.model.filling, texts, top_k=top_k, targets=asked.targets, truncate=body.truncate)
+    reply = await call.converse(served, texts, open_model.alone(question))
     call.confident(served, reply.answers)
     best = [words[0].token_str for of_text in reply.answers for words in of_text]
     headers = call.scorable(served, reply.headers, best)
@@ -152,11 +149,8 @@ async def _of_tokens(call: Call, served: loading.ServedModel[Embedder], body: Em
             do="send several requests",
             param="inputs",
         )
-    reply = await call.ask(
-        served,
-        texts,
-        lambda: served.model.embedding_tokens(texts, truncate=body.truncate, prompt_name=body.prompt_name),
-    )
+    question = partial(served.model.embedding_tokens, texts, truncate=body.truncate, prompt_name=body.prompt_name)
+    reply = await call.converse(served, texts, open_model.alone(question))
     return JsonResponse(reply.answers, headers=reply.headers)
 
 
@@ -172,7 +166,7 @@ async def embedded(
     """Return a vector of length 1 for each text.
 
     Raises:
-        ApiError: 422, the model has fewer `dimensions` or no such prompt; or what `Call.ask` raises.
+        ApiError: 422, the model has fewer `dimensions` or no such prompt; or what `Call.converse` raises.
     """
     hidden_size = served.model.manifest.hidden_size
     if dimensions is not None and dimensions > hidden_size:
@@ -180,9 +174,8 @@ async def embedded(
             "too_many_dimensions", given=dimensions, expected=f"at most {hidden_size}", param="dimensions"
         )
     check_prompt(served.model, prompt_name)
-    return await call.ask(
-        served, texts, lambda: served.model.embedding(texts, truncate=truncate, prompt_name=prompt_name)
-    )
+    question = partial(served.model.embedding, texts, truncate=truncate, prompt_name=prompt_name)
+    return await call.converse(served, texts, open_model.alone(question))
 
 
 def check_prompt(encoder: Embedder, name: str | None) -> None:

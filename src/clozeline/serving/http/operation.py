@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from clozeline.inference.open_model import Dialogue, OpenModel, Question, alone
+from clozeline.inference.open_model import Dialogue, OpenModel
 from clozeline.serving.asking import Reply
 from clozeline.serving.errors import refused
 from clozeline.serving.http.bodies import PREFIX, prefixed_name, read_json
@@ -101,12 +101,6 @@ class Call:
     def routes(self, served: LoadedModel) -> list[str]:
         """Return the paths that `served` answers, in the order of the protocols."""
         return [one.path for one in self.request.app.state.dialects.asking(served)]
-
-    async def ask(
-        self, served: LoadedModel, texts: Sequence[str], question: Callable[[], Question[Answer]]
-    ) -> Reply[list[Answer]]:
-        """Return the answers of `served` to the question about `texts`. Raises what `Asking.converse` raises."""
-        return await self.converse(served, texts, alone(question))
 
     async def converse(self, served: LoadedModel, texts: Sequence[str], dialogue: Dialogue[Answer]) -> Reply[Answer]:
         """Return the result of the dialogue about `texts`. Raises what `Asking.converse` raises."""
