@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from math import prod
 from operator import mul
-from typing import Self
+from typing import Self, cast
 
 import numpy as np
 
@@ -159,16 +159,11 @@ def _word_unit(params: MaskingParams, spelling: Spelling | None) -> Unit:
     return WordUnit(spelling)
 
 
-def _span_unit(params: MaskingParams, spelling: Spelling | None) -> Unit:
-    assert params.mean_span_tokens is not None
-    return span_unit(params.mean_span_tokens)
-
-
 # Constructor of the unit for each value of `masking.unit`.
 UNITS: Mapping[str, Callable[[MaskingParams, Spelling | None], Unit]] = {
     "token": lambda params, spelling: TokenUnit(),
     "word": _word_unit,
-    "span": _span_unit,
+    "span": lambda params, spelling: span_unit(cast(float, params.mean_span_tokens)),
 }
 
 

@@ -193,16 +193,10 @@ async def _scores(call: Call, body: ZeroShotRequest) -> Reply[list[LabelScore]]:
         expected = "false, or a served classifier that was trained on entailment"
         where = "parameters.multi_label"
         raise refused("labels_compete", given="multi_label: true", expected=expected, param=where)
-    labels = wanted.candidate_labels
-    dialogue = choosing(
-        served.model,
-        body.inputs,
-        labels,
-        template=wanted.hypothesis_template,
-        multi_label=wanted.multi_label,
-        truncate=body.truncate,
-    )
-    reply = await call.converse(served, [body.inputs] * len(labels), dialogue)
+    text, labels = body.inputs, wanted.candidate_labels
+    asking = partial(choosing, template=wanted.hypothesis_template, multi_label=wanted.multi_label)
+    dialogue = asking(served.model, text, labels, truncate=body.truncate)
+    reply = await call.converse(served, [text] * len(labels), dialogue)
     call.confident(served, [reply.answers], Classifier.confidence)
     return reply
 

@@ -102,13 +102,9 @@ async def embed(call: Call, body: EmbedRequest) -> Response:
     served = call.served(EMBEDDING, body.model)
     if _level(call, body) == "tokens":
         return await _of_tokens(call, served, body)
+    texts = bodies.texts_of(body.inputs)
     reply = await embedded(
-        call,
-        served,
-        bodies.texts_of(body.inputs),
-        dimensions=body.dimensions,
-        truncate=body.truncate,
-        prompt_name=body.prompt_name,
+        call, served, texts, dimensions=body.dimensions, truncate=body.truncate, prompt_name=body.prompt_name
     )
     return JsonResponse(encoded(reply.answers, body.dimensions, "float"), headers=reply.headers)
 

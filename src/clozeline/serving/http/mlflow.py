@@ -38,7 +38,6 @@ _CODES = {
 
 
 TEXT_COLUMN = "text"
-_Names = tuple[str, str]
 
 
 _NAME_TAGS: Mapping[type, str] = {str: bodies.TEXT_TAG, int: bodies.NUMBER_TAG, float: bodies.NUMBER_TAG}
@@ -81,7 +80,7 @@ class Sent:
         given = [row.get(name) if isinstance(row, dict) else row for row in rows]
         return bodies.checked_texts([_unwrapped(one) for one in given], self.shape)
 
-    def pairs(self, names: _Names) -> list[tuple[str, str]]:
+    def pairs(self, names: tuple[str, str]) -> list[tuple[str, str]]:
         """Return two texts for each row: the columns `names`, or JSON with these keys, as in registry/served_model.py.
 
         Raises:
@@ -119,7 +118,7 @@ def _record(row: Any) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def _no_pair(place: str, record: dict[str, Any] | None, names: _Names) -> errors.ApiError:
+def _no_pair(place: str, record: dict[str, Any] | None, names: tuple[str, str]) -> errors.ApiError:
     first, second = names
     return errors.problem(
         422,
@@ -231,12 +230,9 @@ MLFLOW = dialects.Dialect(
         unusable=400,
     ),
     (
+        # Every format has rows.
         operation.Operation(
-            path=_PATH,
-            answer=invocations,
-            result=InvocationsResponse,
-            ability=models.ANY,
-            place="rows[{}]".format,  # every format has rows
+            path=_PATH, answer=invocations, result=InvocationsResponse, ability=models.ANY, place="rows[{}]".format
         ),
         operation.Operation(path="/version", answer=mlflow_version, result=PlainTextResponse.media_type),
     ),
