@@ -123,11 +123,11 @@ def encoder(opened: Opened) -> OpenEncoder:
 
 def test_masking_keeps_the_true_ids_and_leaves_other_tokens_unchanged(encoder: OpenEncoder) -> None:
     (text,) = encoder.tokenize(SENTENCES[:1])
-    hidden = hide(text, encoder)
+    hidden, true_ids_M = hide(text, encoder)
     places = hidden_places(text.ids_L, SPECIALS)
-    assert (hidden.text.ids_L[places] == 4).all()
-    assert (hidden.true_ids_M == text.ids_L[places]).all()
-    assert (np.delete(hidden.text.ids_L, places) == np.delete(text.ids_L, places)).all()
+    assert (hidden.ids_L[places] == 4).all()
+    assert (true_ids_M == text.ids_L[places]).all()
+    assert (np.delete(hidden.ids_L, places) == np.delete(text.ids_L, places)).all()
 
 
 def test_answers_are_those_of_the_encoder_in_text_order_asked_as_the_server_asks(
@@ -146,7 +146,7 @@ def test_answers_are_those_of_the_encoder_in_text_order_asked_as_the_server_asks
     encoder.embed(SENTENCES[:1])
     served = requests.copy()
     requests.clear()
-    hidden = [hide(text, encoder).text for text in encoder.tokenize(SENTENCES, truncate=True)]
+    hidden = [hide(text, encoder)[0] for text in encoder.tokenize(SENTENCES, truncate=True)]
     place_T = np.arange(3)
     exam = tokens_exam(hidden, place_T, np.full(3, UNKNOWN), "agreement", place_T[:, None])
     found = exam.answers(encoder, encoder.batches(hidden))

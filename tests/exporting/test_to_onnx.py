@@ -80,7 +80,7 @@ def small(family: str, objective: str = "mlm", **changes: int) -> PretrainedConf
     """Return a small configuration of the family, as `pretrain` makes it."""
     params = read_params(PROJECT / "params.yaml").pretrain.model
     shape = {"family": family, "size": None, "max_position_embeddings": LENGTH, **SHAPE, **changes}
-    config = FAMILIES[family].forms[objective].configure(params.model_copy(update=shape), IDS)
+    config = FAMILIES[family].configure(objective, params.model_copy(update=shape), IDS)
     config.update(CHANGES.get(family, {}) | {"num_labels": 3})
     return config
 

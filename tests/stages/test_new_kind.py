@@ -96,7 +96,7 @@ KIND = ModelKind(
     form=f"{__name__}:FORM",
     exam=f"{__name__}:exam",
     model=Lateness,
-    answers="clozeline.serving.http.tensors:LABELS",
+    answers="clozeline.serving.http.house_labels:LABELS",
     says="how late a text begins",
 )
 

@@ -23,7 +23,7 @@ VERBS: Mapping[str, Sequence[Callable[..., None]]] = {
         *(published.import_, release.release, release.rollback, release.history),
     ),
     "Use a model": (
-        *(ask.fill, ask.complete, ask.embed, ask.classify, ask.choose, ask.tag, ask.answer),
+        *ask.VERBS,
         *(evaluate.search, evaluate.evaluate, experiments.glue, serve.serve, release.sign, release.lineage),
     ),
     "Look at it": (keep.report, keep.compare, keep.status, keep.gc, keep.forget, keep.ui),

@@ -19,7 +19,7 @@ from clozeline.inference.completer import Completer, Decoding
 from clozeline.inference.fields import MAX_TOKENS, TEMPLATE, Aggregation, AnswerSearch
 from clozeline.inference.language import Embedder, OpenEncoder
 from clozeline.inference.open_model import OpenModel
-from clozeline.inference.package import MODEL_KINDS, load
+from clozeline.inference.package import MODEL_KINDS
 from clozeline.inference.tokenization import Given
 from clozeline.serving import zero_shot
 from clozeline.system.errors import DataError, ParamsError
@@ -28,7 +28,7 @@ Model = TypeVar("Model", bound=OpenModel)
 # Number of texts of standard input that are answered before more are read.
 _CHUNK_TEXTS = 1024
 _STANDARD_INPUT = "-"
-_VERBS = (
+_ASKED = (
     "fill takes masked encoders; complete causal ones; embed encoders and embedders; "
     "choose masked encoders and entailment classifiers; classify classifiers; tag taggers; "
     "answer question-answering models"
@@ -79,16 +79,15 @@ def opened(place: str | None, precision: Literal["int8", "fp32"] | None, *kinds:
         ParamsError: the model is of another task, or there are several without a place.
         ArtifactError: the model is missing or damaged.
     """
-    from clozeline.registry.sources import ModelSource, default_for, fetched
+    from clozeline.registry import sources
 
     tasks = [task for task, row in MODEL_KINDS.items() if issubclass(row.model, kinds)]
-    source = ModelSource.parse(place) if place else default_for(tasks[0])
-    found = fetched(source)
-    model = load(found.folder, precision=precision or (found.version.served if found.version else None))
+    source = sources.ModelSource.parse(place) if place else sources.default_for(tasks[0])
+    model = sources.opened(source, precision)
     if not isinstance(model, kinds):
         raise ParamsError(
             f"{source.place} is a model for another task: {model.manifest.task}, not {' or '.join(tasks)}",
-            do=f"choose another --model or another command: {_VERBS}",
+            do=f"choose another --model or another command: {_ASKED}",
         )
     return model
 
@@ -429,3 +428,7 @@ def _able_to_choose(place: str | None, precision: Literal["int8", "fp32"] | None
             do="leave --multi-label out, or name an entailment classifier with --model",
         )
     return model
+
+
+# In the order of `clozeline --help`.
+VERBS = (fill, complete, embed, classify, choose, tag, answer)

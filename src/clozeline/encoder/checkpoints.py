@@ -16,21 +16,11 @@ from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
 from clozeline.encoder import architecture, families, own
-from clozeline.encoder.families.layout import HeadKind
+from clozeline.encoder.families.layout import HEADS, HeadKind
 from clozeline.encoder.model import EncoderModel, HeadedModel, Logits, errors_only, failed_writes_as_os_errors
 from clozeline.records.published import asking_hub, fetched_file, inspect_model, inspect_settings, pinned
 from clozeline.system.errors import ArtifactError
 
-# transformers' own tables from configuration class to model class.
-_CLASSES: Mapping[HeadKind, str] = {
-    "mlm": "MODEL_FOR_MASKED_LM_MAPPING",
-    "clm": "MODEL_FOR_CAUSAL_LM_MAPPING",
-    "rtd": "MODEL_FOR_PRETRAINING_MAPPING",
-    "feature-extraction": "MODEL_MAPPING",
-    "text-classification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING",
-    "token-classification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING",
-    "question-answering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING",
-}
 # `model_type` → module that predicts tokens, for classes with a single one: it is called with the targets alone.
 _HEADS: Mapping[str, str] = {"deberta-v2": "cls", "big_bird": "cls", "longformer": "lm_head", "mpnet": "lm_head"}
 
@@ -96,7 +86,7 @@ class StockModel(HeadedModel):
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
-        if self.kind in ("mlm", "clm") and self.config.model_type in _HEADS:
+        if HEADS[self.kind].predicts_tokens and self.config.model_type in _HEADS:
             return Logits(self._named(inputs, positions))
         output = self.stock(**inputs)
         if self.kind == "question-answering":
@@ -126,10 +116,11 @@ def stock_class(config: Any, kind: HeadKind) -> Any:
     """
     import transformers
 
-    mapping = getattr(transformers, _CLASSES[kind])
+    name = HEADS[kind].mapping
+    mapping = getattr(transformers, name)
     if type(config) not in mapping:
         raise ArtifactError(
-            f"{config.model_type} is not in transformers.{_CLASSES[kind]}, so it has no head of this kind",
+            f"{config.model_type} is not in transformers.{name}, so it has no head of this kind",
             do="pre-train another family (`family`), or choose another kind of task",
         )
     return mapping[type(config)]

@@ -362,9 +362,7 @@ POOLINGS: Mapping[str, PoolingKind] = {
     ),
     "cls": PoolingKind(first_token, "pooling_mode_cls_token", "last hidden state of the first token"),
     "max": PoolingKind(
-        largest_over_tokens,
-        "pooling_mode_max_tokens",
-        "largest value of each feature where attention_mask is 1",
+        largest_over_tokens, "pooling_mode_max_tokens", "largest value of each feature where attention_mask is 1"
     ),
 }
 

@@ -22,7 +22,7 @@ from transformers.utils import logging
 
 from clozeline.encoder import families, layers
 from clozeline.encoder.architecture import ChosenPositions, FirstPosition, Pooling, Positions
-from clozeline.encoder.families.layout import HeadKind, Layout, class_name_of
+from clozeline.encoder.families.layout import HEADS, HeadKind, Layout, class_name_of
 from clozeline.system.errors import ArtifactError
 
 # Matrices that write to the residual stream.
@@ -162,7 +162,7 @@ class HeadedModel(nn.Module, ABC):
         if self.training and self.head_dropout:
             hidden_PH = functional.dropout(hidden_PH, self.head_dropout)
         logits_PC: Tensor = self.head(hidden_PH)
-        return logits_PC.squeeze(-1) if self.kind == "rtd" else logits_PC
+        return logits_PC.squeeze(-1) if HEADS[self.kind].is_single else logits_PC
 
     def save(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
         """Write config.json and model.safetensors in the form that stock transformers reads.
@@ -252,7 +252,7 @@ class EncoderModel(HeadedModel):
         tokens, output = self.encoder.embeddings.tokens, self.head.output
         tokens.weight = nn.Parameter(_resized(tokens.weight, vocab_size))
         tokens.num_embeddings = self.config.vocab_size = vocab_size
-        if output is None or self.kind not in ("mlm", "clm"):
+        if output is None or not HEADS[self.kind].predicts_tokens:
             return
         for name, parameter in list(output.named_parameters()):
             setattr(output, name, nn.Parameter(_resized(parameter, vocab_size)))

@@ -96,23 +96,19 @@ def logits(model: OpenModel, texts: Sequence[TokenizedText]) -> Iterator[npt.NDA
             yield of_text.T if output == ENDS else np.atleast_2d(of_text)
 
 
-@dataclass(frozen=True)
-class HiddenText:
-    """A text with hidden tokens, and their true ids."""
+def hide(text: TokenizedText, model: OpenEncoder) -> tuple[TokenizedText, Places]:
+    """Mask the tokens at `hidden_places`.
 
-    text: TokenizedText
-    true_ids_M: npt.NDArray[np.int64]  # ids of the masked tokens; UNKNOWN where the text itself contains the mask token
-
-
-def hide(text: TokenizedText, model: OpenEncoder) -> HiddenText:
-    """Mask the tokens at `hidden_places`."""
+    Returns:
+        The text, and the true id of each mask, [M]; UNKNOWN where the text itself contains the mask token.
+    """
     specials = model.manifest.special_tokens
     assert specials.mask_id is not None
     places = hidden_places(text.ids_L, specials.ids)
     ids_L = text.ids_L.copy()
     ids_L[places] = specials.mask_id
     true_ids_M = text.ids_L[ids_L == specials.mask_id]
-    return HiddenText(replace(text, ids_L=ids_L), np.where(true_ids_M == specials.mask_id, UNKNOWN, true_ids_M))
+    return replace(text, ids_L=ids_L), np.where(true_ids_M == specials.mask_id, UNKNOWN, true_ids_M)
 
 
 def beginnings(text: TokenizedText, special_ids: Sequence[int]) -> list[tuple[TokenizedText, int]]:
@@ -397,12 +393,12 @@ def masks_exam(model: OpenEncoder, sample: Sample) -> Exam:
     """
     read = model.tokenize(sample.texts, truncate=True)
     hidden = [hide(read[place], model) for place in different(read, sample)]
-    text_A = np.repeat(np.arange(len(hidden)), [len(text.true_ids_M) for text in hidden])
+    text_A = np.repeat(np.arange(len(hidden)), [len(true_ids_M) for _, true_ids_M in hidden])
     if len(text_A) == 0:
         raise nothing_to_ask(f"{len(read)} texts without a token to mask, such as {sample.texts[0][:60]!r}")
-    true_A = np.concatenate([text.true_ids_M for text in hidden])
+    true_A = np.concatenate([true_ids_M for _, true_ids_M in hidden])
     asked_T = [np.flatnonzero(text_A == number) for number in range(len(hidden))]
-    return tokens_exam([it.text for it in hidden], text_A, true_A, "masked-LM accuracy", asked_T)
+    return tokens_exam([text for text, _ in hidden], text_A, true_A, "masked-LM accuracy", asked_T)
 
 
 def next_tokens_exam(model: Completer, sample: Sample) -> Exam:

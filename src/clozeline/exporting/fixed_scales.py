@@ -21,7 +21,7 @@ import numpy.typing as npt
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from clozeline.exporting.exams import hide
-from clozeline.exporting.graph import float_matrices, num_readers, transposed, write_graph
+from clozeline.exporting.graph import float_matrices, num_readers, set_nodes, transposed, write_graph
 from clozeline.exporting.quantization import LEVELS, ActivationRange, Scheme
 from clozeline.inference import language, open_model, package, tokenization
 from clozeline.records.package import Manifest
@@ -90,7 +90,7 @@ def measured(
 def as_asked(model: open_model.OpenModel, texts: Sequence[str]) -> Sequence[tokenization.TokenizedText]:
     """Return `texts` as the input of a model of this task: with hidden tokens if it fills masks."""
     if isinstance(model, language.OpenEncoder):
-        return [hide(text, model).text for text in model.tokenize(texts, truncate=True)]
+        return [hide(text, model)[0] for text in model.tokenize(texts, truncate=True)]
     return model.usual(texts).texts
 
 
@@ -230,9 +230,7 @@ def smoothed(model: ModelProto, factors: Mapping[str, Floats], products: Collect
     for name, factor_K in factors.items():
         _scale(graph, weights[name], factor_K)
         graph.initializer.append(numpy_helper.from_array((1 / factor_K).astype(np.float32), _SHARE.format(name)))
-    nodes = list(_nodes(graph, factors, products))
-    graph.ClearField("node")
-    graph.node.extend(nodes)
+    set_nodes(graph, _nodes(graph, factors, products))
     return copy
 
 

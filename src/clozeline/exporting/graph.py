@@ -128,17 +128,21 @@ def num_readers(graph: GraphProto) -> Counter[str]:
     return read + Counter(output.name for inner in _graphs(graph) for output in inner.output)
 
 
+def set_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
+    """Replace the nodes by `nodes`, which may be made from them."""
+    made = list(nodes)
+    graph.ClearField("node")
+    graph.node.extend(made)
+
+
 def drop_unread(graph: GraphProto) -> None:
     """Remove the nodes and then the initializers that nothing reads."""
-    nodes = list(graph.node)
     while True:
         read = num_readers(graph)
-        live = [node for node in nodes if read.keys() & set(node.output)]
-        if len(live) == len(nodes):
+        live = [node for node in graph.node if read.keys() & set(node.output)]
+        if len(live) == len(graph.node):
             break
-        nodes = live
-        graph.ClearField("node")
-        graph.node.extend(nodes)
+        set_nodes(graph, live)
     kept = [tensor for tensor in graph.initializer if tensor.name in read]
     graph.ClearField("initializer")
     graph.initializer.extend(kept)
@@ -180,9 +184,7 @@ def _size(axis: "onnx.TensorShapeProto.Dimension") -> int | str | None:
 
 def make_plain(model: ModelProto) -> None:
     """Rewrite linear layers in place without changing results, and name their products."""
-    nodes = [new for node in model.graph.node for new in _linear(node)]
-    model.graph.ClearField("node")
-    model.graph.node.extend(nodes)
+    set_nodes(model.graph, (new for node in model.graph.node for new in _linear(node)))
     _name_products(model)
 
 

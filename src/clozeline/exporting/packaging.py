@@ -305,14 +305,6 @@ def _of_int8(served: Passed) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class _Package:
-    """An installed Python package, and the names of those that it requires here."""
-
-    metadata: PackageMetadata
-    needs: set[str]
-
-
 def write_sbom(folder: Path, name: str, draft: Manifest) -> None:
     """Write the bill of materials of the package in `folder`, called `name`, whose other files are all there."""
     listed = [
@@ -327,10 +319,10 @@ def write_sbom(folder: Path, name: str, draft: Manifest) -> None:
         "specVersion": "1.6",
         "version": 1,
         "metadata": {"component": model | {"components": listed}},
-        "components": [_library(one.metadata) | {"bom-ref": ref} for ref, one in packages.items()],
+        "components": [_library(found) | {"bom-ref": ref} for ref, (found, _) in packages.items()],
         "dependencies": [
             {"ref": model["bom-ref"], "dependsOn": [_OURS]},
-            *({"ref": ref, "dependsOn": sorted(one.needs & packages.keys())} for ref, one in packages.items()),
+            *({"ref": ref, "dependsOn": sorted(needs & packages.keys())} for ref, (_, needs) in packages.items()),
         ],
     }
     (folder / package.SBOM).write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -371,9 +363,11 @@ def _licences(found: PackageMetadata) -> dict[str, Any]:
     return {"licenses": [{"license": {"name": name}} for name in names]} if names else {}
 
 
-def _installed_with(root: str) -> dict[str, _Package]:
-    """Return `root` and every package that its installation brings along, by canonical name."""
-    packages: dict[str, _Package] = {}
+def _installed_with(root: str) -> dict[str, tuple[PackageMetadata, set[str]]]:
+    """Return `root` and every package that its installation brings along, by canonical name: what it says of itself,
+    and the names of those that it requires here.
+    """
+    packages: dict[str, tuple[PackageMetadata, set[str]]] = {}
     waiting, seen = [Requirement(root)], set()
     while waiting:
         asked = waiting.pop()
@@ -390,7 +384,7 @@ def _installed_with(root: str) -> dict[str, _Package]:
             for one in map(Requirement, installed.requires or ())
             if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *asked.extras))
         ]
-        known = packages.setdefault(name, _Package(installed.metadata, set()))
-        known.needs.update(canonicalize_name(one.name) for one in needs)
+        _, known = packages.setdefault(name, (installed.metadata, set()))
+        known.update(canonicalize_name(one.name) for one in needs)
         waiting += needs
     return dict(sorted(packages.items()))

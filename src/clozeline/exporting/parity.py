@@ -17,8 +17,6 @@ from clozeline.exporting.forms import GraphTexts, form_of
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.language import HIDDEN, TOP_IDS, TOP_SCORES
 from clozeline.inference.open_model import GraphSession, TextBatch, softmax
-from clozeline.inference.package import kind_of
-from clozeline.records.package import Task
 from clozeline.system.errors import ArtifactError
 
 BATCH_SIZES = (1, 3, 17)
@@ -79,9 +77,10 @@ def _differences(
     """Yield outputs with their largest differences in one batch."""
     expected = _stock_outputs(trained, stock, batch)
     _check_finite(trained, batch, expected)
-    for outputs in _asked(trained.task, tuple(expected)):
+    # Each output alone, which may compute less, and for masks all together.
+    for outputs in (*((output,) for output in expected), *([tuple(expected)] if trained.kind.fills_masks else ())):
         for output, given in zip(outputs, session.run(batch, *outputs), strict=True):
-            yield output, float(np.abs(_compared(trained.task, batch, output, expected[output] - given)).max())
+            yield output, float(np.abs(_compared(trained, batch, output, expected[output] - given)).max())
     if trained.kind.is_language_model:
         ids_MK, scores_MK = session.run(batch, TOP_IDS, TOP_SCORES)
         yield TOP_SCORES, _of_likeliest(expected["logits"], ids_MK.astype(np.int64), scores_MK)
@@ -89,18 +88,12 @@ def _differences(
 
 def _check_finite(trained: TrainedModel, batch: TextBatch, expected: Mapping[str, npt.NDArray[np.float32]]) -> None:
     for output, values in expected.items():
-        if not np.isfinite(_compared(trained.task, batch, output, values)).all():
+        if not np.isfinite(_compared(trained, batch, output, values)).all():
             batch_size, length = batch.input_ids_BL.shape
             raise ArtifactError(
                 f"{trained.folder}: {output} is not finite for {batch_size} texts of up to {length} tokens",
                 do="train again, with a lower learning rate if the loss was not finite; an export cannot correct this",
             )
-
-
-def _asked(task: Task, outputs: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the sets of outputs to request: each alone, which may compute less, and for masks all together."""
-    alone: list[tuple[str, ...]] = [(output,) for output in outputs]
-    return [*alone, outputs] if kind_of(task).fills_masks else alone
 
 
 def _of_likeliest(
@@ -116,9 +109,11 @@ def _of_likeliest(
     return float(np.abs(np.stack([scores_MK, named_MK]) - largest_MK).max())
 
 
-def _compared(task: Task, batch: TextBatch, output: str, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _compared(
+    trained: TrainedModel, batch: TextBatch, output: str, values: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
     """Return `values` without the outputs at padding, which are not read."""
-    is_per_token = kind_of(task).is_per_token or output == HIDDEN
+    is_per_token = trained.kind.is_per_token or output == HIDDEN
     return values[batch.attention_mask_BL == 1] if is_per_token else values
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from clozeline.exporting.graph import biases, drop_unread, float_matrices, lookups, op_counts, transposed
+from clozeline.exporting.graph import biases, drop_unread, float_matrices, lookups, op_counts, set_nodes, transposed
 from clozeline.params.delivery import Weights
 
 FULL_LIMIT = 127
@@ -177,9 +177,7 @@ def quantize(
     copy = ModelProto()
     copy.CopyFrom(model)
     rewriting = _Rewriting(copy, scheme, exact, ranges)
-    nodes = [new for node in copy.graph.node for new in rewriting.rewritten(node)]
-    copy.graph.ClearField("node")
-    copy.graph.node.extend(nodes)
+    set_nodes(copy.graph, (new for node in copy.graph.node for new in rewriting.rewritten(node)))
     copy.graph.initializer.extend(rewriting.constants.values())
     drop_unread(copy.graph)
     counts = op_counts(copy)

@@ -37,6 +37,7 @@ from clozeline.exporting.graph import (
     make_plain,
     name_activations,
     name_axes,
+    set_nodes,
     strip,
     weight_of,
     write_graph,
@@ -103,9 +104,9 @@ class Configuration(ExporterConfig):  # type: ignore[misc]  # optimum has no typ
 
 
 _TRAINED = {
-    form.config_class.model_type: family.takes_types
+    config_class.model_type: family.takes_types
     for name, family in families.FAMILIES.items()
-    for form in family.forms.values()
+    for config_class in family.forms.values()
     if name not in NOT_EXPORTED
 }
 # `model_type` of each family that can be exported → whether its graphs take token types.
@@ -211,9 +212,7 @@ def _quiet() -> None:
 def settle_attention(model: ModelProto) -> None:
     """Rewrite the attention nodes in place without changing results; a graph of a lower opset has none."""
     settling = _Settling(model)
-    nodes = [new for node in model.graph.node for new in settling.settled(node)]
-    model.graph.ClearField("node")
-    model.graph.node.extend(nodes)
+    set_nodes(model.graph, (new for node in model.graph.node for new in settling.settled(node)))
     model.graph.initializer.extend(settling.constants)
     drop_unread(model.graph)
 

@@ -7,7 +7,7 @@ Shapes: B texts of a batch, L tokens of a window, C tokens of its context.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -106,6 +106,8 @@ class Answer:
 class Answerer(open_model.PerToken):
     """Answers questions about contexts of any length; a long context is read in overlapping windows."""
 
+    part = "answers"
+
     def ask(
         self, pairs: Sequence[tuple[str, str]], *, top_k: int = 1, search: AnswerSearch = SEARCH
     ) -> list[list[Answer]]:
@@ -157,6 +159,10 @@ class Answerer(open_model.PerToken):
     @property
     def main_output(self) -> str:
         return ENDS
+
+    @staticmethod
+    def confidence(ranked: Sequence[Answer]) -> Iterable[float]:
+        return (one.score for one in ranked[:1])
 
     def usual(self, texts: Sequence[str]) -> open_model.AnyQuestion:
         return self.asking([(text, text) for text in texts])

@@ -6,7 +6,7 @@ Shapes: C classes or tags, L tokens of a window, T of them without special token
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -48,6 +48,8 @@ class LabelScore:
 
 class Classifier(open_model.OpenModel):
     """Classifies texts or pairs of texts."""
+
+    part = "labels"
 
     @property
     def relevant_label(self) -> str | None:
@@ -97,6 +99,10 @@ class Classifier(open_model.OpenModel):
             return [LabelScore(self.manifest.labels[place], score) for place, score in best]
 
         return open_model.Question(self.tokenize(texts, truncate=truncate), "logits", read)
+
+    @staticmethod
+    def confidence(ranked: Sequence[LabelScore]) -> Iterable[float]:
+        return (one.score for one in ranked[:1])
 
     def usual(self, texts: Sequence[str]) -> open_model.AnyQuestion:
         given = [(text, text) for text in texts] if self.manifest.reads_pairs else texts
@@ -282,6 +288,8 @@ class TaggedWindow:
 class Tagger(open_model.PerToken):
     """Tags the words of texts of any length; a long text is read in overlapping windows."""
 
+    part = "entities"
+
     def tag(
         self, texts: Sequence[str], *, strategy: Aggregation = "simple", ignored: Collection[str] = (OUTSIDE,)
     ) -> list[Tagged]:
@@ -331,6 +339,10 @@ class Tagger(open_model.PerToken):
                 if token.index not in kept or around > kept[token.index][0]:
                     kept[token.index] = (around, token)
         return [[kept[index][1] for index in sorted(kept)] for kept in (chosen[number] for number in range(len(texts)))]
+
+    @staticmethod
+    def confidence(entities: Tagged) -> Iterable[float]:
+        return (one.score for one in entities)
 
     def usual(self, texts: Sequence[str]) -> open_model.AnyQuestion:
         return self.tagging(texts)

@@ -6,7 +6,7 @@ a few hundred tokens takes a few milliseconds, and a server shares the runs of a
 Shapes: K likeliest tokens that the graph gives, L tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -88,6 +88,8 @@ class Draft:
 class Completer(LanguageModel):
     """Continues texts, and embeds them."""
 
+    part = "completion"
+
     def complete(
         self, texts: Sequence[str], decoding: Decoding | None = None, *, truncate: bool = False
     ) -> list[Completion]:
@@ -163,6 +165,10 @@ class Completer(LanguageModel):
         """Return the continuation of a finished draft."""
         assert draft.finish is not None
         return Completion(draft.text, len(draft.read), tuple(draft.tokens), tuple(draft.scores), draft.finish)
+
+    @staticmethod
+    def confidence(completion: Completion) -> Iterable[float]:
+        return completion.scores
 
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         """Return the question for the next token of each text."""

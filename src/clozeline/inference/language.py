@@ -7,7 +7,7 @@ Shapes: H hidden, L tokens of a text, T texts, M masks, P predicted positions, V
 graph gives; X is K or V.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated
@@ -146,6 +146,8 @@ class Filled:
 class OpenEncoder(LanguageModel):
     """Fills masks and embeds texts."""
 
+    part = "masks"
+
     def fill(
         self, texts: Sequence[str], *, top_k: int = 5, targets: Sequence[str] | None = None, truncate: bool = False
     ) -> list[list[list[Filled]]]:
@@ -183,6 +185,10 @@ class OpenEncoder(LanguageModel):
         repeated = sum(len(text) * len(one.mask_spans) for text, one in zip(texts, tokenized, strict=True))
         output = TOP if is_named else "logits"
         return open_model.Question(tokenized, output, read, most_characters=num_candidates * repeated)
+
+    @staticmethod
+    def confidence(masks: Sequence[Sequence[Filled]]) -> Iterable[float]:
+        return (words[0].score for words in masks)
 
     def with_own_masks(self, texts: Sequence[str]) -> list[str]:
         """Return `texts` with `[MASK]` replaced by the model's own mask token, such as `<mask>`."""

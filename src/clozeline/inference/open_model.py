@@ -210,13 +210,12 @@ def _options(num_threads: int) -> onnxruntime.SessionOptions:
 class OpenModel(ABC):
     """Tokenizer and graph of one package. It is thread-safe, because its state never changes after construction."""
 
-    def __init__(
-        self, manifest: Manifest, tokenizer: TextTokenizer, session: GraphSession, *, batch_tokens: int
-    ) -> None:
+    part = ""  # key of its answer in a record, if that has probabilities
+
+    def __init__(self, manifest: Manifest, tokenizer: TextTokenizer, session: GraphSession) -> None:
         self.manifest = manifest
         self.tokenizer = tokenizer
         self._session = session
-        self._batch_tokens = batch_tokens
 
     @property
     def main_output(self) -> str:
@@ -239,7 +238,7 @@ class OpenModel(ABC):
 
     def batches(self, texts: Sequence[TokenizedText]) -> Iterator[TextBatch]:
         """Yield `texts` in the batches that run through the graph."""
-        return batches(texts, pad_id=self.manifest.special_tokens.pad_id, batch_tokens=self._batch_tokens)
+        return batches(texts, pad_id=self.manifest.special_tokens.pad_id, batch_tokens=BATCH_TOKENS)
 
     def run_batches(
         self, grouped: Iterable[TextBatch], *outputs: str
@@ -277,6 +276,11 @@ class OpenModel(ABC):
     def split(self, batch: TextBatch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
         """Return each text's part of an output: here one row of `values` per text."""
         return list(values)
+
+    @staticmethod
+    def confidence(answer: Any) -> Iterable[float]:
+        """Return the probabilities in an answer that show drift."""
+        return ()
 
     @abstractmethod
     def usual(self, texts: Sequence[str]) -> AnyQuestion:

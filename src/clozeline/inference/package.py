@@ -16,13 +16,13 @@ from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier, Tagger
 from clozeline.inference.completer import Completer
 from clozeline.inference.language import Embedder, OpenEncoder
-from clozeline.inference.open_model import BATCH_TOKENS, GraphSession, OpenModel, PerToken
+from clozeline.inference.open_model import GraphSession, OpenModel, PerToken
 from clozeline.inference.tokenization import TextTokenizer, is_panic
 from clozeline.records.package import FILES, GRAPHS, Manifest, Precision, data_file, read_manifest, verify
 from clozeline.system.errors import ArtifactError, ClozelineError
 
-# No stage imports this module, because no output of a stage depends on it.
-_ANSWERS = "clozeline.serving.http.tensors"
+# No stage imports these modules, because no output of a stage depends on them.
+_TEXTS, _LABELS = "clozeline.serving.http.house_texts", "clozeline.serving.http.house_labels"
 
 _RESTORE = "export the model again (`dvc repro export@NAME`), or download the model version again"
 
@@ -36,7 +36,8 @@ class ModelKind:
     form: str  # `module:name` of what the graph computes
     exam: str  # `module:name` of the function that returns the exam, of an open model and a sample
     model: type[OpenModel]  # class that answers with the graph
-    answers: str  # `module:name` of its answers as tensors of the Open Inference Protocol
+    answers: str  # `module:name` of its answers over HTTP
+    methods: tuple[str, ...] = ()  # methods of the Python API's `Model` that ask it
     model_type: str = "embedding"  # name of the kind in text-embeddings-inference, where that has it
     says: str = ""  # description of its answers; empty: its labels
     labels: Literal["none", "of a text", "of each token"] = "none"  # unit to which a label of the configuration belongs
@@ -57,7 +58,8 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:MASKS",
         exam="clozeline.exporting.exams:masks_exam",
         model=OpenEncoder,
-        answers=f"{_ANSWERS}:MASKS",
+        methods=("fill", "embed", "tokens"),
+        answers=f"{_TEXTS}:MASKS",
         says="a masked language model",
         is_language_model=True,
         fills_masks=True,
@@ -68,7 +70,8 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:NEXT_TOKENS",
         exam="clozeline.exporting.exams:next_tokens_exam",
         model=Completer,
-        answers=f"{_ANSWERS}:NEXT_TOKENS",
+        methods=("complete", "embed", "tokens"),
+        answers=f"{_TEXTS}:NEXT_TOKENS",
         says="a causal language model",
         is_language_model=True,
     ),
@@ -78,7 +81,8 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:LABELS",
         exam="clozeline.exporting.task_exams:labels_exam",
         model=Classifier,
-        answers=f"{_ANSWERS}:LABELS",
+        methods=("classify",),
+        answers=f"{_LABELS}:LABELS",
         model_type="classifier",
         labels="of a text",
     ),
@@ -88,7 +92,8 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:TAGS",
         exam="clozeline.exporting.task_exams:tags_exam",
         model=Tagger,
-        answers=f"{_ANSWERS}:ENTITIES",
+        methods=("tag",),
+        answers=f"{_LABELS}:ENTITIES",
         model_type="token_classifier",
         labels="of each token",
     ),
@@ -98,7 +103,8 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:ENDS",
         exam="clozeline.exporting.task_exams:answers_exam",
         model=Answerer,
-        answers=f"{_ANSWERS}:ANSWERS",
+        methods=("answer",),
+        answers=f"{_LABELS}:ANSWERS",
         model_type="question_answerer",
         says="the span of a context that answers a question",
     ),
@@ -108,7 +114,8 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:EMBEDDINGS",
         exam="clozeline.exporting.task_exams:similarity_exam",
         model=Embedder,
-        answers=f"{_ANSWERS}:EMBEDDINGS",
+        methods=("embed", "tokens"),
+        answers=f"{_TEXTS}:EMBEDDINGS",
         says="a vector for each text",
     ),
 }
@@ -134,9 +141,7 @@ def resolved(name: str) -> Any:
     return resolve_name(name)
 
 
-def load(
-    folder: Path, *, precision: Precision | None = None, num_threads: int = 1, batch_tokens: int = BATCH_TOKENS
-) -> OpenModel:
+def load(folder: Path, *, precision: Precision | None = None, num_threads: int = 1) -> OpenModel:
     """Open the package in `folder`; the returned model is thread-safe.
 
     Args:
@@ -144,7 +149,6 @@ def load(
         precision: which graph answers; None: the one that the manifest names in `served`.
         num_threads: cores that one run may use. Many texts are fastest with 1 here and one thread per core outside;
             the latency of one short text is lowest with every core here.
-        batch_tokens: largest number of tokens in a batch, including padding.
 
     Raises:
         ArtifactError: a file is missing, lies elsewhere or differs from the exported one; the package has no graph in
@@ -159,12 +163,10 @@ def load(
         )
     weights = [data_file(graph)] if data_file(graph) in manifest.files else []
     verify(folder, manifest, [graph, *weights, FILES.tokenizer])
-    return open_graph(folder / graph, manifest, num_threads=num_threads, batch_tokens=batch_tokens)
+    return open_graph(folder / graph, manifest, num_threads=num_threads)
 
 
-def open_graph(
-    path: Path, manifest: Manifest, *, num_threads: int = 1, batch_tokens: int = BATCH_TOKENS, wide_sums: bool = False
-) -> OpenModel:
+def open_graph(path: Path, manifest: Manifest, *, num_threads: int = 1, wide_sums: bool = False) -> OpenModel:
     """Open one graph beside its tokenizer.json without checking hashes; `wide_sums` as in `GraphSession`.
 
     Raises:
@@ -182,7 +184,7 @@ def open_graph(
     with _opening(path, "an ONNX graph with its weights in the same folder"):
         session = GraphSession(path, input_names=manifest.input_names, num_threads=num_threads, wide_sums=wide_sums)
     _check(path, _faults_of_graph(session, manifest))
-    return kind_of(manifest.task).model(manifest, tokenizer, session, batch_tokens=batch_tokens)
+    return kind_of(manifest.task).model(manifest, tokenizer, session)
 
 
 @contextmanager

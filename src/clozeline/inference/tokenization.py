@@ -252,18 +252,13 @@ class TextTokenizer:
         self._cutter = lru_cache(_MAX_CUTTERS)(self._new_cutter)
         self._known_words = KnownWords.of(self._whole)
         self._continuing: str = getattr(self._whole.model, "continuing_subword_prefix", None) or ""
-        self._max_length = max_length
+        self.max_length = max_length  # number of tokens that the model reads, including special tokens
         self._mask_id = mask_id
         self._mask = re.compile(re.escape(self.mask_token or ""))
         self._types_tell_pairs = types_tell_pairs
         unknown: str | None = getattr(self._whole.model, "unk_token", None)
         # Id of the unknown token; None if the vocabulary has none.
         self.unknown_id: int | None = self._whole.token_to_id(unknown) if unknown else None
-
-    @property
-    def max_length(self) -> int:
-        """Number of tokens that the model reads, including special tokens."""
-        return self._max_length
 
     @property
     def last_id(self) -> int:
@@ -286,16 +281,16 @@ class TextTokenizer:
         Raises:
             TextError: a text is too long or not valid Unicode; the message gives its index, from 0.
         """
-        for number, text in enumerate(texts):
-            _check_unicode(number, text)
+        _check_unicode(texts)
         read = self._read(texts)
-        for number in [number for number, whole in enumerate(read) if len(whole) > self._max_length]:
+        for number in [number for number, whole in enumerate(read) if len(whole) > self.max_length]:
             if not truncate:
+                shown = " ".join(each_text([texts[number]]))[:60]
                 raise TextTooLongError(
                     "is too long for the model",
                     number=number,
-                    given=f"{self._lengths(texts[number], read[number])}: {' '.join(_parts(texts[number]))[:60]!r}…",
-                    expected=f"at most {self._max_length:,} tokens, including special tokens",
+                    given=f"{self._lengths(texts[number], read[number])}: {shown!r}…",
+                    expected=f"at most {self.max_length:,} tokens, including special tokens",
                     do="split the text, or set `truncate` to cut off its end",
                 )
             (encoding,) = self._cut.encode_batch([texts[number]])
@@ -312,8 +307,7 @@ class TextTokenizer:
         Raises:
             TextError: a text is not valid Unicode.
         """
-        for number, text in enumerate(texts):
-            _check_unicode(number, text)
+        _check_unicode(texts)
         pairs = any(isinstance(text, tuple) for text in texts)
         encodings: list[Encoding] = self._cutter(longest, overlap, pairs).encode_batch(list(texts))
         return [
@@ -377,8 +371,7 @@ class TextTokenizer:
         return text[:start] + token + text[end:]
 
     def _encode(self, texts: Sequence[Given], add_special_tokens: bool = True) -> list[Encoding]:
-        for number, text in enumerate(texts):
-            _check_unicode(number, text)
+        _check_unicode(texts)
         return list(self._whole.encode_batch(list(texts), add_special_tokens=add_special_tokens))
 
     def _lengths(self, given: Given, read: TokenizedText) -> str:
@@ -426,19 +419,16 @@ def _pieces(text: str, encoding: Encoding) -> Iterator[Piece]:
             yield Piece(token_id, text[start:stop], False, start, stop)
 
 
-def _parts(given: Given) -> tuple[str, ...]:
-    return given if isinstance(given, tuple) else (given,)
-
-
-def _check_unicode(number: int, given: Given) -> None:
-    try:
-        for text in _parts(given):
-            text.encode()
-    except UnicodeEncodeError as error:
-        raise NotUnicodeError(
-            "is not valid Unicode",
-            number=number,
-            given=ascii(text[error.start : error.end]),
-            expected="text without lone surrogates (U+D800 to U+DFFF)",
-            do="decode the original bytes with the right encoding",
-        ) from error
+def _check_unicode(texts: Sequence[Given]) -> None:
+    for number, given in enumerate(texts):
+        for text in each_text([given]):
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise NotUnicodeError(
+                    "is not valid Unicode",
+                    number=number,
+                    given=ascii(text[error.start : error.end]),
+                    expected="text without lone surrogates (U+D800 to U+DFFF)",
+                    do="decode the original bytes with the right encoding",
+                ) from error

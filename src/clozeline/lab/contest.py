@@ -27,7 +27,7 @@ from clozeline.corpus.cleaning.portions import texts_of
 from clozeline.encoder import families, own
 from clozeline.encoder.architecture import longest_row_of
 from clozeline.encoder.checkpoints import find_checkpoint, opened
-from clozeline.encoder.families.layout import LanguageHead
+from clozeline.encoder.families.layout import HEADS, LanguageHead
 from clozeline.evaluation import groups, measuring
 from clozeline.evaluation.measuring import DocumentSums, EncoderFigures
 from clozeline.lab.blimp import BlimpFigures, Verdicts, read_pairs, sentences
@@ -70,9 +70,10 @@ def open_published(name: str, family: str | None = None, revision: str | None = 
     published.inspect_model(name, checkpoint.revision)
     architecture = (facts.get("architectures") or ["none"])[0]
     head = families.LANGUAGE_HEADS.get(architecture)
-    if checkpoint.is_folder and (facts.get("model_type") == own.OWN_MODEL_TYPE or head == "rtd"):
+    has_generator = head is not None and not HEADS[head].predicts_tokens
+    if checkpoint.is_folder and (facts.get("model_type") == own.OWN_MODEL_TYPE or has_generator):
         return models.load(Path(name), family)
-    if head is None or head == "rtd":
+    if head is None or has_generator:
         head = "mlm" if facts.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES else None
     if head is None:
         raise ArtifactError(

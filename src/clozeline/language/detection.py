@@ -86,7 +86,7 @@ def fresh_generator(discriminator: EncoderModel, fraction: float) -> EncoderMode
     return EncoderModel(narrowed(discriminator.config, fraction), "mlm")
 
 
-def load_pair(folder: Path) -> ReplacedTokenPair:
+def load_pair(folder: Path, head: LanguageHead) -> ReplacedTokenPair:
     """Load what `ReplacedTokenPair.save` wrote.
 
     Raises:
@@ -98,7 +98,7 @@ def load_pair(folder: Path) -> ReplacedTokenPair:
             f"{folder} holds a discriminator without its generator: no {inner / 'config.json'}",
             do="run `dvc repro pretrain`, which writes both",
         )
-    discriminator, generator = _opened(folder, "rtd"), _opened(inner, "mlm")
+    discriminator, generator = _opened(folder, head), _opened(inner, "mlm")
     tables = [model.get_input_embeddings().weight for model in (discriminator, generator)]
     if not torch.equal(*tables):
         raise ArtifactError(

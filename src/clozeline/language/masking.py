@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import prod
-from typing import Self
+from operator import mul
+from typing import Self, cast
 
 import numpy as np
 
@@ -128,8 +129,8 @@ def _places(tokens: Tokens) -> Ids:
 
 def span_unit(mean_tokens: float) -> SpanUnit:
     """Return spans with mean length `mean_tokens` after the cut at 10 (SpanBERT: 3.8, a geometric with p = 0.2)."""
-    ratio = _root(lambda ratio: _mean(_shares(ratio)) - mean_tokens)
-    shares = _shares(ratio)
+    lengths = range(1, MOST_SPAN_TOKENS + 1)
+    shares = _shares(_root(lambda ratio: sum(map(mul, lengths, _shares(ratio))) - mean_tokens))
     return SpanUnit(tuple(sum(shares[length:]) for length in range(MOST_SPAN_TOKENS)))
 
 
@@ -137,10 +138,6 @@ def _shares(ratio: float) -> list[float]:
     """Return the shares of the lengths 1 to 10, each `ratio` times the one before."""
     weights = [ratio**length for length in range(MOST_SPAN_TOKENS)]
     return [weight / sum(weights) for weight in weights]
-
-
-def _mean(shares: list[float]) -> float:
-    return sum(length * share for length, share in enumerate(shares, start=1))
 
 
 def _root(rising: Callable[[float], float]) -> float:
@@ -162,16 +159,11 @@ def _word_unit(params: MaskingParams, spelling: Spelling | None) -> Unit:
     return WordUnit(spelling)
 
 
-def _span_unit(params: MaskingParams, spelling: Spelling | None) -> Unit:
-    assert params.mean_span_tokens is not None
-    return span_unit(params.mean_span_tokens)
-
-
 # Constructor of the unit for each value of `masking.unit`.
 UNITS: Mapping[str, Callable[[MaskingParams, Spelling | None], Unit]] = {
     "token": lambda params, spelling: TokenUnit(),
     "word": _word_unit,
-    "span": _span_unit,
+    "span": lambda params, spelling: span_unit(cast(float, params.mean_span_tokens)),
 }
 
 

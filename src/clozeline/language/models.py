@@ -9,13 +9,13 @@ import json
 import logging
 import shutil
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
 from clozeline.encoder import architecture, checkpoints, families, own
-from clozeline.encoder.families.layout import LanguageHead, TokenIds
+from clozeline.encoder.families.layout import HEADS, LanguageHead, TokenIds
 from clozeline.encoder.model import EncoderModel
 from clozeline.language.detection import GENERATOR, ReplacedTokenPair, fresh_generator, load_pair, parts_of
 from clozeline.language.objectives import TargetBatch
@@ -78,22 +78,24 @@ def outline(params: ModelParams, head: LanguageHead, vocab_size: int) -> Languag
 def _fresh(params: ModelParams, head: LanguageHead, ids: TokenIds) -> LanguageModel:
     if is_own(params.family) and head == "mlm":
         return own.fresh_own(params, ids)
-    forms = families.FAMILIES[params.family].forms if params.family in families.FAMILIES else {}
-    if head not in forms:
+    chosen = families.FAMILIES.get(params.family)
+    if chosen is None or head not in chosen.forms:
         able = [name for name, family in families.FAMILIES.items() if head in family.forms]
         raise ParamsError(
             f"`family: {params.family}` has no head for `{head}`; these have: {', '.join(able)}",
             do="choose one of these, or another `objective`",
         )
-    for fixed in families.FAMILIES[params.family].fixed:
+    for fixed in chosen.fixed:
         if getattr(params, fixed.knob) != fixed.value:
             told = (params.family, fixed.knob, fixed.where, fixed.value)
             _LOG.warning("%s: `%s` of %s is %s; the value given has no effect", *told)
-    config = forms[head].configure(params, ids)
+    config = chosen.configure(head, params, ids)
     if config.model_type not in families.LAYOUTS:
         return checkpoints.fresh_stock(config, head)
     model = EncoderModel(config, head)
-    return ReplacedTokenPair(model, fresh_generator(model, params.generator_fraction)) if head == "rtd" else model
+    if HEADS[head].predicts_tokens:
+        return model
+    return ReplacedTokenPair(model, fresh_generator(model, params.generator_fraction))
 
 
 def load(folder: Path, family: str | None = None) -> LanguageModel:
@@ -118,14 +120,14 @@ def load(folder: Path, family: str | None = None) -> LanguageModel:
             do="pre-train one of them, or add a row for it to clozeline/encoder/families/",
         )
     head = families.LANGUAGE_HEADS[name]
-    if head == "rtd":
-        return load_pair(folder).eval()
+    if not HEADS[head].predicts_tokens:
+        return load_pair(folder, head).eval()
     return checkpoints.opened_whole(checkpoints.Checkpoint(str(folder)), head).eval()
 
 
 def head_of(model: LanguageModel) -> LanguageHead:
     head: LanguageHead = parts_of(model)[0].kind
-    assert head in ("mlm", "clm", "rtd")
+    assert head in get_args(LanguageHead)
     return head
 
 

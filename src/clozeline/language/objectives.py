@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozeline.encoder.architecture import Slots
-from clozeline.encoder.families.layout import LanguageHead
+from clozeline.encoder.families.layout import HEADS, LanguageHead
 from clozeline.language.draws import Ids, Stream, fine_uniform, token_hashes
 from clozeline.language.masking import Masked, Masker, Vocabulary, evaluation_folds, mean_rate
 from clozeline.language.order import Block
@@ -259,7 +259,7 @@ class Objective:
         return self._hidden(split, tokens, Masked(hidden_N, is_target_N), seed, epoch=0)
 
     def _hidden(self, split: Split, tokens: RowTokens, masked: Masked, seed: int, epoch: int) -> TargetBatch:
-        if self.head == "rtd":
+        if not HEADS[self.head].predicts_tokens:
             return detection_batch(split, tokens, masked, seed, epoch)
         return hidden_batch(split, tokens, masked)
 

@@ -50,7 +50,7 @@ _MASKS = "fill-mask"
 # Architectures with the head of masks and, in BERT, ALBERT and BigBird, one for pairs of sentences, which is left out;
 # transformers has no such class of the other families.
 _WITH_TWO_HEADS = {
-    families.layout.class_name_of(row.forms["mlm"].config_class, "rtd")
+    families.layout.class_name_of(row.forms["mlm"], "rtd")
     for row in families.FAMILIES.values()
     if "rtd" not in row.forms
 }

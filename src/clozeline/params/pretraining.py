@@ -11,6 +11,8 @@ from clozeline.params.model import CAUSAL_FAMILIES, ModelParams, OptimizerParams
 from clozeline.params.schema import BelowOne, Count, Fraction, Positive, Requested, Section, Share
 
 Objective = Literal["mlm", "clm", "rtd"]
+# Objective whose encoder predicts no tokens → folder in models/ of the generator beside it, which does.
+GENERATORS: Mapping[str, str] = {"rtd": "encoder/generator"}
 # Value of `start` for the live encoder of the registry, which start.lock resolves.
 FROM_CHAMPION = "champion"
 # Fields for the length of a training, one of which is set; the editors of params set the others to null then.
@@ -21,6 +23,11 @@ _FREE = {"dropout", "attention_dropout", "head_dropout", "stochastic_depth", "in
 
 # Values of the fields that need `start`, for random weights instead.
 WITHOUT_START: Mapping[str, None] = {"start": None, "start_revision": None, "replay_fraction": None}
+
+
+def exported_folder(objective: str) -> str:
+    """Return the folder in models/ of the pre-trained model that is exported: the one that predicts tokens."""
+    return GENERATORS.get(objective, "encoder")
 
 
 def architecture_of(objective: str, model: Mapping[str, Setting]) -> dict[str, Setting]:

@@ -9,9 +9,6 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from clozeline.params import delivery, model, pretraining, schema, text
 from clozeline.params.tasks import DATA, PRESET, SECTIONS, SHARED, AnyTask, FinetuneParams, preset_of, whole_task
 
-_GENERATOR = "encoder/generator"
-_NO_DISCRIMINATOR = f"objective `mlm`, or `{_GENERATOR}`: a discriminator fills no masks, the generator beside it does"
-
 
 class Params(schema.Section):
     """The whole of params.yaml: a section for each stage, recipes, defaults of tasks, and a section for releases."""
@@ -88,12 +85,13 @@ class Params(schema.Section):
 
     def _exports(self) -> Iterator[ValueError]:
         objective = self.pretrain.objective
-        encoder = _GENERATOR if objective == "rtd" else "encoder"
+        encoder = pretraining.exported_folder(objective)
         known = {encoder, *(f"finetuned/{task}" for task in self.finetune)}
         for name, folder in self.export.models.items():
             key = f"export.models.{name}"
-            if folder == "encoder" and objective == "rtd":
-                yield ValueError(_NO_DISCRIMINATOR, {"pretrain.objective": objective, key: folder})
+            if folder == "encoder" != encoder:
+                expected = f"objective `mlm`, or `{encoder}`: a discriminator fills no masks, the generator beside it"
+                yield ValueError(f"{expected} does", {"pretrain.objective": objective, key: folder})
             elif folder not in known:
                 yield ValueError(f"one of: {', '.join(sorted(known))}", {key: folder})
 
@@ -128,7 +126,8 @@ class Params(schema.Section):
     @property
     def encoder_package(self) -> str | None:
         """Name in `export.models` of the pre-trained encoder, or of its generator; None if it is not exported."""
-        return next((name for name, folder in self.export.models.items() if folder in ("encoder", _GENERATOR)), None)
+        folders = ("encoder", *pretraining.GENERATORS.values())
+        return next((name for name, folder in self.export.models.items() if folder in folders), None)
 
 
 # Files that DVC may watch for a task with records on the hub, which has no file of its own; the first is proposed.

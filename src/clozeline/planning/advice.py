@@ -13,8 +13,8 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from clozeline.encoder.families import FAMILIES
-from clozeline.language.objectives import OBJECTIVES
 from clozeline.params.model import NOT_EXPORTED
+from clozeline.params.pretraining import GENERATORS
 from clozeline.planning import costs, timing
 
 _DAY_SECONDS = 86_400
@@ -49,7 +49,7 @@ def advise(situation: Situation) -> list[str]:
     adamw_rate = params.optimizer.learning_rate if is_trained and "adamw" in params.optimizer.kind else 0.0
     is_post_norm = is_trained and family is not None and not family.is_pre_norm
     could_be_smaller = params.start is None and params.model.size != "mini"
-    exports = family is not None and plan.family not in NOT_EXPORTED and OBJECTIVES[params.objective].head != "rtd"
+    exports = family is not None and plan.family not in NOT_EXPORTED and params.objective not in GENERATORS
     table = {
         costs.TOO_LARGE: plan.memory.total > situation.memory_bytes,
         "The training takes more than a day here: choose a smaller size, fewer steps, a GPU, or several GPUs"

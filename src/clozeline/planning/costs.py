@@ -207,16 +207,12 @@ def num_layers(model: LanguageModel) -> int:
 
 
 def kept_per_token(model: LanguageModel, params: PretrainParams, *, is_on_cpu: bool) -> float:
-    """Return the numbers kept per token over all layers, for rows of `params.max_length` tokens.
+    """Return the numbers kept per token over all layers of one encoder, for rows of `params.max_length` tokens.
 
     Outside attention each layer keeps 8·hidden and both sides of the MLP's inner width (Korthikanti et al. 2022,
     section 4.1); attention and family-specific terms are added below. With gradient checkpointing it is hidden for each
     layer, plus one whole layer.
     """
-    return sum(_kept_by_part(part, params, is_on_cpu) for part in parts_of(model))
-
-
-def _kept_by_part(model: LanguageModel, params: PretrainParams, is_on_cpu: bool) -> float:
     hidden, matrices = hidden_size(model), list(encoder_matrices(model))
     widest_out, widest_in = (max((matrix.shape[axis] for matrix in matrices), default=hidden) for axis in (0, 1))
     layer = 8 * hidden + widest_out + widest_in + _kept_by_attention(model, params, is_on_cpu)
@@ -272,7 +268,8 @@ class StepMemory:
     def of(cls, model: LanguageModel, params: PretrainParams, precision: Precision, target_share: float) -> Self:
         count = ParameterCount.of(model)
         num_tokens = params.micro_batch_tokens or params.batch_tokens
-        elements = kept_per_token(model, params, is_on_cpu=precision.device.type == "cpu") * num_tokens
+        is_on_cpu = precision.device.type == "cpu"
+        elements = sum(kept_per_token(part, params, is_on_cpu=is_on_cpu) for part in parts_of(model)) * num_tokens
         logits = 2 * target_share * num_tokens * model.config.vocab_size
         return cls(
             weights=count.fp32_bytes,
@@ -376,11 +373,7 @@ def _family_of(model: LanguageModel) -> str:
     part = parts_of(model)[0]
     if isinstance(part, OwnModel):
         return part.config.model_params.family
-    return next(
-        name
-        for name, family in FAMILIES.items()
-        if any(type(part.config) is form.config_class for form in family.forms.values())
-    )
+    return next(name for name, family in FAMILIES.items() if type(part.config) in family.forms.values())
 
 
 def warn_of_memory(job: Pretraining) -> None:

@@ -19,7 +19,7 @@ from clozeline.encoder.families import FAMILIES, LAYOUTS, layout
 from clozeline.encoder.model import EncoderModel
 from clozeline.encoder.own import OwnModel
 from clozeline.exporting import ladder, quantization, to_onnx
-from clozeline.exporting.graph import absorb_graph, remove_graph, write_graph
+from clozeline.exporting.graph import absorb_graph, remove_graph, set_nodes, write_graph
 from clozeline.exporting.trained import open_trained
 from clozeline.language import models
 from clozeline.language.models import LanguageModel
@@ -54,9 +54,7 @@ def with_half_weights(model: ModelProto) -> ModelProto:
             name = tensor.name
             tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), _STORED.format(name)))
             widened.append(helper.make_node("Cast", [tensor.name], [name], to=TensorProto.FLOAT))
-    nodes = [*widened, *graph.node]
-    graph.ClearField("node")
-    graph.node.extend(nodes)
+    set_nodes(graph, [*widened, *graph.node])
     return copy
 
 
@@ -122,7 +120,7 @@ def of_published(name: str) -> LanguageModel:
         ArtifactError: there is no such model, or none that can be served with its family's masked head.
     """
     config = published_config(name)
-    classes = {FAMILIES[family].forms["mlm"].config_class for family in served_families()}
+    classes = {FAMILIES[family].forms["mlm"] for family in served_families()}
     if type(config) not in classes:
         problem = f"{name} cannot be measured: {config.model_type} is not exported with a masked head"
         raise ArtifactError(problem, do=f"name a model of one of the families {', '.join(served_families())}")

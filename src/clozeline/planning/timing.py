@@ -20,7 +20,8 @@ import torch
 
 from clozeline.exporting.graph import size_of
 from clozeline.inference.open_model import GraphSession, TextBatch
-from clozeline.language.models import LanguageModel, head_of
+from clozeline.language.detection import ReplacedTokenPair
+from clozeline.language.models import LanguageModel
 from clozeline.language.objectives import DetectionBatch, TargetBatch
 from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining.job import compiled
@@ -99,7 +100,7 @@ def _synthetic(num_rows: int, length: int, target_share: float, model: LanguageM
         slot_T=slot_T,
         labels_T=torch.randint(vocab_size, (num_targets,), generator=random),
     )
-    if head_of(model) != "rtd":
+    if not isinstance(model, ReplacedTokenPair):
         return batch
     return DetectionBatch(
         **vars(batch),

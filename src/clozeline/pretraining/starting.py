@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from transformers import PretrainedConfig
 
 from clozeline.encoder import architecture, checkpoints, families, own
-from clozeline.encoder.families.layout import Family, FamilyForm, LanguageHead, TokenIds
+from clozeline.encoder.families.layout import HEADS, Family, LanguageHead, TokenIds
 from clozeline.language.detection import GENERATOR, ReplacedTokenPair, fresh_generator
 from clozeline.language.models import LanguageModel, regularize
 from clozeline.language.objectives import OBJECTIVES
@@ -33,10 +33,10 @@ _MOST_UNUSED_ROWS = 127
 # Fields of a configuration that our training sets, whatever the checkpoint was saved with.
 _OURS = ("is_decoder", "attention_type")
 # Keyed by `model_type` in config.json and the head.
-_BY_TYPE: Mapping[tuple[str, LanguageHead], tuple[Family, FamilyForm]] = {
-    (form.config_class.model_type, head): (family, form)
+_BY_TYPE: Mapping[tuple[str, LanguageHead], Family] = {
+    (config_class.model_type, head): family
     for family in families.FAMILIES.values()
-    for head, form in family.forms.items()
+    for head, config_class in family.forms.items()
 }
 
 
@@ -112,7 +112,7 @@ def start_from(params: PretrainParams, ids: TokenIds, seed: int, tokenizer: Path
         model: LanguageModel = checkpoints.opened_whole(checkpoints.Checkpoint(name, family=params.model.family), "mlm")
     else:
         model = start.trained(checkpoint, head, keeps_dropout=params.steps == 0)
-    parts: Any = (model, start.generator(model)) if head == "rtd" else (model,)
+    parts: Any = (model,) if HEADS[head].predicts_tokens else (model, start.generator(model))
     for part in parts:
         fit_vocabulary(part, name, ids, seed)
         longest = architecture.longest_row_of(part.config)
@@ -121,7 +121,7 @@ def start_from(params: PretrainParams, ids: TokenIds, seed: int, tokenizer: Path
                 f"`max_length: {params.max_length}` exceeds the {longest} positions of {name}", do="lower `max_length`"
             )
         regularize(part, params.model)
-    return (ReplacedTokenPair(*parts) if head == "rtd" else model).train()
+    return (model if HEADS[head].predicts_tokens else ReplacedTokenPair(*parts)).train()
 
 
 def sources_of_start(name: str | None) -> list[Path]:
@@ -140,8 +140,8 @@ def token_ids(name: str, revision: str | None, head: LanguageHead) -> TokenIds:
     checkpoint, facts = _found(name, revision)
     if facts.get("model_type") == own.OWN_MODEL_TYPE and head == "mlm":
         return own.read_config(name, facts).token_ids
-    _, form = _known(checkpoint, facts.get("model_type", "none"), head)
-    config = form.config_class.from_pretrained(**checkpoint.where)
+    family = _known(checkpoint, facts.get("model_type", "none"), head)
+    config: Any = family.forms[head].from_pretrained(**checkpoint.where)
     ids = (getattr(config, f"{role}_token_id", None) for role in ("pad", "cls", "sep"))
     return TokenIds(config.vocab_size, *(id_ or 0 for id_ in ids))
 
@@ -173,9 +173,9 @@ class _Start:
     ) -> checkpoints.AnyModel:
         """Return the model saved as `checkpoint`: that of the start, or its generator."""
         params, name = self.params.model, checkpoint.name
-        family, form = _known(checkpoint, self.model_type, head)
-        config = form.config_class.from_pretrained(**checkpoint.where)
-        fresh = form.configure(params, self.ids)
+        family = _known(checkpoint, self.model_type, head)
+        config = family.forms[head].from_pretrained(**checkpoint.where)
+        fresh = family.configure(head, params, self.ids)
         ours, theirs = (getattr(it, "attention_type", None) for it in (fresh, config))
         if ours != theirs:
             _LOG.warning("%s: `attention_type` is set to `%s`, not `%s`; the weights are the same", name, ours, theirs)
@@ -197,7 +197,7 @@ class _Start:
             return fresh_generator(discriminator, self.params.model.generator_fraction)
 
 
-def _known(checkpoint: checkpoints.Checkpoint, model_type: str, head: LanguageHead) -> tuple[Family, FamilyForm]:
+def _known(checkpoint: checkpoints.Checkpoint, model_type: str, head: LanguageHead) -> Family:
     if (model_type, head) not in _BY_TYPE:
         able = sorted(known for known, its_head in _BY_TYPE if its_head == head)
         raise ArtifactError(

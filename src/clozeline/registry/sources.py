@@ -4,7 +4,7 @@ Shapes: T texts, H hidden.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -27,16 +27,6 @@ REGISTRY_SCHEME = "models:/"
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<place>.+)")
 Kind = TypeVar("Kind", bound=open_model.OpenModel)
 Texts = str | Sequence[str]
-# Method of `Model` → the class of models that it asks.
-_ASKED_BY: Mapping[str, type[open_model.OpenModel]] = {
-    "fill": language.OpenEncoder,
-    "complete": completer.Completer,
-    "embed": language.Embedder,
-    "tokens": language.Embedder,
-    "classify": classifier.Classifier,
-    "tag": classifier.Tagger,
-    "answer": answerer.Answerer,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +225,7 @@ class Model:
         Raises:
             TextTooLongError: a text is longer than the model reads, and `truncate` is not set.
         """
-        given = [texts] if isinstance(texts, str) else list(texts)
-        return self._as(classifier.Classifier, "classify").classify(given, top_k=top_k, truncate=truncate)
+        return self._as(classifier.Classifier, "classify").classify(_several(texts), top_k=top_k, truncate=truncate)
 
     def tag(self, texts: Texts) -> list[classifier.Tagged]:
         """Return the entities of each text in order; texts may have any length."""
@@ -252,7 +241,7 @@ class Model:
     def _as(self, kind: type[Kind], asked: str) -> Kind:
         if isinstance(self.opened, kind):
             return self.opened
-        able = [f"`{name}`" for name, one in _ASKED_BY.items() if isinstance(self.opened, one)]
+        able = [f"`{name}`" for name in kind_of(self.manifest.task).methods]
         problem = f"this model, of the task {self.manifest.task}, cannot `{asked}`"
         raise errors.ParamsError(problem, do=f"ask it by {' or '.join(able)}, or load a model that can `{asked}`")
 
@@ -268,10 +257,15 @@ def load(place: str | PathLike[str], *, precision: Precision | None = None) -> M
         ArtifactError: there is no such model, or its files are not those of its manifest.
         TransientError: the registry does not answer.
     """
-    found = fetched(ModelSource.parse(str(place)))
+    return Model(opened(ModelSource.parse(str(place)), precision, num_threads=machine.available_cores()))
+
+
+def opened(source: ModelSource, precision: Precision | None, num_threads: int = 1) -> open_model.OpenModel:
+    """Open the model of a source; `precision` and errors as in `load`."""
+    found = fetched(source)
     chosen = precision or (found.version.served if found.version else None)
-    return Model(open_package(found.folder, precision=chosen, num_threads=machine.available_cores()))
+    return open_package(found.folder, precision=chosen, num_threads=num_threads)
 
 
-def _several(texts: Texts) -> list[str]:
+def _several(texts: str | Sequence[Any]) -> list[Any]:
     return [texts] if isinstance(texts, str) else list(texts)

@@ -94,7 +94,6 @@ TOY = Dialect(
             answer=shout,
             result=dict[str, Any],
             ability=EMBEDDING,
-            body=Shout,
             place=lambda number: "say",
         ),
     ),

@@ -28,7 +28,7 @@ FAMILIES: Mapping[str, Family] = {
 
 # Keyed by the class name in config.json, under `architectures`.
 LANGUAGE_HEADS: Mapping[str, LanguageHead] = {
-    class_name_of(form.config_class, head): head for family in FAMILIES.values() for head, form in family.forms.items()
+    class_name_of(form, head): head for family in FAMILIES.values() for head, form in family.forms.items()
 }
 
 # Keyed by `model_type` in config.json.

@@ -4,6 +4,7 @@ ELECTRA has BERT's layers with the heads of a generator, a discriminator and fin
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -149,11 +150,6 @@ def classifier(config: Any, activation: str, rate: float, rate_before: float = 0
     return labels(config, rate, dropout_before=rate_before, **dense)
 
 
-def _pooled_classifier(config: Any) -> HeadShape:
-    """Return a classifier on top of the pooler, which BERT keeps in its encoder."""
-    return classifier(config, "tanh", classifier_dropout(config))
-
-
 def dense_classifier(config: Any, activation: str) -> HeadShape:
     rate = classifier_dropout(config)
     return classifier(config, activation, rate, rate_before=rate)
@@ -213,23 +209,24 @@ BERT_LAYOUT = layout.Layout(
         "mlm": _BERT_VOCABULARY,
         "clm": _BERT_VOCABULARY,
         **_TASKS,
-        "text-classification": layout.HeadRow(_pooled_classifier, {**_POOLER, **CLASSIFIER}),
+        # On top of the pooler, which BERT keeps in its encoder.
+        "text-classification": layout.HeadRow(
+            lambda config: classifier(config, "tanh", classifier_dropout(config)), {**_POOLER, **CLASSIFIER}
+        ),
     },
 )
 ROBERTA_LAYOUT = layout.Layout(RobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _ROBERTA_HEADS)
-XLM_ROBERTA_LAYOUT = layout.Layout(XLMRobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _ROBERTA_HEADS)
+XLM_ROBERTA_LAYOUT = replace(ROBERTA_LAYOUT, config_class=XLMRobertaConfig)
 
 
 # Devlin et al. 2018.
-BERT = layout.Family(layout.encoder_and_decoder(BertConfig, bert_values), bert_dropouts, takes_types=True)
+BERT = layout.Family({"mlm": BertConfig, "clm": BertConfig}, bert_values, bert_dropouts, takes_types=True)
 
 # Liu et al. 2019.
-ROBERTA = layout.Family(layout.encoder_and_decoder(RobertaConfig, roberta_values), bert_dropouts, fixed=GELU_IN_HEAD)
+ROBERTA = layout.Family({"mlm": RobertaConfig, "clm": RobertaConfig}, roberta_values, bert_dropouts, fixed=GELU_IN_HEAD)
 
 # Conneau et al. 2019: RoBERTa's layers; what makes it multilingual is the text and the vocabulary.
-XLM_ROBERTA = layout.Family(
-    layout.encoder_and_decoder(XLMRobertaConfig, roberta_values), bert_dropouts, fixed=GELU_IN_HEAD
-)
+XLM_ROBERTA = replace(ROBERTA, forms={"mlm": XLMRobertaConfig, "clm": XLMRobertaConfig})
 
 
 def _electra_architecture(config: Any) -> Architecture:
@@ -237,17 +234,9 @@ def _electra_architecture(config: Any) -> Architecture:
     return bert_architecture(config, embedding_size=config.embedding_size if is_narrow else None)
 
 
-def _discriminator(config: Any) -> HeadShape:
-    return HeadShape(1, dense_size=config.hidden_size, activation=config.hidden_act, **drawn(config))
-
-
 _ELECTRA_VOCABULARY = layout.HeadRow(
     partial(vocabulary_head, activation="gelu", width="embedding_size"),
-    {
-        "dense": "generator_predictions.dense",
-        "norm": "generator_predictions.LayerNorm",
-        "output": "generator_lm_head",
-    },
+    {"dense": "generator_predictions.dense", "norm": "generator_predictions.LayerNorm", "output": "generator_lm_head"},
 )
 ELECTRA_LAYOUT = layout.Layout(
     ElectraConfig,
@@ -258,7 +247,7 @@ ELECTRA_LAYOUT = layout.Layout(
         "mlm": _ELECTRA_VOCABULARY,
         "clm": _ELECTRA_VOCABULARY,
         "rtd": layout.HeadRow(
-            _discriminator,
+            lambda config: HeadShape(1, dense_size=config.hidden_size, activation=config.hidden_act, **drawn(config)),
             {"dense": "discriminator_predictions.dense", "output": "discriminator_predictions.dense_prediction"},
         ),
         **_TASKS,
@@ -279,10 +268,8 @@ def _electra_values(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]
 # Clark et al. 2020. `rtd` trains generator and discriminator, as in the paper; the other objectives train the generator
 # alone, a model with narrow embeddings.
 ELECTRA = layout.Family(
-    {
-        **layout.encoder_and_decoder(ElectraConfig, _electra_values),
-        "rtd": layout.FamilyForm(ElectraConfig, _electra_values),
-    },
+    {"mlm": ElectraConfig, "clm": ElectraConfig, "rtd": ElectraConfig},
+    _electra_values,
     bert_dropouts,
     fixed=GELU_IN_HEAD,
     takes_types=True,
@@ -321,10 +308,10 @@ def _deberta_v2(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]:
 
 
 # He et al. 2020, with the convolution over the first layer that v2 added.
-DEBERTA_V2 = layout.Family({"mlm": layout.FamilyForm(DebertaV2Config, _deberta_v2)}, bert_dropouts, takes_types=True)
+DEBERTA_V2 = layout.Family({"mlm": DebertaV2Config}, _deberta_v2, bert_dropouts, takes_types=True)
 
 # He et al. 2021: the architecture, without the paper's objective (replaced-token detection).
-DEBERTA_V3 = layout.Family({"mlm": layout.FamilyForm(DebertaV2Config, _deberta)}, bert_dropouts, takes_types=True)
+DEBERTA_V3 = layout.Family({"mlm": DebertaV2Config}, _deberta, bert_dropouts, takes_types=True)
 
 
 def _longformer(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]:
@@ -337,11 +324,11 @@ def _big_bird(params: ModelParams, ids: layout.TokenIds) -> dict[str, Any]:
 
 
 # Beltagy et al. 2020: each token sees a window; pre-training uses no global tokens.
-LONGFORMER = layout.Family({"mlm": layout.FamilyForm(LongformerConfig, _longformer)}, bert_dropouts, fixed=GELU_IN_HEAD)
+LONGFORMER = layout.Family({"mlm": LongformerConfig}, _longformer, bert_dropouts, fixed=GELU_IN_HEAD)
 
 # Zaheer et al. 2020, trained with full attention.
 #
 # transformers' block-sparse attention is not a function of a row and the weights: it picks random blocks in training,
 # others in evaluation, and switches itself off for good at the first batch of short rows. Both kinds of attention use
 # the same weights: set `attention_type` to `block_sparse` in the saved config.json to read long texts with them.
-BIG_BIRD = layout.Family(layout.encoder_and_decoder(BigBirdConfig, _big_bird), bert_dropouts)
+BIG_BIRD = layout.Family({"mlm": BigBirdConfig, "clm": BigBirdConfig}, _big_bird, bert_dropouts)

@@ -158,10 +158,11 @@ ALBERT_LAYOUT = layout.Layout(
 
 # Sanh et al. 2019: BERT's layers without token types, trained here as a masked language model, not distilled.
 DISTILBERT = layout.Family(
-    {"mlm": layout.FamilyForm(DistilBertConfig, _distilbert_values)},
+    {"mlm": DistilBertConfig},
+    _distilbert_values,
     _distilbert_dropouts,
     fixed=(layout.Fixed("norm_epsilon", _DISTILBERT_EPSILON, "every norm"),),
 )
 
 # Lan et al. 2019: all layers share their weights.
-ALBERT = layout.Family({"mlm": layout.FamilyForm(AlbertConfig, _albert_values)}, bert.bert_dropouts, takes_types=True)
+ALBERT = layout.Family({"mlm": AlbertConfig}, _albert_values, bert.bert_dropouts, takes_types=True)

@@ -25,21 +25,35 @@ HeadKind = LanguageHead | TaskHead
 Names = Mapping[str, str]
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
-_ENDINGS: Mapping[HeadKind, str] = {
-    "mlm": "ForMaskedLM",
-    "clm": "ForCausalLM",
-    "rtd": "ForPreTraining",
-    "feature-extraction": "Model",
-    "text-classification": "ForSequenceClassification",
-    "token-classification": "ForTokenClassification",
-    "question-answering": "ForQuestionAnswering",
+
+
+@dataclass(frozen=True)
+class HeadTraits:
+    """A kind of head, whatever the family."""
+
+    ending: str  # of the class in config.json, under `architectures`
+    mapping: str  # transformers' own table from configuration class to model class
+    # Whether its outputs are the tokens of the vocabulary. Beside an encoder with a language head that predicts none,
+    # there is a generator that does.
+    predicts_tokens: bool = False
+    is_single: bool = False  # whether it has one output, without an axis for it
+
+
+HEADS: Mapping[HeadKind, HeadTraits] = {
+    "mlm": HeadTraits("ForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING", predicts_tokens=True),
+    "clm": HeadTraits("ForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING", predicts_tokens=True),
+    "rtd": HeadTraits("ForPreTraining", "MODEL_FOR_PRETRAINING_MAPPING", is_single=True),
+    "feature-extraction": HeadTraits("Model", "MODEL_MAPPING"),
+    "text-classification": HeadTraits("ForSequenceClassification", "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING"),
+    "token-classification": HeadTraits("ForTokenClassification", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING"),
+    "question-answering": HeadTraits("ForQuestionAnswering", "MODEL_FOR_QUESTION_ANSWERING_MAPPING"),
 }
 _ODD_NAMES = MappingProxyType({"BertForCausalLM": "BertLMHeadModel"})
 
 
 def class_name_of(config_class: type[PretrainedConfig], kind: HeadKind) -> str:
     """Return the name of the class for a head, as in config.json under `architectures`."""
-    name = config_class.__name__.removesuffix("Config") + _ENDINGS[kind]
+    name = config_class.__name__.removesuffix("Config") + HEADS[kind].ending
     return _ODD_NAMES.get(name, name)
 
 
@@ -136,22 +150,6 @@ class TokenIds:
 
 
 @dataclass(frozen=True)
-class FamilyForm:
-    """An encoder family combined with one kind of head."""
-
-    config_class: type[PretrainedConfig]
-    values: Callable[[ModelParams, TokenIds], dict[str, Any]]  # returns the fields of the configuration
-    # Whether a class that serves as encoder and as decoder, as transformers' older ones do, is the latter.
-    is_decoder: bool = False
-
-    def configure(self, params: ModelParams, ids: TokenIds) -> PretrainedConfig:
-        config: Any = self.config_class(**self.values(params, ids))
-        if self.is_decoder:
-            config.is_decoder = True
-        return config
-
-
-@dataclass(frozen=True)
 class Fixed:
     """A knob that a family's classes in transformers ignore. If we applied it, stock transformers would not follow."""
 
@@ -164,20 +162,18 @@ class Fixed:
 class Family:
     """A family of encoders, with a form for each head that transformers has for it."""
 
-    # Forms by head. `rtd` is the discriminator; its generator has the form under `mlm`.
-    forms: Mapping[LanguageHead, FamilyForm]
+    # Class of the configuration by head. `rtd` is the discriminator; its generator has the form under `mlm`.
+    forms: Mapping[LanguageHead, type[PretrainedConfig]]
+    values: Callable[[ModelParams, TokenIds], dict[str, Any]]  # returns the fields of the configuration
     dropouts: Callable[[ModelParams], dict[str, float]]  # dropout rates under the names of the family's configuration
     # Whether layers add to their input, so that one can be skipped; otherwise they normalize their output.
     is_pre_norm: bool = False
     fixed: tuple[Fixed, ...] = ()
     takes_types: bool = False  # whether exported graphs take token types, which tell the texts of a pair apart
 
-
-def encoder_and_decoder(
-    config_class: type[PretrainedConfig], values: Callable[[ModelParams, TokenIds], dict[str, Any]]
-) -> dict[LanguageHead, FamilyForm]:
-    """Return the forms of a family whose class serves as encoder and as decoder."""
-    return {
-        "mlm": FamilyForm(config_class, values),
-        "clm": FamilyForm(config_class, values, is_decoder=True),
-    }
+    def configure(self, head: LanguageHead, params: ModelParams, ids: TokenIds) -> PretrainedConfig:
+        config: Any = self.forms[head](**self.values(params, ids))
+        # transformers' older classes serve as encoder and as decoder.
+        if head == "clm" and self.forms[head] is self.forms["mlm"]:
+            config.is_decoder = True
+        return config

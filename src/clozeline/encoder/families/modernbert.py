@@ -98,15 +98,6 @@ def _architecture(config: Any, reach: int, **more: Any) -> Architecture:
     )
 
 
-def _of_encoder(config: Any) -> Architecture:
-    return _architecture(config, config.local_attention // 2, is_fused=True)
-
-
-def _of_decoder(config: Any) -> Architecture:
-    """Return the decoder's architecture. Its window counts the position itself."""
-    return _architecture(config, config.sliding_window - 1, is_causal=True)
-
-
 def _out_std(config: Any) -> float:
     return float(config.initializer_range / math.sqrt(2.0 * config.num_hidden_layers))
 
@@ -151,14 +142,10 @@ def _classifier(config: Any) -> HeadShape:
     return _labels(config, pooling="first" if config.classifier_pooling == "cls" else "mean")
 
 
-def _decoder_classifier(config: Any) -> HeadShape:
-    return _labels(config, pooling="last", has_output_bias=config.classifier_bias)
-
-
 MODERNBERT_LAYOUT = layout.Layout(
     ModernBertConfig,
     "model",
-    _of_encoder,
+    lambda config: _architecture(config, config.local_attention // 2, is_fused=True),
     {**_MLP_AND_NORMS, "layers.{}.attention.query_key_value": "layers.{layer}.attn.Wqkv"},
     {
         "mlm": layout.HeadRow(_vocabulary, {"dense": "head.dense", "norm": "head.norm", "output": "decoder"}),
@@ -171,7 +158,8 @@ MODERNBERT_LAYOUT = layout.Layout(
 MODERNBERT_DECODER_LAYOUT = layout.Layout(
     ModernBertDecoderConfig,
     "model",
-    _of_decoder,
+    # The window of a decoder counts the position itself.
+    lambda config: _architecture(config, config.sliding_window - 1, is_causal=True),
     {
         **_MLP_AND_NORMS,
         "layers.{}.attention.query": "layers.{layer}.attn.q_proj",
@@ -179,12 +167,11 @@ MODERNBERT_DECODER_LAYOUT = layout.Layout(
         "layers.{}.attention.value": "layers.{layer}.attn.v_proj",
     },
     {
-        "clm": layout.HeadRow(
-            _vocabulary,
-            {"dense": "lm_head.dense", "norm": "lm_head.norm", "output": "decoder"},
-        ),
+        "clm": layout.HeadRow(_vocabulary, {"dense": "lm_head.dense", "norm": "lm_head.norm", "output": "decoder"}),
         "feature-extraction": bert.BARE,
-        "text-classification": layout.HeadRow(_decoder_classifier, _LABELS),
+        "text-classification": layout.HeadRow(
+            lambda config: _labels(config, pooling="last", has_output_bias=config.classifier_bias), _LABELS
+        ),
     },
 )
 
@@ -192,10 +179,5 @@ MODERNBERT_DECODER_LAYOUT = layout.Layout(
 #
 # The published models read 8,192 tokens (`max_position_embeddings`).
 MODERNBERT = layout.Family(
-    {
-        "mlm": layout.FamilyForm(ModernBertConfig, _values),
-        "clm": layout.FamilyForm(ModernBertDecoderConfig, _values),
-    },
-    _dropouts,
-    is_pre_norm=True,
+    {"mlm": ModernBertConfig, "clm": ModernBertDecoderConfig}, _values, _dropouts, is_pre_norm=True
 )

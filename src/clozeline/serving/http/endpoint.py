@@ -6,7 +6,7 @@ Hugging Face's pipelines, `{"inputs", "parameters"}` as `huggingface_hub.Inferen
 requests and answers of other paths. Labels come nested here, a list for each text; /predict has them flat.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from http import HTTPStatus
 
@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
+from clozeline.inference.package import MODEL_KINDS, resolved
 from clozeline.serving import asking, loading, models
 from clozeline.serving.http.bodies import TimeoutMilliseconds, asked_path, parse_json, read_json, unusable
 from clozeline.serving.http.dialects import HOUSE_WORDS, Dialect, Dialects
@@ -28,6 +29,7 @@ from clozeline.serving.http.openai import OPENAI
 from clozeline.serving.http.operation import Call, Operation
 from clozeline.serving.http.status import FEEDBACK, OPERATIONS
 from clozeline.serving.http.tei import EMBED, EMBEDDINGS_INFERENCE, HUGGING_FACE_WORDS, SIMILARITY
+from clozeline.serving.http.tensors import AnswerKind
 
 TIMEOUT_HEADER = "x-timeout-ms"
 # Approximate memory of a cached answer besides its body and its key.
@@ -128,31 +130,26 @@ class Endpoint:
             raise unusable(error.errors(include_url=False), TIMEOUT_HEADER) from None
 
 
-def _pipeline(task: str, asked: Operation) -> Operation:
-    return replace(asked, path=f"/pipeline/{task}", name=task.replace("-", "_"))
-
-
-HOUSE = Dialect(HOUSE_WORDS, (FILL_MASK, COMPLETE, CLASSIFY, TAG, ANSWER, ZERO_SHOT, FEEDBACK, *OPERATIONS))
+_ANSWERS: list[AnswerKind] = [resolved(kind.answers) for kind in MODEL_KINDS.values()]
+HOUSE = Dialect(HOUSE_WORDS, (*(one.house for one in _ANSWERS if one.house), ZERO_SHOT, FEEDBACK, *OPERATIONS))
+_PIPELINES: Mapping[str, Operation] = {
+    "fill-mask": FILL_MASK,
+    "text-generation": COMPLETE,
+    "feature-extraction": EMBED,
+    "text-classification": CLASSIFY,
+    "token-classification": TAG,
+    "question-answering": replace(ANSWER, result_description="The best answer, or a list if `top_k` is above 1"),
+    "sentence-similarity": SIMILARITY,
+    "zero-shot-classification": ZERO_SHOT,
+    "zero-shot-classification-lists": replace(
+        ZERO_SHOT, answer=zero_shot_lists, name="zero_shot_lists", result=ZeroShotLists
+    ),
+}
 HUGGING_FACE = Dialect(
     HUGGING_FACE_WORDS,
-    (
-        _pipeline("fill-mask", FILL_MASK),
-        _pipeline("text-generation", COMPLETE),
-        _pipeline("feature-extraction", EMBED),
-        _pipeline("text-classification", CLASSIFY),
-        _pipeline("token-classification", TAG),
-        replace(
-            _pipeline("question-answering", ANSWER),
-            result_description="The best answer, or a list if `top_k` is above 1",
-        ),
-        _pipeline("sentence-similarity", SIMILARITY),
-        _pipeline("zero-shot-classification", ZERO_SHOT),
-        replace(
-            _pipeline("zero-shot-classification-lists", ZERO_SHOT),
-            answer=zero_shot_lists,
-            name="zero_shot_lists",
-            result=ZeroShotLists,
-        ),
+    tuple(
+        replace(asked, path=f"/pipeline/{task}", name=asked.name or task.replace("-", "_"))
+        for task, asked in _PIPELINES.items()
     ),
     tag="Hugging Face",
 )

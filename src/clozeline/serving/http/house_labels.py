@@ -1,12 +1,15 @@
-"""Our own paths for labels and spans: /classify, /zero-shot, /tag and /answer.
+"""Our own paths for labels and spans, /classify, /zero-shot, /tag and /answer; both as tensors.
 
 /zero-shot classifies by labels that the client names, without training. /tag has the field names of Hugging Face's
 token-classification task, /answer those of its question-answering task.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Annotated
 
+import numpy as np
+import orjson
 from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.responses import Response
 
@@ -14,13 +17,14 @@ from clozeline.inference import fields
 from clozeline.inference.answerer import Answer, Answerer
 from clozeline.inference.classifier import Classifier, Entity, LabelScore, Tagged, Tagger
 from clozeline.inference.fields import StrictModel
-from clozeline.inference.open_model import OpenModel
+from clozeline.inference.open_model import OpenModel, alone
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.records.package import ScoreFunction
 from clozeline.serving.asking import Reply
 from clozeline.serving.errors import check_known, refused
 from clozeline.serving.http import bodies
 from clozeline.serving.http.operation import Call, JsonResponse, Operation
+from clozeline.serving.http.tensors import AnswerKind, TensorRequest, Tensors
 from clozeline.serving.loading import ServedModel
 from clozeline.serving.models import Ability
 from clozeline.serving.zero_shot import can_choose, choosing, tells_entailment
@@ -44,6 +48,8 @@ CHOOSING = Ability(
 )
 TAGGING = Ability(Tagger)
 ANSWERING = Ability(Answerer)
+# Padding for a context with fewer answers than another of the same request.
+_NO_ANSWER = Answer("", 0.0, 0, 0)
 
 
 class Pair(StrictModel):
@@ -119,20 +125,16 @@ async def labelled(
     top_k: int | None = None,
     function: ScoreFunction | None = None,
 ) -> Reply[list[list[LabelScore]]]:
-    """Return the labels of each text or pair, best first. Raises what `Call.ask` raises.
+    """Return the labels of each text or pair, best first. Raises what `Call.converse` raises.
 
     `top_k` None: all labels. `function` None: as the model was trained. Only scores of that function count for drift.
     """
     manifest = served.model.manifest
-    reply = await call.ask(
-        served,
-        each_text(given),
-        lambda: served.model.classifying(
-            given, top_k=top_k or len(manifest.labels), truncate=truncate, function=function
-        ),
-    )
+    most = top_k or len(manifest.labels)
+    question = partial(served.model.classifying, given, top_k=most, truncate=truncate, function=function)
+    reply = await call.converse(served, each_text(given), alone(question))
     if function in (None, manifest.label_scores):
-        call.confident(served, "labels", reply.answers)
+        call.confident(served, reply.answers)
     return reply
 
 
@@ -142,14 +144,7 @@ def _given_in(inputs: str | Pair | Sequence[str | Pair]) -> list[Given]:
     return [(one.text, one.text_pair) if isinstance(one, Pair) else one for one in listed]
 
 
-CLASSIFY = Operation(
-    path="/classify",
-    answer=classify,
-    result=ClassifyResponse,
-    ability=CLASSIFYING,
-    body=ClassifyRequest,
-    needs={"pair": CLASSIFYING_PAIRS},
-)
+CLASSIFY = Operation(path="/classify", answer=classify, result=ClassifyResponse, ability=CLASSIFYING)
 
 
 class ZeroShotRequest(StrictModel):
@@ -198,27 +193,16 @@ async def _scores(call: Call, body: ZeroShotRequest) -> Reply[list[LabelScore]]:
         expected = "false, or a served classifier that was trained on entailment"
         where = "parameters.multi_label"
         raise refused("labels_compete", given="multi_label: true", expected=expected, param=where)
-    labels = wanted.candidate_labels
-    dialogue = choosing(
-        served.model,
-        body.inputs,
-        labels,
-        template=wanted.hypothesis_template,
-        multi_label=wanted.multi_label,
-        truncate=body.truncate,
-    )
-    reply = await call.converse(served, [body.inputs] * len(labels), dialogue)
-    call.confident(served, "labels", [reply.answers])
+    text, labels = body.inputs, wanted.candidate_labels
+    asking = partial(choosing, template=wanted.hypothesis_template, multi_label=wanted.multi_label)
+    dialogue = asking(served.model, text, labels, truncate=body.truncate)
+    reply = await call.converse(served, [text] * len(labels), dialogue)
+    call.confident(served, [reply.answers], Classifier.confidence)
     return reply
 
 
 ZERO_SHOT = Operation(
-    path="/zero-shot",
-    answer=zero_shot,
-    result=list[LabelScore],
-    ability=CHOOSING,
-    body=ZeroShotRequest,
-    place="inputs".format,
+    path="/zero-shot", answer=zero_shot, result=list[LabelScore], ability=CHOOSING, place="inputs".format
 )
 
 
@@ -272,11 +256,11 @@ async def tagged(
 ) -> Reply[list[Tagged]]:
     """Return the entities of each text. Raises what `Call.converse` raises."""
     reply = await call.converse(served, texts, served.model.tags(texts, wanted, ignored))
-    call.confident(served, "entities", reply.answers)
+    call.confident(served, reply.answers)
     return reply
 
 
-TAG = Operation(path="/tag", answer=tag, result=TagResponse, ability=TAGGING, body=TagRequest)
+TAG = Operation(path="/tag", answer=tag, result=TagResponse, ability=TAGGING)
 
 
 class QuestionInputs(StrictModel):
@@ -318,7 +302,7 @@ async def answered(
     """Return the answers to each question with its context. Raises what `Call.converse` raises."""
     dialogue = served.model.answering(pairs, top_k=top_k, search=search)
     reply = await call.converse(served, each_text(pairs), dialogue)
-    call.confident(served, "answers", reply.answers)
+    call.confident(served, reply.answers)
     return reply
 
 
@@ -327,6 +311,40 @@ ANSWER = Operation(
     answer=answer,
     result=AnswerResponse,
     ability=ANSWERING,
-    body=AnswerRequest,
     place="inputs.question".format,  # a context is never at fault: one of any length is read in windows
+)
+
+
+async def _labelled(asked: TensorRequest) -> Tensors:
+    """Return the labels of texts or pairs of texts, best first."""
+    top_k, truncate = asked.parameters.top_k, asked.parameters.truncate
+    reply = await labelled(asked.call, asked.served, asked.given, top_k=top_k, truncate=truncate)
+    score_NK = np.array([[label.score for label in labels] for labels in reply.answers], dtype=np.float32)
+    return {"label": [[one.label for one in labels] for labels in reply.answers], "score": score_NK}, reply.headers
+
+
+async def _tagged(asked: TensorRequest) -> Tensors:
+    """Return the entities of each text as a JSON list, because their number differs between texts."""
+    reply = await tagged(asked.call, asked.served, asked.given, asked.parameters)
+    return {"entities": [[orjson.dumps(of_text).decode()] for of_text in reply.answers]}, reply.headers
+
+
+async def _answered(asked: TensorRequest) -> Tensors:
+    """Return the answers to each question, best first."""
+    top_k, search = asked.parameters.top_k or 1, asked.parameters
+    reply = await answered(asked.call, asked.served, asked.given, top_k, search)
+    most = max(map(len, reply.answers))
+    rows = [[*answers, *[_NO_ANSWER] * (most - len(answers))] for answers in reply.answers]
+    return {
+        "answer": [[one.answer for one in row] for row in rows],
+        "score": np.array([[one.score for one in row] for row in rows], dtype=np.float32),
+        "start": np.array([[one.start for one in row] for row in rows], dtype=np.int64),
+        "end": np.array([[one.end for one in row] for row in rows], dtype=np.int64),
+    }, reply.headers
+
+
+LABELS = AnswerKind(_labelled, ("label", "score"), {"top_k", "truncate"}, house=CLASSIFY)
+ENTITIES = AnswerKind(_tagged, ("entities",), fields.TagReading.model_fields, house=TAG)
+ANSWERS = AnswerKind(
+    _answered, ("answer", "score", "start", "end"), {"top_k", *fields.AnswerSearch.model_fields}, house=ANSWER
 )

@@ -1,26 +1,29 @@
-"""Our own paths for tokens and vectors: /fill-mask, /embed and /complete.
+"""Our own paths for tokens and vectors, /fill-mask, /embed and /complete; both as tensors.
 
 Embeddings come in the forms that clients request: fewer dimensions, base64, similarities, vectors of tokens.
 
-Shapes: H hidden, S sentences.
+Shapes: H hidden, N texts, S sentences.
 """
 
 import base64
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from clozeline.inference import fields
-from clozeline.inference.completer import Completer, Completion, Decoding
+from clozeline.inference import fields, open_model
+from clozeline.inference.completer import Candidates, Completer, Completion, Decoding
 from clozeline.inference.fields import StrictModel
 from clozeline.inference.language import Embedder, Filled, OpenEncoder
 from clozeline.serving import asking, errors, loading, models
 from clozeline.serving.http import bodies
 from clozeline.serving.http.operation import Call, JsonResponse, Operation
+from clozeline.serving.http.tensors import AnswerKind, OutputName, TensorRequest, Tensors, Values
 
 DEFAULT_NUM_CANDIDATES = 5
 
@@ -63,21 +66,16 @@ async def fill_mask(call: Call, body: FillMaskRequest) -> Response:
     texts = served.model.with_own_masks(bodies.texts_of(body.inputs))
     asked = body.parameters or fields.FillMaskParameters()
     top_k = asked.top_k or DEFAULT_NUM_CANDIDATES
-    reply = await call.ask(
-        served,
-        texts,
-        lambda: served.model.filling(texts, top_k=top_k, targets=asked.targets, truncate=body.truncate),
-    )
-    call.confident(served, "masks", reply.answers)
+    question = partial(served.model.filling, texts, top_k=top_k, targets=asked.targets, truncate=body.truncate)
+    reply = await call.converse(served, texts, open_model.alone(question))
+    call.confident(served, reply.answers)
     best = [words[0].token_str for of_text in reply.answers for words in of_text]
     headers = call.scorable(served, reply.headers, best)
     shaped = [masks[0] if len(masks) == 1 else masks for masks in reply.answers]
     return JsonResponse(shaped[0] if isinstance(body.inputs, str) else shaped, headers=headers)
 
 
-FILL_MASK = Operation(
-    path="/fill-mask", answer=fill_mask, result=FillMaskResponse, ability=FILLING, body=FillMaskRequest
-)
+FILL_MASK = Operation(path="/fill-mask", answer=fill_mask, result=FillMaskResponse, ability=FILLING)
 
 
 class EmbedRequest(StrictModel):
@@ -104,13 +102,9 @@ async def embed(call: Call, body: EmbedRequest) -> Response:
     served = call.served(EMBEDDING, body.model)
     if _level(call, body) == "tokens":
         return await _of_tokens(call, served, body)
+    texts = bodies.texts_of(body.inputs)
     reply = await embedded(
-        call,
-        served,
-        bodies.texts_of(body.inputs),
-        dimensions=body.dimensions,
-        truncate=body.truncate,
-        prompt_name=body.prompt_name,
+        call, served, texts, dimensions=body.dimensions, truncate=body.truncate, prompt_name=body.prompt_name
     )
     return JsonResponse(encoded(reply.answers, body.dimensions, "float"), headers=reply.headers)
 
@@ -151,11 +145,8 @@ async def _of_tokens(call: Call, served: loading.ServedModel[Embedder], body: Em
             do="send several requests",
             param="inputs",
         )
-    reply = await call.ask(
-        served,
-        texts,
-        lambda: served.model.embedding_tokens(texts, truncate=body.truncate, prompt_name=body.prompt_name),
-    )
+    question = partial(served.model.embedding_tokens, texts, truncate=body.truncate, prompt_name=body.prompt_name)
+    reply = await call.converse(served, texts, open_model.alone(question))
     return JsonResponse(reply.answers, headers=reply.headers)
 
 
@@ -171,7 +162,7 @@ async def embedded(
     """Return a vector of length 1 for each text.
 
     Raises:
-        ApiError: 422, the model has fewer `dimensions` or no such prompt; or what `Call.ask` raises.
+        ApiError: 422, the model has fewer `dimensions` or no such prompt; or what `Call.converse` raises.
     """
     hidden_size = served.model.manifest.hidden_size
     if dimensions is not None and dimensions > hidden_size:
@@ -179,9 +170,8 @@ async def embedded(
             "too_many_dimensions", given=dimensions, expected=f"at most {hidden_size}", param="dimensions"
         )
     check_prompt(served.model, prompt_name)
-    return await call.ask(
-        served, texts, lambda: served.model.embedding(texts, truncate=truncate, prompt_name=prompt_name)
-    )
+    question = partial(served.model.embedding, texts, truncate=truncate, prompt_name=prompt_name)
+    return await call.converse(served, texts, open_model.alone(question))
 
 
 def check_prompt(encoder: Embedder, name: str | None) -> None:
@@ -266,10 +256,75 @@ async def continued(
 ) -> asking.Reply[list[Completion]]:
     """Return the continuation of each text. Raises what `Call.converse` raises."""
     reply = await call.converse(served, texts, served.model.completing(texts, decoding, truncate=truncate))
-    call.confident(served, "completion", reply.answers)
+    call.confident(served, reply.answers)
     return reply
 
 
-COMPLETE = Operation(
-    path="/complete", answer=complete, result=CompleteResponse, ability=COMPLETING, body=CompleteRequest
+COMPLETE = Operation(path="/complete", answer=complete, result=CompleteResponse, ability=COMPLETING)
+
+
+async def _encoded(
+    asked: TensorRequest,
+    question: Callable[[Any, TensorRequest], open_model.AnyQuestion],
+    best: Callable[[Any, int, Any], list[tuple[str, float]]],
+) -> Tensors:
+    """Return embeddings, the likeliest tokens of one place in each text, or both.
+
+    `question` asks the model for these tokens; `best` returns tokens and scores, best first, of the model, the index of
+    a text and its answer.
+    """
+    model, texts, wanted = asked.served.model, asked.given, asked.outputs
+    predicts = not {"token", "score"}.isdisjoint(wanted)
+
+    def asking() -> open_model.Dialogue[list[list[Any]]]:
+        embedding = [model.embedding(texts, truncate=asked.parameters.truncate)] if "embedding" in wanted else []
+        answers: list[list[Any]] = yield open_model.Round([*embedding, *([question(model, asked)] if predicts else [])])
+        return answers
+
+    reply = await asked.call.converse(asked.served, texts, asking())
+    values: dict[OutputName, Values] = {}
+    if "embedding" in wanted:
+        values["embedding"] = np.stack(reply.answers[0])
+    if predicts:
+        words_N = [best(model, *numbered) for numbered in enumerate(reply.answers[-1])]
+        asked.call.service.metrics.confident(asked.served.identity.name, (words[0][1] for words in words_N))
+        values["token"] = [[token for token, _ in words] for words in words_N]
+        values["score"] = np.array([[score for _, score in words] for words in words_N], dtype=np.float32)
+    return values, reply.headers
+
+
+def _filling(encoder: OpenEncoder, asked: TensorRequest) -> open_model.AnyQuestion:
+    texts = encoder.with_own_masks(asked.given)
+    top_k = asked.parameters.top_k or DEFAULT_NUM_CANDIDATES
+    return encoder.filling(texts, top_k=top_k, truncate=asked.parameters.truncate)
+
+
+def _of_only_mask(encoder: OpenEncoder, number: int, masks: list[list[Filled]]) -> list[tuple[str, float]]:
+    if len(masks) != 1:
+        raise errors.refused(
+            "several_masks",
+            given=f"{len(masks)} masks in text {number}",
+            expected="1 mask in each text",
+            param=f"inputs[0].data[{number}]",
+        )
+    return [(word.token_str, word.score) for word in masks[0]]
+
+
+def _following(completer: Completer, asked: TensorRequest) -> open_model.AnyQuestion:
+    top_k = asked.parameters.top_k or DEFAULT_NUM_CANDIDATES
+    return completer.following(asked.given, top_k=top_k, truncate=asked.parameters.truncate)
+
+
+def _next_token(completer: Completer, number: int, candidates: Candidates) -> list[tuple[str, float]]:
+    return [(completer.tokenizer.token_text(token_id), score) for token_id, score in candidates]
+
+
+MASKS = AnswerKind(
+    partial(_encoded, question=_filling, best=_of_only_mask),
+    outputs=("embedding", "token", "score"),
+    parameters={"top_k", "truncate"},
+    unasked=("embedding",),
+    house=FILL_MASK,
 )
+NEXT_TOKENS = replace(MASKS, tensors=partial(_encoded, question=_following, best=_next_token), house=COMPLETE)
+EMBEDDINGS = AnswerKind(MASKS.tensors, outputs=("embedding",), parameters={"truncate"})

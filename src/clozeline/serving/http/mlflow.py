@@ -20,7 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 from clozeline.inference import answerer, classifier, fields, tokenization
 from clozeline.inference.fields import StrictModel
 from clozeline.serving import errors, models
-from clozeline.serving.http import bodies, dialects, house_labels, house_texts, operation
+from clozeline.serving.http import bodies, dialects, house_texts, operation
 
 _PATH = "/invocations"
 _SHAPES = ("dataframe_split", "dataframe_records", "instances", "inputs")
@@ -38,7 +38,6 @@ _CODES = {
 
 
 TEXT_COLUMN = "text"
-_Names = tuple[str, str]
 
 
 _NAME_TAGS: Mapping[type, str] = {str: bodies.TEXT_TAG, int: bodies.NUMBER_TAG, float: bodies.NUMBER_TAG}
@@ -81,7 +80,7 @@ class Sent:
         given = [row.get(name) if isinstance(row, dict) else row for row in rows]
         return bodies.checked_texts([_unwrapped(one) for one in given], self.shape)
 
-    def pairs(self, names: _Names) -> list[tuple[str, str]]:
+    def pairs(self, names: tuple[str, str]) -> list[tuple[str, str]]:
         """Return two texts for each row: the columns `names`, or JSON with these keys, as in registry/served_model.py.
 
         Raises:
@@ -119,7 +118,7 @@ def _record(row: Any) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def _no_pair(place: str, record: dict[str, Any] | None, names: _Names) -> errors.ApiError:
+def _no_pair(place: str, record: dict[str, Any] | None, names: tuple[str, str]) -> errors.ApiError:
     first, second = names
     return errors.problem(
         422,
@@ -212,8 +211,8 @@ async def invocations(call: operation.Call, body: InvocationsRequest) -> Respons
     given: Sequence[tokenization.Given] = sent.pairs(names) if names else sent.texts()
     dialogue = served.model.recording(given, top_k=params.top_k, truncate=params.truncate)
     reply = await call.converse(served, tokenization.each_text(given), dialogue)
-    for part in reply.answers[0]:
-        call.confident(served, part, [record[part] for record in reply.answers])
+    if part := served.model.part:
+        call.confident(served, [record[part] for record in reply.answers])
     return operation.JsonResponse({"predictions": reply.answers}, headers=reply.headers)
 
 
@@ -231,14 +230,9 @@ MLFLOW = dialects.Dialect(
         unusable=400,
     ),
     (
+        # Every format has rows.
         operation.Operation(
-            path=_PATH,
-            answer=invocations,
-            result=InvocationsResponse,
-            ability=models.ANY,
-            body=InvocationsRequest,
-            needs={"pairs": house_labels.CLASSIFYING_PAIRS, "answers": house_labels.ANSWERING},
-            place="rows[{}]".format,  # every format has rows
+            path=_PATH, answer=invocations, result=InvocationsResponse, ability=models.ANY, place="rows[{}]".format
         ),
         operation.Operation(path="/version", answer=mlflow_version, result=PlainTextResponse.media_type),
     ),

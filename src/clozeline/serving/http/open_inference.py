@@ -21,7 +21,7 @@ from starlette.responses import Response
 
 from clozeline.inference import fields, tokenization
 from clozeline.serving.errors import check_known, refused
-from clozeline.serving.http import house_labels, house_texts, tensors
+from clozeline.serving.http import tensors
 from clozeline.serving.http.bodies import checked_texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.http.operation import Call, JsonResponse, Operation
@@ -121,19 +121,18 @@ async def infer(call: Call, body: InferRequest) -> Response:
     served = named(call)
     manifest = served.model.manifest
     kind = tensors.answers_of(manifest)
-    check_known("no_such_parameter", sorted(body.parameters.model_fields_set), sorted(kind.parameters), "parameters.{}")
+    known = sorted({"binary_data_output", *kind.parameters})
+    check_known("no_such_parameter", sorted(body.parameters.model_fields_set), known, "parameters.{}")
     wanted = tuple(dict.fromkeys(output.name for output in body.outputs)) or kind.unasked or kind.outputs
     check_known("no_such_output", wanted, kind.outputs, "outputs")
     asked = tensors.TensorRequest(call, served, _given(call, served, body), wanted, body.parameters)
     values, headers = await kind.tensors(asked)
-    binary = {output.name: output.parameters.binary_data for output in body.outputs}
+    named_binary = {output.name: output.parameters.binary_data for output in body.outputs}
     everywhere = body.parameters.binary_data_output
-    outputs = [
-        tensors.OutputTensor(name, values[name], everywhere if binary.get(name) is None else bool(binary[name]))
-        for name in wanted
-    ]
+    binary = [name for name in wanted if (everywhere if (one := named_binary.get(name)) is None else one)]
     identity = {"model_name": served.identity.name, "model_version": served.identity.version}
-    return tensors.answer(identity | ({} if body.id is None else {"id": body.id}), outputs, headers)
+    content = identity if body.id is None else identity | {"id": body.id}
+    return tensors.answer(content, {name: values[name] for name in wanted}, binary, headers)
 
 
 def named(call: Call) -> LoadedModel:
@@ -203,13 +202,6 @@ _INFER = Operation(
     answer=infer,
     result=InferResponse,
     ability=ANY,
-    body=InferRequest,
-    needs={
-        "named": house_texts.FILLING,
-        "pairs": house_labels.CLASSIFYING_PAIRS,
-        "entities": house_labels.TAGGING,
-        "answers": house_labels.ANSWERING,
-    },
     read=tensors.read_tensors,
     place="inputs[0].data[{}]".format,
 )

@@ -139,7 +139,6 @@ COMPLETIONS = operation.Operation(
     answer=completions,
     result=Completions,
     ability=house_texts.COMPLETING,
-    body=CompletionsRequest,
     place="prompt[{}]".format,
 )
 
@@ -242,7 +241,6 @@ OPENAI = dialects.Dialect(
             answer=embeddings,
             result=EmbeddingList,
             ability=house_texts.EMBEDDING,
-            body=EmbeddingsRequest,
             place="input[{}]".format,
         ),
         COMPLETIONS,

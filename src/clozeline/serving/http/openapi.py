@@ -7,7 +7,7 @@ from functools import cache, cached_property
 from importlib.metadata import version
 from inspect import getdoc
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -130,47 +130,38 @@ def _without_nulls(schema: Any) -> Any:
     return [_without_nulls(one) for one in schema] if isinstance(schema, list) else schema
 
 
-class _Described(NamedTuple):
-    """A path in words: the docstring of its handler, whose first line is the summary and `Returns:` the result."""
-
-    summary: str
-    description: str
-    result: str
-
-
-def _described(operation: Operation) -> _Described:
+def _operation(operation: Operation, words: Words, schemas: Mapping[_Part, Any]) -> dict[str, Any]:
+    """Return the entry of a path. The docstring of its handler has the summary in its first line, and `Returns:`."""
     told, _, returned = (getdoc(operation.answer) or "").partition("\n\nReturns:\n")
     summary, _, description = told.partition("\n\n")
-    result = " ".join(returned.split()).removesuffix(".") or "Successful Response"
-    return _Described(
-        operation.summary or summary.removesuffix("."), description, operation.result_description or result
-    )
-
-
-def _operation(operation: Operation, words: Words, schemas: Mapping[_Part, Any]) -> dict[str, Any]:
-    described = _described(operation)
+    result = operation.result_description or " ".join(returned.split()).removesuffix(".") or "Successful Response"
     documented: dict[str, Any] = {
-        "summary": described.summary,
-        "operationId": re.sub(r"\W", "_", f"{operation.operation_name}{operation.path}")
+        "summary": operation.summary or summary.removesuffix("."),
+        "operationId": re.sub(r"\W", "_", f"{operation.name or operation.answer.__name__}{operation.path}")
         + f"_{operation.method.lower()}",
         "responses": {
-            "200": _answer(operation, described.result, schemas),
+            "200": _answer(operation, result, schemas),
             **_refusals(operation, words, schemas[words, "error"]),
         },
     }
     if parameters := _parameters(operation):
         documented["parameters"] = parameters
-    if described.description:
-        documented["description"] = described.description
+    if description:
+        documented["description"] = description
     if operation.body:
-        content = {_JSON: {"schema": schemas[operation, "body"], "examples": _examples_of(operation)}}
+        examples = {name: _shown(example) for name, example in _examples_of(operation).items()}
+        content = {_JSON: {"schema": schemas[operation, "body"], "examples": examples}}
         documented["requestBody"] = {"required": True, "content": content}
     return documented
 
 
 def _examples_of(operation: Operation) -> dict[str, dict[str, Any]]:
-    """Return summary and body of each example. The server answers them: /docs shows them, and a test sends each."""
+    """Return each example as in the file. The server answers them: /docs shows them, and a test sends each."""
     return _examples().get(operation.body.__name__, {}) if operation.body else {}
+
+
+def _shown(example: dict[str, Any], **more: str) -> dict[str, Any]:
+    return {"summary": example["summary"], "value": example["value"] | more}
 
 
 @cache
@@ -239,16 +230,18 @@ def _served(operation: Operation, whole: dict[str, Any], catalogue: models.Catal
 
 def answered_examples(operation: Operation, able: Iterable[loading.LoadedModel]) -> dict[str, Any]:
     """Return the examples that a model of `able` answers, with its name where the body holds one."""
-    examples = {}
-    for name, example in _examples_of(operation).items():
-        chosen = next((one for one in able if not operation.needs or _answers(one, operation.needs.get(name))), None)
+    given, examples = _examples_of(operation), {}
+    is_of_one_kind = not any("needs" in example for example in given.values())
+    for name, example in given.items():
+        chosen = next((one for one in able if is_of_one_kind or _answers(one, example.get("needs"))), None)
         if chosen:
             named = {"model": chosen.identity.name} if "model" in example["value"] else {}
-            examples[name] = example | {"value": example["value"] | named}
+            examples[name] = _shown(example, **named)
     return examples
 
 
-def _answers(served: loading.LoadedModel, needed: models.Ability[Any] | None) -> bool:
-    if needed:
-        return needed.of(served) is not None
-    return served.model.pair_names(reads_pairs=served.model.manifest.reads_pairs) is None
+def _answers(served: loading.LoadedModel, needed: str | None) -> bool:
+    manifest = served.model.manifest
+    if needed is None:
+        return served.model.pair_names(reads_pairs=manifest.reads_pairs) is None
+    return manifest.reads_pairs if needed == "pairs" else manifest.task == needed

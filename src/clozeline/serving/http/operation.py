@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, TypeVar
 from uuid import uuid4
@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from clozeline.inference.open_model import Dialogue, OpenModel, Question, alone
+from clozeline.inference.open_model import Dialogue, OpenModel
 from clozeline.serving.asking import Reply
 from clozeline.serving.errors import refused
 from clozeline.serving.http.bodies import PREFIX, prefixed_name, read_json
@@ -44,14 +44,6 @@ ASKED: Refusals = {
     429: "Too much work is waiting; Retry-After says when to retry",
     **LOADING,
     504: "The deadline of the request passed",
-}
-# Part of a record → the probabilities in it that show drift. Other parts have none.
-_SCORES: Mapping[str, Callable[[Any], Iterable[float]]] = {
-    "masks": lambda masks: (words[0].score for words in masks),
-    "completion": lambda completion: completion.scores,
-    "labels": lambda labels: (label.score for label in labels[:1]),
-    "entities": lambda entities: (entity.score for entity in entities),
-    "answers": lambda answers: (answer.score for answer in answers[:1]),
 }
 
 
@@ -110,19 +102,15 @@ class Call:
         """Return the paths that `served` answers, in the order of the protocols."""
         return [one.path for one in self.request.app.state.dialects.asking(served)]
 
-    async def ask(
-        self, served: LoadedModel, texts: Sequence[str], question: Callable[[], Question[Answer]]
-    ) -> Reply[list[Answer]]:
-        """Return the answers of `served` to the question about `texts`. Raises what `Asking.converse` raises."""
-        return await self.converse(served, texts, alone(question))
-
     async def converse(self, served: LoadedModel, texts: Sequence[str], dialogue: Dialogue[Answer]) -> Reply[Answer]:
         """Return the result of the dialogue about `texts`. Raises what `Asking.converse` raises."""
         return await self.service.asking.converse(self.request, served, texts, dialogue, self.timeout_milliseconds)
 
-    def confident(self, served: LoadedModel, part: str, answers: Sequence[Any]) -> None:
-        """Observe the probabilities of the best answers, each the `part` of a record."""
-        scores = chain.from_iterable(map(_SCORES.get(part, lambda answer: ()), answers))
+    def confident(
+        self, served: LoadedModel, answers: Sequence[Any], confidence: Callable[[Any], Iterable[float]] | None = None
+    ) -> None:
+        """Observe the probabilities in the answers. `confidence`: None is that of the model."""
+        scores = chain.from_iterable(map(confidence or served.model.confidence, answers))
         self.service.metrics.confident(served.identity.name, scores)
 
     def scorable(
@@ -137,7 +125,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
-    """GET of one path, or POST if it has a `body`."""
+    """GET of one path, or POST if `answer` takes a `body`."""
 
     path: str
     # Takes the `Call`, and the body if there is one. Its docstring describes the path in the document.
@@ -150,15 +138,16 @@ class Operation:
     # Errors in addition to those of every path. None: `ASKED` if a model answers, else `KEYED` and `LOADING`.
     refusals: Refusals | None = None
     ability: Ability[Any] | None = None  # ability that the answering model needs; None: no model is involved
-    body: type[BaseModel] | None = None
-    # Ability that the answering model needs for an example of this name in examples.yaml; for others any model of the
-    # path that reads single texts will do.
-    needs: Mapping[str, Ability[Any]] = field(default_factory=dict)
     # Returns how many bytes of the body are its JSON. Raises ApiError: the body cannot be read.
     read: Callable[[Headers, bytes], int] = read_json
     # Returns the field that holds the text of this number: inference numbers texts from 0, clients know fields.
     place: Callable[[int], str] = "inputs[{}]".format
     name: str = ""  # name of the operation in the document; empty: the name of `answer`
+
+    @property
+    def body(self) -> type[BaseModel] | None:
+        """Class of the body; None: GET has none."""
+        return self.answer.__annotations__.get("body")
 
     @property
     def method(self) -> Literal["GET", "POST"]:
@@ -178,7 +167,3 @@ class Operation:
         """Meaning of each error status that the path may answer."""
         asked = self.refusals or (KEYED | LOADING if self.says == "nothing" else ASKED)
         return _EVERYWHERE | asked
-
-    @property
-    def operation_name(self) -> str:
-        return self.name or self.answer.__name__

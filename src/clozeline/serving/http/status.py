@@ -188,11 +188,4 @@ def _check(right: Sequence[str | list[TaggedSpan]], given: GivenAnswer) -> None:
         )
 
 
-FEEDBACK = Operation(
-    path="/feedback",
-    answer=feedback,
-    tells="nothing",
-    refusals=_REFUSALS,
-    result=FeedbackResponse,
-    body=FeedbackRequest,
-)
+FEEDBACK = Operation(path="/feedback", answer=feedback, tells="nothing", refusals=_REFUSALS, result=FeedbackResponse)

@@ -5,6 +5,7 @@ not replace it, as there: /similarity compares them. /metrics is that of status.
 """
 
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
@@ -72,7 +73,7 @@ async def rerank(call: operation.Call, body: RerankRequest) -> Response:
 
 
 RERANK = operation.Operation(
-    path="/rerank", answer=rerank, result=list[Rank], ability=RERANKING, body=RerankRequest, place="texts[{}]".format
+    path="/rerank", answer=rerank, result=list[Rank], ability=RERANKING, place="texts[{}]".format
 )
 
 
@@ -110,11 +111,8 @@ async def tokenize(call: operation.Call, body: TokenizeRequest) -> Response:
     if num_bytes > _MAX_BYTES:
         expected = f"at most {_MAX_BYTES:,} together"
         raise refused("answer_too_large", given=f"{num_bytes:,} bytes of text", expected=expected, param="inputs")
-    pieces = await call.service.asking.tokenizing(
-        call.request,
-        lambda: served.model.tokenizer.pieces(texts, add_special_tokens=body.add_special_tokens),
-        num_bytes,
-    )
+    split = partial(served.model.tokenizer.pieces, texts, add_special_tokens=body.add_special_tokens)
+    pieces = await call.service.asking.tokenizing(call.request, split, num_bytes)
     return operation.JsonResponse(pieces, headers=served.identity.headers)
 
 
@@ -127,11 +125,9 @@ async def decode(call: operation.Call, body: DecodeRequest) -> Response:
     served = call.served(ANY, body.model)
     lists = [ids for ids in body.ids if isinstance(ids, list)] or [[one for one in body.ids if isinstance(one, int)]]
     _check_known(lists, served.model.manifest)
-    texts = await call.service.asking.tokenizing(
-        call.request,
-        lambda: [served.model.tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens) for ids in lists],
-        sum(map(len, lists)),
-    )
+    decoded = partial(served.model.tokenizer.decode, skip_special_tokens=body.skip_special_tokens)
+    num_ids = sum(map(len, lists))
+    texts = await call.service.asking.tokenizing(call.request, lambda: list(map(decoded, lists)), num_ids)
     return operation.JsonResponse(texts, headers=served.identity.headers)
 
 
@@ -142,12 +138,8 @@ def _check_known(lists: list[list[int]], manifest: Manifest) -> None:
 
 
 TOKEN_OPERATIONS = (
-    operation.Operation(
-        path="/tokenize", answer=tokenize, ability=ANY, tells="model", result=list[list[Piece]], body=TokenizeRequest
-    ),
-    operation.Operation(
-        path="/decode", answer=decode, ability=ANY, tells="model", result=list[str], body=DecodeRequest
-    ),
+    operation.Operation(path="/tokenize", answer=tokenize, ability=ANY, tells="model", result=list[list[Piece]]),
+    operation.Operation(path="/decode", answer=decode, ability=ANY, tells="model", result=list[str]),
 )
 
 
@@ -302,18 +294,13 @@ def _model_type(served: LoadedModel) -> dict[str, dict[str, Any]]:
 
 
 EMBED = operation.Operation(
-    path="/embed",
-    answer=house_texts.embed,
-    result=house_texts.EmbedResponse,
-    ability=house_texts.EMBEDDING,
-    body=house_texts.EmbedRequest,
+    path="/embed", answer=house_texts.embed, result=house_texts.EmbedResponse, ability=house_texts.EMBEDDING
 )
 SIMILARITY = operation.Operation(
     path="/similarity",
     answer=similarity,
     result=list[float],
     ability=house_texts.EMBEDDING,
-    body=SimilarityRequest,
     place=lambda number: f"inputs.sentences[{number - 1}]" if number else "inputs.source_sentence",
 )
 EMBEDDINGS_INFERENCE = dialects.Dialect(
@@ -325,8 +312,6 @@ EMBEDDINGS_INFERENCE = dialects.Dialect(
             answer=predict,
             result=list[RawScore] | list[list[RawScore]],
             ability=house_labels.CLASSIFYING,
-            body=PredictRequest,
-            needs={"pair": house_labels.CLASSIFYING_PAIRS},
         ),
         SIMILARITY,
         operation.Operation(path="/info", answer=info, result=Info),

@@ -1,14 +1,13 @@
 """Tensors of the Open Inference Protocol: in JSON, or as raw bytes after the JSON, as Triton's clients send them.
 
-A row for each kind of model says which tensors it answers. Strings are BYTES: in the raw form, 4 bytes with the length,
+Strings are BYTES: in the raw form, 4 bytes with the length,
 little-endian, precede each string.
 """
 
 import math
 import struct
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated, Any, Literal
 
@@ -19,12 +18,11 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from clozeline.inference import answerer, fields, language, open_model, package
-from clozeline.inference.completer import Candidates, Completer
+from clozeline.inference import fields, package
 from clozeline.inference.fields import StrictModel
 from clozeline.records.package import Manifest
 from clozeline.serving import errors, loading
-from clozeline.serving.http import bodies, house_labels, house_texts, operation
+from clozeline.serving.http import bodies, operation
 
 HEADER_LENGTH = "inference-header-content-length"
 InputName = Literal["text", "text_pair", "question", "context"]
@@ -46,9 +44,6 @@ OutputName = Literal["embedding", "token", "score", "label", "entities", "answer
 NUMBERS: Mapping[OutputName, Datatype] = {"embedding": "FP32", "score": "FP32", "start": "INT64", "end": "INT64"}
 # Outputs, and headers that name the model.
 Tensors = tuple[dict[OutputName, Values], dict[str, str]]
-# Padding for a context with fewer answers than another of the same request.
-_NO_ANSWER = answerer.Answer("", 0.0, 0, 0)
-_OF_ALL = frozenset({"binary_data_output"})
 
 
 class InputParameters(StrictModel):
@@ -89,13 +84,6 @@ class Tensor(BaseModel):
     datatype: Datatype
     parameters: dict[str, int] | None = None
     data: list[float] | list[int] | list[str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OutputTensor:
-    name: str
-    values: Values
-    is_binary: bool
 
 
 def read_tensors(headers: Headers, raw: bytes) -> int:
@@ -148,37 +136,34 @@ def _strings(number: int, tensor: InputTensor, raw: bytes) -> list[str]:
     return texts
 
 
-def answer(content: dict[str, Any], outputs: Sequence[OutputTensor], headers: dict[str, str]) -> Response:
-    """Return `content` with its outputs. Binary ones follow as raw bytes after the JSON."""
-    tensors, raws = [], []
-    for output in outputs:
-        tensor, raw = _entry(output)
-        tensors.append(tensor)
-        raws.append(raw)
-    whole = content | {"outputs": tensors}
-    if not any(output.is_binary for output in outputs):
+def answer(
+    content: dict[str, Any], outputs: Mapping[OutputName, Values], binary: Collection[str], headers: dict[str, str]
+) -> Response:
+    """Return `content` with its outputs. Those of the names `binary` follow as raw bytes after the JSON."""
+    entries = [_entry(name, values, name in binary) for name, values in outputs.items()]
+    whole = content | {"outputs": [tensor for tensor, _ in entries]}
+    if not binary:
         return operation.JsonResponse(whole, headers=headers)
     head = orjson.dumps(whole, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(
-        b"".join([head, *raws]),
+        b"".join([head, *(raw for _, raw in entries)]),
         media_type="application/octet-stream",
         headers=headers | {HEADER_LENGTH: str(len(head))},
     )
 
 
-def _entry(output: OutputTensor) -> tuple[dict[str, Any], bytes]:
-    if isinstance(output.values, list):
-        flat = [text for row in output.values for text in row]
-        shape = [len(output.values), len(output.values[0])]
-        described: dict[str, Any] = {"name": output.name, "shape": shape, "datatype": "BYTES"}
+def _entry(name: str, values: Values, is_binary: bool) -> tuple[dict[str, Any], bytes]:
+    if isinstance(values, list):
+        flat = [text for row in values for text in row]
+        described: dict[str, Any] = {"name": name, "shape": [len(values), len(values[0])], "datatype": "BYTES"}
         raw = b"".join(_COUNT.pack(len(one)) + one for one in (text.encode() for text in flat))
-        return (described | _size(raw), raw) if output.is_binary else (described | {"data": flat}, b"")
-    datatype, wire_type = _WIRE_TYPES[output.values.dtype.kind]
-    described = {"name": output.name, "shape": list(output.values.shape), "datatype": datatype}
-    if output.is_binary:
-        raw = output.values.astype(wire_type, copy=False).tobytes()
+        return (described | _size(raw), raw) if is_binary else (described | {"data": flat}, b"")
+    datatype, wire_type = _WIRE_TYPES[values.dtype.kind]
+    described = {"name": name, "shape": list(values.shape), "datatype": datatype}
+    if is_binary:
+        raw = values.astype(wire_type, copy=False).tobytes()
         return described | _size(raw), raw
-    return described | {"data": np.ascontiguousarray(output.values.ravel())}, b""
+    return described | {"data": np.ascontiguousarray(values.ravel())}, b""
 
 
 def _size(raw: bytes) -> dict[str, Any]:
@@ -239,115 +224,15 @@ class TensorRequest:
     parameters: InferParameters
 
 
-async def _encoded(
-    asked: TensorRequest,
-    question: Callable[[Any, TensorRequest], open_model.AnyQuestion],
-    best: Callable[[Any, int, Any], list[tuple[str, float]]],
-) -> Tensors:
-    """Return embeddings, the likeliest tokens of one place in each text, or both.
-
-    `question` asks the model for these tokens; `best` returns tokens and scores, best first, of the model, the index of
-    a text and its answer.
-    """
-    model, texts, wanted = asked.served.model, asked.given, asked.outputs
-    predicts = not {"token", "score"}.isdisjoint(wanted)
-
-    def asking() -> open_model.Dialogue[list[list[Any]]]:
-        embedding = [model.embedding(texts, truncate=asked.parameters.truncate)] if "embedding" in wanted else []
-        answers: list[list[Any]] = yield open_model.Round([*embedding, *([question(model, asked)] if predicts else [])])
-        return answers
-
-    reply = await asked.call.converse(asked.served, texts, asking())
-    values: dict[OutputName, Values] = {}
-    if "embedding" in wanted:
-        values["embedding"] = np.stack(reply.answers[0])
-    if predicts:
-        words_N = [best(model, *numbered) for numbered in enumerate(reply.answers[-1])]
-        asked.call.service.metrics.confident(asked.served.identity.name, (words[0][1] for words in words_N))
-        values["token"] = [[token for token, _ in words] for words in words_N]
-        values["score"] = np.array([[score for _, score in words] for words in words_N], dtype=np.float32)
-    return values, reply.headers
-
-
-def _filling(encoder: language.OpenEncoder, asked: TensorRequest) -> open_model.AnyQuestion:
-    texts = encoder.with_own_masks(asked.given)
-    top_k = asked.parameters.top_k or house_texts.DEFAULT_NUM_CANDIDATES
-    return encoder.filling(texts, top_k=top_k, truncate=asked.parameters.truncate)
-
-
-def _of_only_mask(
-    encoder: language.OpenEncoder, number: int, masks: list[list[language.Filled]]
-) -> list[tuple[str, float]]:
-    if len(masks) != 1:
-        raise errors.refused(
-            "several_masks",
-            given=f"{len(masks)} masks in text {number}",
-            expected="1 mask in each text",
-            param=f"inputs[0].data[{number}]",
-        )
-    return [(word.token_str, word.score) for word in masks[0]]
-
-
-def _following(completer: Completer, asked: TensorRequest) -> open_model.AnyQuestion:
-    top_k = asked.parameters.top_k or house_texts.DEFAULT_NUM_CANDIDATES
-    return completer.following(asked.given, top_k=top_k, truncate=asked.parameters.truncate)
-
-
-def _next_token(completer: Completer, number: int, candidates: Candidates) -> list[tuple[str, float]]:
-    return [(completer.tokenizer.token_text(token_id), score) for token_id, score in candidates]
-
-
-async def _labelled(asked: TensorRequest) -> Tensors:
-    """Return the labels of texts or pairs of texts, best first."""
-    top_k, truncate = asked.parameters.top_k, asked.parameters.truncate
-    reply = await house_labels.labelled(asked.call, asked.served, asked.given, top_k=top_k, truncate=truncate)
-    score_NK = np.array([[label.score for label in labels] for labels in reply.answers], dtype=np.float32)
-    return {"label": [[one.label for one in labels] for labels in reply.answers], "score": score_NK}, reply.headers
-
-
-async def _tagged(asked: TensorRequest) -> Tensors:
-    """Return the entities of each text as a JSON list, because their number differs between texts."""
-    reply = await house_labels.tagged(asked.call, asked.served, asked.given, asked.parameters)
-    return {"entities": [[orjson.dumps(of_text).decode()] for of_text in reply.answers]}, reply.headers
-
-
-async def _answered(asked: TensorRequest) -> Tensors:
-    """Return the answers to each question, best first."""
-    top_k, search = asked.parameters.top_k or 1, asked.parameters
-    reply = await house_labels.answered(asked.call, asked.served, asked.given, top_k, search)
-    most = max(map(len, reply.answers))
-    rows = [[*answers, *[_NO_ANSWER] * (most - len(answers))] for answers in reply.answers]
-    return {
-        "answer": [[one.answer for one in row] for row in rows],
-        "score": np.array([[one.score for one in row] for row in rows], dtype=np.float32),
-        "start": np.array([[one.start for one in row] for row in rows], dtype=np.int64),
-        "end": np.array([[one.end for one in row] for row in rows], dtype=np.int64),
-    }, reply.headers
-
-
 @dataclass(frozen=True, slots=True)
 class AnswerKind:
-    """Answers of one kind of model as tensors."""
+    """Answers of one kind of model: as tensors, and at a path of our own."""
 
     tensors: Callable[[TensorRequest], Awaitable[Tensors]]
     outputs: tuple[OutputName, ...]
-    parameters: frozenset[str]  # names of the parameters that `tensors` reads
+    parameters: Collection[str]  # names of the parameters that `tensors` reads
     unasked: tuple[OutputName, ...] = ()  # default outputs if the request names none; empty: all
-
-
-MASKS = AnswerKind(
-    partial(_encoded, question=_filling, best=_of_only_mask),
-    outputs=("embedding", "token", "score"),
-    parameters=_OF_ALL | {"top_k", "truncate"},
-    unasked=("embedding",),
-)
-NEXT_TOKENS = replace(MASKS, tensors=partial(_encoded, question=_following, best=_next_token))
-EMBEDDINGS = replace(MASKS, outputs=("embedding",), parameters=_OF_ALL | {"truncate"})
-LABELS = AnswerKind(_labelled, ("label", "score"), _OF_ALL | {"top_k", "truncate"})
-ENTITIES = AnswerKind(_tagged, ("entities",), _OF_ALL | set(fields.TagReading.model_fields))
-ANSWERS = AnswerKind(
-    _answered, ("answer", "score", "start", "end"), _OF_ALL | {"top_k"} | set(fields.AnswerSearch.model_fields)
-)
+    house: operation.Operation | None = None  # None: another protocol has its path
 
 
 def answers_of(manifest: Manifest) -> AnswerKind:

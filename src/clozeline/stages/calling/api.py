@@ -173,7 +173,7 @@ def pretrain(
         params.preprocess.source.path = os.path.relpath(params.preprocess.source.path, run.folder)
     params.finetune = {}
     if params.export.models:
-        params.export.models = {run.name: _encoder_of(params)}
+        params.export.models = {run.name: pretraining.exported_folder(params.pretrain.objective)}
     if params.pretrain.start == pretraining.FROM_CHAMPION:
         raise ParamsError(
             f"`pretrain.start: {pretraining.FROM_CHAMPION}`: a run from Python does not continue from the live model",
@@ -252,14 +252,10 @@ def export(run: Run | str | PathLike[str], config: editing.Config | None = None)
         GateError: the graph does not compute what the model computes.
     """
     found = opened(run)
-    models = {found.name: _encoder_of(found.config), **found.config.export.models}
+    models = {found.name: pretraining.exported_folder(found.config.pretrain.objective), **found.config.export.models}
     found = _with(found, config, "export", keeping={"models": models})
     call("export", found, {"key": found.name, "item": models[found.name]})
     return found.folder / "dist" / found.name
-
-
-def _encoder_of(params: editing.Config) -> str:
-    return "encoder/generator" if params.pretrain.objective == "rtd" else "encoder"
 
 
 def _with(run: Run, config: editing.Config | None, section: str, keeping: Mapping[str, Any] | None = None) -> Run:
