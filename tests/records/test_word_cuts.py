@@ -13,21 +13,18 @@ _ONE_BLANK = normalizers.Replace(Regex(r"\s+"), " ")
 
 def _tokenizer(pre_tokenizer: object, normalizer: object) -> Tokenizer:
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
-    if pre_tokenizer is not None:
-        tokenizer.pre_tokenizer = pre_tokenizer
-    if normalizer is not None:
-        tokenizer.normalizer = normalizer
+    for name, part in (("pre_tokenizer", pre_tokenizer), ("normalizer", normalizer)):
+        if part is not None:
+            setattr(tokenizer, name, part)
     return tokenizer
 
 
 @pytest.mark.parametrize(
     ("pre_tokenizer", "normalizer", "cut"),
     [
-        (_BERT, None, "at punctuation"),
         (_BERT, _LOWERCASE, "at punctuation"),
         (_BERT, normalizers.Sequence([normalizers.NFC(), _LOWERCASE]), "at blanks"),
         (_BYTES, None, "before blanks"),
-        (_BYTES, normalizers.NFC(), "before blanks"),
         (_OWN_UNIGRAM, normalizers.Sequence([_ONE_BLANK, normalizers.Strip()]), "at blanks unless marked"),
         # The words of these depend on others.
         (None, None, None),
@@ -35,7 +32,6 @@ def _tokenizer(pre_tokenizer: object, normalizer: object) -> Tokenizer:
         (_BYTES, normalizers.NFKC(), None),
         (pre_tokenizers.ByteLevel(add_prefix_space=True), None, None),
         (pre_tokenizers.Metaspace(prepend_scheme="first"), None, None),
-        (_OWN_UNIGRAM, None, None),
         (_OWN_UNIGRAM, normalizers.Sequence([normalizers.Replace("a", " "), normalizers.Strip()]), None),
     ],
 )
