@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-import onnx
 import pytest
 from typer.testing import CliRunner
 
@@ -16,13 +15,9 @@ from clozeline.cli.plan import plan as verb
 from clozeline.params.editing import edit
 from clozeline.params.model import SIZE_NAMES
 from clozeline.params.reading import read_params
-from clozeline.planning import serving
 from clozeline.planning.costs import ParameterCount, outline
-from clozeline.planning.serving import served_families
-from clozeline.planning.timing import Footprint
 from clozeline.records.reading.tokens import INFO_NAME, SpecialIds, SplitInfo, TokensInfo
 from clozeline.system.errors import ParamsError
-from tests.conftest import PROJECT
 
 
 def told(*arguments: str) -> str:
@@ -107,44 +102,6 @@ def test_options_that_are_invalid_or_without_effect_are_refused_by_name(
     if "family bort" in options or "longformer" in options:
         assert "modernbert" in str(error)
         assert [word for word in ("export.models", "/tmp") if word in str(error)] == []
-
-
-def told_by_the_page() -> dict[str, list[str]]:
-    """Return the cells of docs/planning.md by family and in order of columns; each has fp32, fp16 and INT8 figures."""
-    page = (PROJECT / "docs" / "planning.md").read_text(encoding="utf-8")
-    _, found, table = page.partition("\n| family | mini: file, MiB | memory, MiB | one text, ms |")
-    assert found
-    rows = [line.strip("| ").split(" | ") for line in table.partition("\n\n")[0].splitlines()[2:]]
-    return {family: columns for family, *columns in rows}
-
-
-def test_serving_cost_is_that_of_graphs_of_every_precision_without_int8_for_an_empty_ladder(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A user who exports only fp32 should not read about INT8. Memory and time are measured in tests/planning."""
-
-    def only_size(graph: onnx.ModelProto, *given: object) -> Footprint:
-        return Footprint(graph.ByteSize(), memory_bytes=1, text_milliseconds=1, batch_milliseconds=1)
-
-    monkeypatch.setattr(serving, "_cost", only_size)
-    exported: dict[str, onnx.ModelProto] = {}
-    export = serving._exported  # only once, because it takes seconds
-    monkeypatch.setattr(
-        serving, "_exported", lambda *given: exported.get("it") or exported.setdefault("it", export(*given))
-    )
-    page = told_by_the_page()
-    assert list(page) == served_families()
-    assert {len([float(figure) for figure in column.split(" / ")]) for row in page.values() for column in row} == {3}
-    given = ("--serving", "--family", "bert", "--size", "mini")
-    shown = told(*given)
-    edit(project / "params.yaml", [("export.ladder", [])], "the test")
-    without = told(*given)
-    rows, fewer = (
-        [line.split() for line in text.splitlines() if line.split()[:1] == ["bert"]] for text in (shown, without)
-    )
-    assert [row[2] for row in rows] == page["bert"][0].split(" / ")
-    assert [[row[1] for row in table] for table in (rows, fewer)] == [["fp32", "fp16", "INT8"], ["fp32", "fp16"]]
-    assert ["INT8 is the first scheme" in text for text in (shown, without)] == [True, False]
 
 
 def test_a_budget_in_epochs_is_counted_in_the_existing_tokens(project: Path) -> None:

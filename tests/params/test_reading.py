@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.params.project import Params
 from clozeline.params.reading import _ELSEWHERE, default_tree, in_params, read_params, renamed, with_defaults
-from clozeline.records.record import leaves
 from clozeline.system.errors import ClozelineError, DataError
 from tests.make.params import PROJECT, is_knob_of, message, with_values, without_tasks
 
@@ -32,10 +31,8 @@ def written(folder: Path, text: str | bytes) -> Path:
     [
         ("pretrain: {masking: {mask_rate: 20}}", "pretrain.masking.mask_rate", "less than 1"),
         ("pretrain: {validation: {every_steps: two}}", "pretrain.validation.every_steps", "a whole number"),
-        ("pretrain: {compile: maybe}", "pretrain.compile", "true or false"),
         ("pretrain: {masking: {protected_tokens: the}}", "pretrain.masking.protected_tokens", "a list: [one, two]"),
         ("pretrain: {optimizer: {learning_rate: .inf}}", "pretrain.optimizer.learning_rate", "a finite number"),
-        ("evaluate: yes", "evaluate", "a section: indented lines of `key: value`"),
         ("tokenize: {existing: 3}", "tokenize.existing", "text"),
         ("finetune: {one: {kind: tagging}}", "finetune.one.data", "a value for this key"),
         ("pretrain: {recipe: no-such}", "pretrain.recipe", "a key of `recipes`: measured, standard, low-resource, dom"),
@@ -60,23 +57,13 @@ def test_an_invalid_value_is_reported_with_its_key_and_what_is_expected(
     [
         ("pretrain: {masking: {mask_rat: 3}}", "unknown key `pretrain.masking.mask_rat`", "rename it to `mask_rate`"),
         (
-            "finetune_defaults: {shared: {mx_length: 3}}",
-            "unknown key `finetune_defaults.shared.mx_length`",
-            "rename it to `max_length`",
-        ),
-        (
-            "recipes: {mine: {masking: {mask_rat: 0.1}}}",
-            "unknown key `recipes.mine.masking.mask_rat`",
-            "rename it to `mask_rate`",
-        ),
-        (
             "finetune: {a: {kind: tagging, data: x, hub: {dataset: x, revison: b}}}",
             "unknown key `finetune.a.hub.revison`",
             "rename it to `revision`",
         ),
         (
-            "recipes: {mine: {validation: {max_tokens: 5}}}",
-            "`recipes.mine.validation.max_tokens` is gone: ",
+            "recipes: {a: {validation: {max_tokens: 5}}}",
+            "`recipes.a.validation.max_tokens` is gone: ",
             "remove it from {path}",
         ),
         (
@@ -194,14 +181,6 @@ def test_the_docs_name_every_preset() -> None:
     assert set(re.findall("`([^`]+)`", listed)) == set(default_tree()["presets"]) - {"glue"}
 
 
-@pytest.mark.parametrize("recipe", default_tree()["recipes"])
-def test_a_recipe_overrides_values_of_pretrain(tmp_path: Path, recipe: str) -> None:
-    params = read_params(with_values(tmp_path, recipe=recipe))
-    for key, value in leaves(params.recipes[recipe]):
-        assert attrgetter(key)(params.pretrain) == value
-    assert params.pretrain.recipe == recipe
-
-
 MASKS = ("mask_rate", "final_mask_rate", "mask_share", "random_share", "keep_share")
 MEASURED_RATE = read_params(PARAMS).pretrain.optimizer.learning_rate
 
@@ -267,7 +246,6 @@ def test_a_field_is_shown_as_its_params_key_and_the_file_follows_the_last_key() 
     [
         ("set `gradient_checkpointing: true`", "set `pretrain.gradient_checkpointing: true` in params.yaml"),
         ("set `stochastic_depth: 0.0`", "set `pretrain.model.stochastic_depth: 0.0` in params.yaml"),
-        ("take `existing: a/b`, or less", "take `tokenize.existing: a/b` in params.yaml, or less"),
         ("leave it out of `models`", "leave it out of `export.models` in params.yaml"),
         ("see `start.x`", "see `pretrain.start.x` in params.yaml"),  # under a null section
         *((told, told) for told in ("pour", "take `cup`", "take `model.cup` or `kind.of`", "`pretrain.start` it is")),

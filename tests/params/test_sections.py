@@ -183,7 +183,6 @@ def test_what_cannot_be_used_is_refused_by_its_keys(place: str, values: str, key
     [
         ("pretrain.model", f"{SHAPE}, num_attention_heads: 2", "hidden_size", 128),
         ("pretrain.model", f"{SHAPE}, num_attention_heads: 128, family: bert", "num_attention_heads", 128),
-        ("pretrain.model", "family: 'mine:build'", "family", "mine:build"),
         ("pretrain", "steps: 0, start: bert-base-uncased", "steps", 0),
         ("pretrain", "start: champion, replay_fraction: 0.5", "replay_fraction", 0.5),
         ("pretrain", "objective: clm", "model.family", "modernbert"),

@@ -218,24 +218,18 @@ def test_twenty_promotions_at_once_end_with_one_champion_and_a_complete_history(
     assert [at(registry, alias, name) for alias in (CHAMPION, PREVIOUS)] == [changes[-1].after, changes[-2].after]
 
 
-@pytest.mark.parametrize(
-    ("address", "module", "package"),
-    [
+def test_a_store_whose_client_is_not_installed_is_reported_with_the_command_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for address, module, package in (
         ("s3://models/1", "boto3", "boto3"),
         ("wasbs://models@team.blob.core.windows.net/1", "azure.storage.blob", "azure-storage-blob"),
-    ],
-)
-def test_a_store_whose_client_is_not_installed_is_reported_with_the_command_to_type(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, module: str, package: str
-) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with (
-        pytest.raises(ArtifactError, match="files of version 1") as caught,
-        answering("http://registry", "files of version 1"),
     ):
-        download_artifacts(artifact_uri=address, dst_path=str(tmp_path))
-    assert "http://registry" in caught.value.cause
-    assert f"pip install {package}`" in caught.value.do
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(ArtifactError, match="files of 1") as caught, answering("http://registry", "files of 1"):
+            download_artifacts(artifact_uri=address, dst_path=str(tmp_path))
+        assert "http://registry" in caught.value.cause
+        assert f"pip install {package}`" in caught.value.do
 
 
 @pytest.mark.parametrize(("status", "told_as"), [(401, "401 Unauthorized"), (403, "403 Forbidden")])

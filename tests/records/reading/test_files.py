@@ -18,23 +18,17 @@ from clozeline.system.errors import DataError
 KNOBS = {"text_field": "text", "label_field": "label"}
 
 
-def test_the_likely_intended_field_is_suggested() -> None:
-    for name, present, meant in (
-        ("text", ("id", "texts"), "texts"),
-        ("text", ("id", "Text"), "Text"),
-        ("text", ("id", "tweet_text"), "tweet_text"),
-        ("sentence_text", ("id", "text"), "text"),
-        ("text", ("x", "body"), None),
-    ):
-        assert nearest(name, present) == meant
-
-
 def test_a_missing_field_is_reported_with_the_given_fields_and_the_likely_one() -> None:
     with pytest.raises(DataError) as caught:
         check_fields(("body_text", "label"), KNOBS, "a.csv, line 1")
     assert caught.value.problem == "a.csv, line 1: no field `text`"
     assert caught.value.given == "fields: body_text, label"
     assert caught.value.do == "set `text_field` to body_text"
+    assert [nearest("text", present) for present in (("id", "texts"), ("id", "Text"), ("x", "body"))] == [
+        "texts",
+        "Text",
+        None,
+    ]
     both = {"first_field": "sentence1", "second_field": "sentence2"}
     with pytest.raises(DataError) as caught:
         check_fields(("sentence1", "score"), both, "a.csv")
