@@ -18,15 +18,9 @@ WITHOUT = ("datasets", "dvc", "jinja2", "onnx", "optimum", "optuna", "peft", "pr
 # Extra → the command lines that need it; "": the verb works, or reports what is missing, if anything is.
 BY_EXTRA: Mapping[str, Sequence[str]] = {
     "": (
-        *(
-            "answer --context here where",
-            "choose --labels one,two text",
-            "classify text",
-            "complete text",
-            "embed text",
-        ),
-        *("fill [MASK]", "history", "init .", "lineage models:/x@champion", "params", "rollback", "serve dist/x"),
-        *("sign dist/x --key params.yaml", "tag text"),
+        *("answer --context here where", "choose --labels one,two text", "classify text", "complete text"),
+        *("embed text", "fill [MASK]", "history", "init .", "lineage models:/x@champion", "params", "rollback"),
+        *("serve dist/x", "sign dist/x --key params.yaml", "tag text"),
     ),
     "train": (
         *("ablate params.yaml seed=1", "compare", "demo", "evaluate --model encoder --text params.yaml"),
@@ -36,8 +30,6 @@ BY_EXTRA: Mapping[str, Sequence[str]] = {
     "sweep": ("sweep sweep.yaml",),
 }
 VERBS = {typed.split()[0]: (typed, extra) for extra, lines in BY_EXTRA.items() for typed in lines}
-
-
 RUN = """
 import json, os, sys
 sys.modules |= dict.fromkeys(json.loads(sys.argv[1]))

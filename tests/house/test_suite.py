@@ -1,6 +1,5 @@
 """The suite itself: its slow tests, their order, and the state that tests leave to each other."""
 
-import json
 import logging
 import os
 import signal
@@ -18,9 +17,8 @@ import pytest
 import torch
 
 from tests.conftest import LONGEST
-from tests.make.models import SENTENCES, word_pieces
 from tests.make.processes import run_to_end
-from tests.make.session import MadeOnce, restored_state
+from tests.make.session import restored_state
 from tests.slow_tests import SLOW, is_slow
 
 ROOT = Path(__file__).parents[2]
@@ -75,28 +73,6 @@ def test_what_a_command_sets_for_its_process_is_as_before_for_the_next_test(monk
     assert logger.level == logging.NOTSET
     with restored_state():
         assert torch.equal(torch.rand(3), drawn)
-
-
-def test_made_once_builds_a_folder_once_and_copies_it_for_each_test(made_once: MadeOnce, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("made")
-    made = []
-
-    def make() -> Path:
-        made.append(tmp_path)
-        return tmp_path
-
-    one, other = (made_once("of the house", make) for _ in range(2))
-    assert made == [tmp_path]
-    (one / "file").write_text("changed")
-    assert (other / "file").read_text() == "made"
-
-
-TOLD = "import json; from tests.make.models import *; print(json.dumps(word_pieces(SENTENCES, vocab_size=200)))"
-
-
-def test_the_tokenizers_of_the_models_are_the_same_in_every_process() -> None:
-    other = subprocess.run([sys.executable, "-c", TOLD], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert json.loads(other.stdout) == word_pieces(SENTENCES, vocab_size=200)
 
 
 class Starter:

@@ -61,15 +61,11 @@ def test_an_invalid_value_is_reported_with_its_key_and_what_is_expected(
             "unknown key `finetune.a.hub.revison`",
             "rename it to `revision`",
         ),
-        (
-            "recipes: {a: {validation: {max_tokens: 5}}}",
-            "`recipes.a.validation.max_tokens` is gone: ",
-            "remove it from {path}",
-        ),
+        ("recipes: {a: {validation: {max_tokens: 5}}}", "`recipes.a.validation.max_tokens` is gone", "remove it from "),
         (
             "finetune_defaults: {shared: {looks_per_epoch: 2}}",
             "`finetune_defaults.shared.looks_per_epoch` is now validations_per_epoch",
-            "rename it in {path}",
+            "rename it in ",
         ),
     ],
 )
@@ -78,7 +74,7 @@ def test_a_misspelt_key_or_one_of_an_earlier_version_is_named_once_with_the_righ
 ) -> None:
     told = message(path := written(tmp_path, f"{content}\n"))
     assert told.startswith(f"{path}: {problem}")
-    assert told.endswith(f"  do:       {do.format(path=path)}")
+    assert told.endswith(f"  do:       {do}{path if do.endswith(' ') else ''}")
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def name_in_the_index(folder: Path, place: str) -> None:
     ],
 )
 def test_what_would_open_something_else_is_refused(folder: Path, damage: Callable[[Path], object], told: str) -> None:
-    """A model inside the model, an adapter, shards outside of the folder; but a pickle beside safetensors is ignored."""
+    """A model inside the model, an adapter, shards outside of it; but a pickle beside safetensors is ignored."""
     (folder / "pytorch_model.bin").write_bytes(b"not even a pickle")
     start(folder)
     damage(folder)

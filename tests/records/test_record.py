@@ -1,7 +1,6 @@
 """A record round-trips in its exact bytes, NaN stays NaN, and a file that is no record is refused by its fault. A
 figure is written with its limit and the verdict."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from clozeline.records.limits import Limit, MustBe
-from clozeline.records.package import ExportMetrics, Rung
+from clozeline.records.package import Rung
 from clozeline.records.record import MetricFile, Record
 from clozeline.system.errors import ArtifactError
 from tests.make.packages import rung_of
@@ -31,16 +30,6 @@ def test_metrics_survive_a_round_trip_through_the_file(tmp_path: Path) -> None:
     read = Rung.model_validate(known)
     assert math.isnan(read.saturation)
     assert read.model_copy(update={"saturation": 0.0}) == rung.model_copy(update={"saturation": 0.0})
-
-
-def test_a_metric_file_without_int8_figures_is_refused_with_their_names(tmp_path: Path) -> None:
-    """The error has the record's message, without pydantic's prefix."""
-    figures = {"served": "int8", "fp32_size_bytes": 4, "parity_max_abs_difference": 0.0, "num_agreement_texts": 5}
-    path = tmp_path / "metrics.json"
-    path.write_text(json.dumps(figures | {"last_layer": "every position", "ladder": []}), encoding="utf-8")
-    with pytest.raises(ArtifactError, match=r"metrics\.json cannot be used") as caught:
-        ExportMetrics.read(path)
-    assert "`int8_size_bytes` and `int8_agreement`" in caught.value.problem
 
 
 class Point(Record):

@@ -1,8 +1,6 @@
 """The list of changes decides which change of the champion counts, and records who made it, when and why."""
 
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -22,7 +20,7 @@ from clozeline.registry.versions import Registry
 from clozeline.system.errors import ArtifactError
 from clozeline.tracking.mlflow import answering
 from tests.make import servers
-from tests.make.servers import Handler, server_over_postgres
+from tests.make.servers import Handler
 
 NAME = "clozeline-encoder"
 
@@ -182,40 +180,6 @@ def test_a_tag_that_another_process_sets_at_the_same_moment_does_not_stop_a_prom
     monkeypatch.setattr(MlflowClient, "set_model_version_tag", second)
     registry.promote(version(registry, "3"), replacing="2")
     assert (at(registry, CHAMPION), at(registry, PREVIOUS), said) == ("3", "2", [])
-
-
-NUM_PEOPLE = 20
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[str]:
-    with server_over_postgres(tmp_path_factory.mktemp("server"), free_port) as server:
-        yield server.url
-
-
-@pytest.mark.deployment  # a minute and a half: most of it, losers trying again
-def test_twenty_promotions_at_once_end_with_one_champion_and_a_complete_history(url: str) -> None:
-    registry, name = Registry.open(url), "all"
-
-    def promote_until_it_counts(number: str) -> int:
-        """Promote over whoever is the champion, as a person does who tries again; return the number of refusals."""
-        mine, refused = Registry.open(url), 0
-        while True:
-            try:
-                mine.promote(mine.version(name, number), replacing=at(mine, CHAMPION, name), why=f"person {number}")
-            except ChampionChangedError:
-                refused += 1
-            else:
-                return refused
-
-    numbers = registered(registry, NUM_PEOPLE, name)
-    with ThreadPoolExecutor(NUM_PEOPLE) as people:
-        assert sum(people.map(promote_until_it_counts, numbers)) > 0, "no two met"
-    changes = registry.changes(name)
-    assert sorted(change.after for change in changes) == sorted(numbers)
-    assert [change.before for change in changes] == ["", *(change.after for change in changes[:-1])]
-    assert [change.why for change in changes] == [f"person {change.after}" for change in changes]
-    assert [at(registry, alias, name) for alias in (CHAMPION, PREVIOUS)] == [changes[-1].after, changes[-2].after]
 
 
 def test_a_store_whose_client_is_not_installed_is_reported_with_the_command_to_type(

@@ -1,9 +1,7 @@
 """Each gate passes and fails at its limit, and gives the figures."""
 
 import math
-import shutil
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -14,10 +12,7 @@ from clozeline.records.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
 from clozeline.records.package import ExportMetrics
 from clozeline.records.package_metrics import PackageMetrics
-from clozeline.registry.decisions import Decision, Gate, forgetting, gates, released
-from clozeline.registry.publishing import Evidence, Publisher
-from clozeline.system.errors import ArtifactError
-from clozeline.system.workspace import Workspace
+from clozeline.registry.decisions import Gate, forgetting, gates
 from tests.make.texts import encoder_metrics, paired_figures
 
 PARAMS = ReleaseParams(
@@ -144,30 +139,3 @@ def test_continued_training_is_refused_if_its_whole_interval_shows_forgetting(
     (gate,) = forgetting(PARAMS, tried(NATS_PER_BYTE, difference, half_width))
     assert (gate.is_passed, gate.otherwise) == (is_passed, "refused")
     assert forgetting(PARAMS, None) == []
-
-
-def test_the_newest_decision_the_aliases_and_the_latencies_are_shown(tmp_path: Path, encoder_package: Path) -> None:
-    address = Workspace(tmp_path).defaults()["MLFLOW_TRACKING_URI"]
-    with pytest.raises(ArtifactError, match="dist/encoder"):
-        released(address, tmp_path / "dist" / "encoder")
-    package = shutil.copytree(encoder_package, tmp_path / "dist" / "encoder")
-    publisher = Publisher(address)
-    assert released(address, package) is None
-    metrics = tmp_path / "evaluate.json"
-    metrics.write_text("{}")
-    version = publisher.publish(package, "clozeline-encoder", Evidence({"evaluate.json": metrics}, {}))
-    found = released(address, package)
-    assert found
-    assert (found.version, found.aliases, found.decision, found.latency) == (version, (), None, {})
-
-    gate = Gate("int8_agreement", 0.97, "at least", 0.96)
-    for day, outcome in (("01", "refused"), ("02", "promoted")):
-        decision = Decision.model_validate({"outcome": outcome, "gates": (gate,)})
-        publisher.record(version, decision, f"202601{day}T000000Z.json")
-    publisher.registry.promote(version)
-    publisher.measured(version, {"latency/int8_text_milliseconds": 1.5})
-    found = released(address, package)
-    assert found
-    assert found.decision
-    assert (found.decision.outcome, found.decision.gates, found.aliases) == ("promoted", (gate,), ("champion",))
-    assert found.latency == {"int8_text_milliseconds": 1.5}

@@ -203,7 +203,8 @@ def release(address: str, package: Path, metrics: Path) -> None:
     publisher.measured(version, {"latency/int8_text_milliseconds": 1.5})
     champion = publisher.registry.settle(NAME)
     if champion is None or champion.version != version.version:
-        publisher.record(version, Decision(outcome="promoted"), "20260101T000000Z.json")
+        for day, outcome in (("01", "refused"), ("02", "promoted")):
+            publisher.record(version, Decision.model_validate({"outcome": outcome}), f"202601{day}T000000Z.json")
         publisher.registry.nominate(version)
         publisher.registry.promote(version)
 
@@ -228,7 +229,7 @@ def test_a_release_killed_after_any_write_ends_in_the_same_state_when_it_is_repe
         assert (found.version.served, found.version.served_on, found.version.int8_speedup) == ("int8", "Some CPU", 1.25)
         assert found.version.trained_sha256
         assert found.decision
-        assert found.decision.outcome == "promoted"
+        assert (found.decision.outcome, found.latency) == ("promoted", {"int8_text_milliseconds": 1.5})
         client = MlflowClient(address)
         assert set(client.get_registered_model(NAME).aliases) & {CANDIDATE, PREVIOUS} == set()
         assert len(client.search_model_versions(f"name = '{NAME}'")) == 1

@@ -79,17 +79,6 @@ def test_bad_bytes_are_named_with_their_place_in_the_file_in_every_block(path: P
         list(last.lines())
 
 
-def test_the_param_that_excludes_a_file_is_named_for_lines_and_for_blocks(path: Path) -> None:
-    path.write_bytes(b"\xff\xd8\xff\xe0")
-    (block,) = read_blocks(path, left_out_by="room.pattern")
-    both = (read_lines(path, left_out_by="room.pattern"), True), (block.lines(), True)
-    for lines, is_named in (*both, (lines_of(path), False)):
-        with pytest.raises(DataError, match="not UTF-8") as caught:
-            list(lines)
-        assert "iconv -f ISO-8859-1 -t UTF-8" in caught.value.do
-        assert ("room.pattern" in caught.value.do) == is_named
-
-
 def test_a_byte_order_mark_is_no_text_and_a_lone_carriage_return_ends_no_line_in_read_lines(path: Path) -> None:
     path.write_bytes("one\rtwo\r\nthree\r\n\rfour\r".encode("utf-8-sig"))
     assert list(lines_of(path)) == ["one\r", "two\r\n", "three\r\n", "\r", "four\r"]
