@@ -1,10 +1,8 @@
 """`clozeline release`, `rollback`, `lineage` and `sign`, and `serve --require-signature` of what was signed."""
 
-import contextlib
 import os
 import shutil
-import socket
-import threading
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,7 @@ from clozeline.registry.versions import Registry, fetch_package
 from clozeline.system.errors import ArtifactError, ParamsError, TransientError
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.outbox import Outbox, TrackedRun
+from tests.make import servers
 from tests.make.packages import write_encoder
 from tests.registry.test_signature import allow, make_key
 
@@ -68,19 +67,16 @@ def test_a_release_without_mlflow_says_at_once_what_waits_and_how_to_finish_it(
     Outbox(project / "work/outbox").open("run", TrackedRun(name="run", tags={}, started_ms=1))
     asked = []
 
-    def hang_up(server: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # the test has ended
-            while True:
-                caller, address = server.accept()
-                asked.append(address)
-                caller.close()
+    class HangingUp(servers.Handler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        do_POST = do_GET
+
+    with servers.answering(ThreadingHTTPServer(("127.0.0.1", 0), HangingUp)) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-        threading.Thread(target=hang_up, args=[server], daemon=True).start()
         error = CliRunner().invoke(app, ["release"]).exception
-        server.shutdown(socket.SHUT_RDWR)
     assert isinstance(error, TransientError)
     assert len(asked) == 1, "MLflow's client alone would ask again for 12 s"
     assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "3", "later requests are retried"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.records.package import FILES, read_manifest, record_of, verify
+from clozeline.records.package_metrics import MetricPaths
 from clozeline.system.errors import ArtifactError
 from tests.make import packages
 
@@ -51,3 +52,10 @@ def test_a_manifest_with_an_invalid_key_is_refused_with_the_key(package: Path, k
         read_manifest(package)
     with pytest.raises(ArtifactError, match=r"manifest\.json"):
         read_manifest(package / "nowhere")
+
+
+def test_each_model_has_the_metric_file_of_its_stage() -> None:
+    of_generator = MetricPaths.of("some", "encoder/generator")  # objective rtd: `evaluate` measures the generator
+    assert (of_generator.quality, of_generator.export) == (Path("evaluate.json"), Path("export/some.json"))
+    assert MetricPaths.of("some", "finetuned/library").quality == Path("finetune/library.json")
+    assert MetricPaths.of("some", None).quality is None
