@@ -81,9 +81,8 @@ def test_a_custom_encoder_is_imported_from_the_project_folder(project: Path) -> 
     assert done.returncode == ParamsError.exit_code
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
+def test_options_that_are_invalid_or_without_effect_are_refused_by_name(project: Path) -> None:
+    for options, problem in (
         ("--no-timing --family bort", "these options cannot be used with params.yaml: family: bort"),
         ("--serving --max-length 128 --no-timing", "--serving cannot be combined with --max-length and --no-timing"),
         ("--all --family bert --size mini", "--all cannot be combined with --family and --size"),
@@ -91,17 +90,13 @@ def test_a_custom_encoder_is_imported_from_the_project_folder(project: Path) -> 
         ("--serving --all", "only one table can be made at a time"),
         ("--published x --size mini", "--published cannot be combined with --size"),
         ("--serving --family longformer", "longformer cannot be served: it has no export to ONNX"),
-    ],
-)
-def test_options_that_are_invalid_or_without_effect_are_refused_by_name(
-    project: Path, options: str, problem: str
-) -> None:
-    error = CliRunner().invoke(app, ["plan", *options.split()]).exception
-    assert isinstance(error, ParamsError)
-    assert error.problem.startswith(problem)
-    if "family bort" in options or "longformer" in options:
-        assert "modernbert" in str(error)
-        assert [word for word in ("export.models", "/tmp") if word in str(error)] == []
+    ):
+        error = CliRunner().invoke(app, ["plan", *options.split()]).exception
+        assert isinstance(error, ParamsError)
+        assert error.problem.startswith(problem)
+        if "family bort" in options or "longformer" in options:
+            assert "modernbert" in str(error)
+            assert [word for word in ("export.models", "/tmp") if word in str(error)] == []
 
 
 def test_a_budget_in_epochs_is_counted_in_the_existing_tokens(project: Path) -> None:

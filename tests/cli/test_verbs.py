@@ -19,26 +19,21 @@ from clozeline.system.errors import ParamsError, TransientError
 from clozeline.system.workspace import Workspace
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected", "do"),
-    [
+def test_a_usage_error_states_what_was_typed_what_was_expected_and_what_to_type() -> None:
+    for typed, expected, do in (
         ("serv", "serve", "type `serve`"),
         ("run --no-relase", "--no-release", "type `--no-release`"),
         ("lineage", "MODEL", "run `clozeline lineage --help`"),
         ("demo --steps 5", "x>=10", "run `clozeline demo --help`"),
         ("serve --port", "a value after the option", "run `clozeline serve --help`"),
         ("--nope", "--help", "run `clozeline --help`"),
-    ],
-)
-def test_a_usage_error_states_what_was_typed_what_was_expected_and_what_to_type(
-    typed: str, expected: str, do: str
-) -> None:
-    error = CliRunner().invoke(app, typed, prog_name="clozeline").exception
-    assert isinstance(error, ParamsError)
-    assert (error.exit_code, error.given) == (2, f"clozeline {typed}")
-    assert expected in error.expected
-    assert error.do.startswith(do)
-    assert "Input" not in error.problem
+    ):
+        error = CliRunner().invoke(app, typed, prog_name="clozeline").exception
+        assert isinstance(error, ParamsError)
+        assert (error.exit_code, error.given) == (2, f"clozeline {typed}")
+        assert expected in error.expected
+        assert error.do.startswith(do)
+        assert "Input" not in error.problem
 
 
 def test_the_version_is_that_of_the_installed_package_and_without_a_verb_the_help_is_shown() -> None:

@@ -88,7 +88,7 @@ RULES: dict[str, tuple[Callable[[ast.AST], bool], set[str]]] = {
         {"src/clozeline/tracking/mlflow.py"},
     ),
     "an error says what to do": (
-        lambda node: is_error(node) and "do" not in {keyword.arg for keyword in node.keywords},  # type: ignore[attr-defined]
+        lambda node: is_error(node) and "do" not in {keyword.arg for keyword in node.keywords},
         set(),
     ),
     "an error is raised, returned or handed over where it is made, not kept in a variable": (
@@ -102,10 +102,7 @@ RULES: dict[str, tuple[Callable[[ast.AST], bool], set[str]]] = {
 def test_each_rule_is_kept_in_every_file(rule: str) -> None:
     breaks, allowed = RULES[rule]
     places = {
-        str(file.relative_to(PROJECT)): node.lineno  # type: ignore[attr-defined]
-        for file in SOURCES
-        for node in nodes_of(file)
-        if breaks(node)
+        str(file.relative_to(PROJECT)): node.lineno for file in SOURCES for node in nodes_of(file) if breaks(node)
     }
     assert places.keys() == allowed, places
 

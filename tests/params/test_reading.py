@@ -26,9 +26,8 @@ def written(folder: Path, text: str | bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("content", "key", "expected"),
-    [
+def test_an_invalid_value_is_reported_with_its_key_and_what_is_expected(tmp_path: Path) -> None:
+    for content, key, expected in (
         ("pretrain: {masking: {mask_rate: 20}}", "pretrain.masking.mask_rate", "less than 1"),
         ("pretrain: {validation: {every_steps: two}}", "pretrain.validation.every_steps", "a whole number"),
         ("pretrain: {masking: {protected_tokens: the}}", "pretrain.masking.protected_tokens", "a list: [one, two]"),
@@ -41,20 +40,15 @@ def written(folder: Path, text: str | bytes) -> Path:
             "finetune.one.preset",
             "a preset of kind `classification`: glue, cola, sst2",
         ),
-    ],
-)
-def test_an_invalid_value_is_reported_with_its_key_and_what_is_expected(
-    tmp_path: Path, content: str, key: str, expected: str
-) -> None:
-    told = message(path := written(tmp_path, f"{content}\nexport: {{models: {{}}}}\n"))
-    assert f"{path}: `{key}` cannot be used" in told
-    assert f"expected: {expected}" in told
-    assert "Input should" not in told
+    ):
+        told = message(path := written(tmp_path, f"{content}\nexport: {{models: {{}}}}\n"))
+        assert f"{path}: `{key}` cannot be used" in told
+        assert f"expected: {expected}" in told
+        assert "Input should" not in told
 
 
-@pytest.mark.parametrize(
-    ("content", "problem", "do"),
-    [
+def test_a_misspelt_key_or_one_of_an_earlier_version_is_named_once_with_the_right_one(tmp_path: Path) -> None:
+    for content, problem, do in (
         ("pretrain: {masking: {mask_rat: 3}}", "unknown key `pretrain.masking.mask_rat`", "rename it to `mask_rate`"),
         (
             "finetune: {a: {kind: tagging, data: x, hub: {dataset: x, revison: b}}}",
@@ -67,35 +61,26 @@ def test_an_invalid_value_is_reported_with_its_key_and_what_is_expected(
             "`finetune_defaults.shared.looks_per_epoch` is now validations_per_epoch",
             "rename it in ",
         ),
-    ],
-)
-def test_a_misspelt_key_or_one_of_an_earlier_version_is_named_once_with_the_right_one(
-    tmp_path: Path, content: str, problem: str, do: str
-) -> None:
-    told = message(path := written(tmp_path, f"{content}\n"))
-    assert told.startswith(f"{path}: {problem}")
-    assert told.endswith(f"  do:       {do}{path if do.endswith(' ') else ''}")
+    ):
+        told = message(path := written(tmp_path, f"{content}\n"))
+        assert told.startswith(f"{path}: {problem}")
+        assert told.endswith(f"  do:       {do}{path if do.endswith(' ') else ''}")
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
+def test_invalid_yaml_is_reported_with_its_file_the_line_and_the_reason(tmp_path: Path) -> None:
+    for content, expected in (
         (b"seed: [1\nevaluate:\n", "line 1"),
         (b"seed: 1\nseed: 2\n", 'duplicate key "seed"'),
         (b"seed: 1\n# \xc3\xa9\xc3\xa9\nevaluate: \x07\n", "line 3: unacceptable character #x0007"),
         ("seed: 1\n# café\n".encode("latin-1"), "line 2: 'utf-8' codec can't decode byte 0xe9"),
         (b"seed: 2001-99-99\n", "month must be in 1..12"),
         (b"seed: 1\nfinetune: {one: {<<: *sst2}}\n", "line 2"),
-    ],
-)
-def test_invalid_yaml_is_reported_with_its_file_the_line_and_the_reason(
-    tmp_path: Path, content: bytes, expected: str
-) -> None:
-    told = message(path := written(tmp_path, content))
-    assert f"{path} is not YAML" in told
-    assert expected in told.partition("given:")[2]
-    assert ("`preset: NAME`" in told) == (b"*sst2" in content), "an alias of earlier versions has a successor"
-    assert "<unicode string>" not in told
+    ):
+        told = message(path := written(tmp_path, content))
+        assert f"{path} is not YAML" in told
+        assert expected in told.partition("given:")[2]
+        assert ("`preset: NAME`" in told) == (b"*sst2" in content), "an alias of earlier versions has a successor"
+        assert "<unicode string>" not in told
 
 
 def test_a_missing_or_empty_file_is_called_so(tmp_path: Path) -> None:
@@ -181,44 +166,34 @@ MASKS = ("mask_rate", "final_mask_rate", "mask_share", "random_share", "keep_sha
 MEASURED_RATE = read_params(PARAMS).pretrain.optimizer.learning_rate
 
 
-@pytest.mark.parametrize(
-    ("recipe", "masks", "head_dropout", "rate"),
-    [
+def test_a_recipe_has_the_masks_and_the_dropout_that_its_name_stands_for(tmp_path: Path) -> None:
+    for recipe, masks, head_dropout, rate in (
         ("standard", (0.15, None, 0.8, 0.1, 0.1), 0.1, MEASURED_RATE),
         ("low-resource", (0.2, None, 0.9, 0.05, 0.05), 0.15, MEASURED_RATE),
         ("domain-adaptation", (0.1, None, 0.9, 0.05, 0.05), 0.05, 1e-5),
-    ],
-)
-def test_a_recipe_has_the_masks_and_the_dropout_that_its_name_stands_for(
-    tmp_path: Path, recipe: str, masks: tuple[float | None, ...], head_dropout: float, rate: float
-) -> None:
-    params = read_params(with_values(tmp_path, recipe=recipe)).pretrain
-    assert attrgetter(*MASKS)(params.masking) == masks
-    assert params.model.head_dropout == head_dropout
-    assert (params.schedule.decay, params.schedule.warmup_fraction) == ("cosine", 0.1)
-    assert params.optimizer.learning_rate == rate
-    assert (params.optimizer.weight_decay == 0.001) == (recipe == "domain-adaptation")
+    ):
+        params = read_params(with_values(tmp_path, recipe=recipe)).pretrain
+        assert attrgetter(*MASKS)(params.masking) == masks
+        assert params.model.head_dropout == head_dropout
+        assert (params.schedule.decay, params.schedule.warmup_fraction) == ("cosine", 0.1)
+        assert params.optimizer.learning_rate == rate
+        assert (params.optimizer.weight_decay == 0.001) == (recipe == "domain-adaptation")
 
 
-@pytest.mark.parametrize(
-    ("recipe", "rows", "length", "rate", "beta2"),
-    [
+def test_a_published_recipe_has_its_published_values(tmp_path: Path) -> None:
+    for recipe, rows, length, rate, beta2 in (
         ("bert", 256, 512, 1e-4, 0.999),  # Devlin et al. 2018, appendix A.2
         ("roberta", 8192, 512, 6e-4, 0.98),  # Liu et al. 2019, table 9
         ("24-hour-bert", 4096, 128, 2e-3, 0.98),  # Izsak et al. 2021, section 4
-    ],
-)
-def test_a_published_recipe_has_its_published_values(
-    tmp_path: Path, recipe: str, rows: int, length: int, rate: float, beta2: float
-) -> None:
-    params = read_params(with_values(tmp_path, recipe=recipe)).pretrain
-    optimizer = params.optimizer
-    assert (params.batch_tokens, params.max_length) == (rows * length, length)
-    assert (optimizer.kind, optimizer.learning_rate) == ("adamw", rate)
-    assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay) == (0.9, beta2, 1e-6, 0.01)
-    assert (params.masking.mask_rate, params.masking.final_mask_rate) == (0.15, None)
-    assert (params.model.dropout, params.model.attention_dropout) == (0.1, 0.1)
-    assert (params.schedule.decay, params.schedule.final_fraction) == ("linear", 0.0)
+    ):
+        params = read_params(with_values(tmp_path, recipe=recipe)).pretrain
+        optimizer = params.optimizer
+        assert (params.batch_tokens, params.max_length) == (rows * length, length)
+        assert (optimizer.kind, optimizer.learning_rate) == ("adamw", rate)
+        assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay) == (0.9, beta2, 1e-6, 0.01)
+        assert (params.masking.mask_rate, params.masking.final_mask_rate) == (0.15, None)
+        assert (params.model.dropout, params.model.attention_dropout) == (0.1, 0.1)
+        assert (params.schedule.decay, params.schedule.final_fraction) == ("linear", 0.0)
 
 
 def error(do: str, problem: str = "the cup is empty", given: object = "air") -> DataError:
@@ -237,21 +212,18 @@ def test_a_field_is_shown_as_its_params_key_and_the_file_follows_the_last_key() 
     assert renamed(error("see `source.path` and `more`"), {"source.path": "--text"}.get).do == "see `--text` and `more`"
 
 
-@pytest.mark.parametrize(
-    ("told", "key"),
-    [
+def test_advice_names_the_keys_of_the_fields_and_keeps_their_values_and_other_words() -> None:
+    """In the other parts of an error, the name of another section's key may be a label or a word of the text."""
+    for told, key in (
         ("set `gradient_checkpointing: true`", "set `pretrain.gradient_checkpointing: true` in params.yaml"),
         ("set `stochastic_depth: 0.0`", "set `pretrain.model.stochastic_depth: 0.0` in params.yaml"),
         ("leave it out of `models`", "leave it out of `export.models` in params.yaml"),
         ("see `start.x`", "see `pretrain.start.x` in params.yaml"),  # under a null section
         *((told, told) for told in ("pour", "take `cup`", "take `model.cup` or `kind.of`", "`pretrain.start` it is")),
-    ],
-)
-def test_advice_names_the_keys_of_the_fields_and_keeps_their_values_and_other_words(told: str, key: str) -> None:
-    """In the other parts of an error, the name of another section's key may be a label or a word of the text."""
-    problem = "label `models` has no words"
-    changed = in_params(error(told, problem, given=5), PARAMS, "pretrain", read_params(PARAMS).pretrain)
-    assert (changed.do, changed.given, changed.problem) == (key, 5, problem)
+    ):
+        problem = "label `models` has no words"
+        changed = in_params(error(told, problem, given=5), PARAMS, "pretrain", read_params(PARAMS).pretrain)
+        assert (changed.do, changed.given, changed.problem) == (key, 5, problem)
 
 
 def test_every_key_of_another_section_exists_in_params() -> None:

@@ -178,9 +178,8 @@ def test_what_cannot_be_used_is_refused_by_its_keys(place: str, values: str, key
     assert any(is_named) or "rename it" in error.do
 
 
-@pytest.mark.parametrize(
-    ("place", "values", "key", "expected"),
-    [
+def test_what_looks_alike_is_accepted() -> None:
+    for place, values, key, expected in (
         ("pretrain.model", f"{SHAPE}, num_attention_heads: 2", "hidden_size", 128),
         ("pretrain.model", f"{SHAPE}, num_attention_heads: 128, family: bert", "num_attention_heads", 128),
         ("pretrain", "steps: 0, start: bert-base-uncased", "steps", 0),
@@ -209,13 +208,11 @@ def test_what_cannot_be_used_is_refused_by_its_keys(place: str, values: str, key
             "pretrain.objective",
             "clm",
         ),
-    ],
-)
-def test_what_looks_alike_is_accepted(place: str, values: str, key: str, expected: Any) -> None:
-    found: Any = checked(tree_of(place, values))
-    for name in filter(None, ("finetune.more" if place in SECTIONS else place).split(".")):
-        found = found[name] if isinstance(found, dict) else getattr(found, name)
-    assert attrgetter(key)(found) == expected
+    ):
+        found: Any = checked(tree_of(place, values))
+        for name in filter(None, ("finetune.more" if place in SECTIONS else place).split(".")):
+            found = found[name] if isinstance(found, dict) else getattr(found, name)
+        assert attrgetter(key)(found) == expected
 
 
 def test_the_family_names_are_the_rows_of_the_table_of_families() -> None:
@@ -228,12 +225,12 @@ def test_the_family_names_are_the_rows_of_the_table_of_families() -> None:
 NO_BUDGET = {"steps": None, "tokens": None, "epochs": None}
 
 
-@pytest.mark.parametrize("values", [{"steps": 7}, {"tokens": 1000}, {"epochs": 3}, {"steps": 7, "epochs": 3}])
-def test_a_budget_is_in_steps_or_tokens_or_epochs_or_in_several(values: dict[str, int]) -> None:
-    tree = tree_of("pretrain", "")
-    tree["pretrain"] |= NO_BUDGET | values
-    params = checked(tree).pretrain
-    assert {name: getattr(params, name) for name in NO_BUDGET} == NO_BUDGET | values
+def test_a_budget_is_in_steps_or_tokens_or_epochs_or_in_several() -> None:
+    for values in ({"steps": 7}, {"tokens": 1000}, {"epochs": 3}, {"steps": 7, "epochs": 3}):
+        tree = tree_of("pretrain", "")
+        tree["pretrain"] |= NO_BUDGET | values
+        params = checked(tree).pretrain
+        assert {name: getattr(params, name) for name in NO_BUDGET} == NO_BUDGET | values
 
 
 def test_the_champion_is_a_start_only_if_the_encoder_is_released() -> None:
@@ -242,18 +239,15 @@ def test_the_champion_is_a_start_only_if_the_encoder_is_released() -> None:
     assert "`pretrain.start` cannot be used" in fault_of(tree).problem
 
 
-@pytest.mark.parametrize(
-    ("values", "is_watched"),
-    [
+def test_dvc_watches_only_sources_determined_by_local_files() -> None:
+    for values, is_watched in (
         ("kind: files", True),
         ("kind: files, url: 's3://texts/in'", False),
         ("kind: sql, url: 'sqlite:///tickets.db', query: SELECT 1", False),
         (f"kind: hub, dataset: a/b, revision: {'b08601e0' * 5}", True),
         ("kind: hub, dataset: a/b", False),
-    ],
-)
-def test_dvc_watches_only_sources_determined_by_local_files(values: str, is_watched: bool) -> None:
-    assert checked(tree_of("preprocess.source", values)).preprocess.source.is_watched is is_watched
+    ):
+        assert checked(tree_of("preprocess.source", values)).preprocess.source.is_watched is is_watched
 
 
 def test_words_and_a_section_give_the_same_rung() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from clozeline.records.limits import Limit, MustBe
+from clozeline.records.limits import Limit
 from clozeline.records.package import Rung
 from clozeline.records.record import MetricFile, Record
 from clozeline.system.errors import ArtifactError
@@ -74,13 +74,15 @@ def test_records_survive_a_round_trip_and_a_missing_one_can_have_a_default(tmp_p
         Point.lines(path)
 
 
-@pytest.mark.parametrize(
-    ("must_be", "of_less", "of_equal", "of_more"),
-    [("at least", 0, 1, 1), ("at most", 1, 1, 0), ("above", 0, 0, 1), ("below", 1, 0, 0)],
-)
-def test_a_figure_passes_its_limit(must_be: MustBe, of_less: int, of_equal: int, of_more: int) -> None:
-    assert [Limit("x", given, must_be, 2.0).is_passed for given in (1.0, 2.0, 3.0)] == [of_less, of_equal, of_more]
-    assert not Limit("x", math.nan, must_be, 2.0).is_passed
+def test_a_figure_passes_its_limit() -> None:
+    for must_be, of_less, of_equal, of_more in (
+        ("at least", 0, 1, 1),
+        ("at most", 1, 1, 0),
+        ("above", 0, 0, 1),
+        ("below", 1, 0, 0),
+    ):
+        assert [Limit("x", given, must_be, 2.0).is_passed for given in (1.0, 2.0, 3.0)] == [of_less, of_equal, of_more]
+        assert not Limit("x", math.nan, must_be, 2.0).is_passed
 
 
 def test_a_limit_is_told_in_one_line_and_written_with_its_verdict_and_without_its_note() -> None:

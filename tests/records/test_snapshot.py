@@ -18,19 +18,16 @@ def lock(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
+def test_it_is_cut_out_in_every_form_and_nothing_else_is(lock: Path) -> None:
+    for text, left in (
         (TEXT, ""),
         ("JANE\u0301 doe   lives\nat 5 Elm Street in the\u00ad town of O\u200bz!", ""),
         (f"Before. {TEXT} After.", "Before.  After."),
         (f"{TEXT}\n\n{TEXT}\n\nLast", "\n\n\n\nLast"),
         (TEXT.replace("Oz", "Ozone"), TEXT.replace("Oz", "Ozone")),
         ("", ""),
-    ],
-)
-def test_it_is_cut_out_in_every_form_and_nothing_else_is(lock: Path, text: str, left: str) -> None:
-    assert Forgotten.read(lock).cut(text) == left
+    ):
+        assert Forgotten.read(lock).cut(text) == left
 
 
 def test_the_longer_of_two_that_begin_alike_is_cut_also_in_scripts_without_spaces(lock: Path, tmp_path: Path) -> None:

@@ -55,19 +55,16 @@ def test_lines_are_yielded_before_the_end_of_the_file_is_read(path: Path) -> Non
     assert next(read_lines(path)) == "line 0 – ünï\n"
 
 
-@pytest.mark.parametrize(
-    ("content", "place", "encoding"),
-    [
+def test_another_encoding_is_named_with_its_place(path: Path) -> None:
+    for content, place, encoding in (
         (b"fine\n" + "naïve café\n".encode("latin-1"), "line 2, byte 7", "ISO-8859-1"),
         *(("some text\nmore\n".encode(wide), "line 1", "UTF-16") for wide in ("utf-16", "utf-16-le", "utf-16-be")),
-    ],
-)
-def test_another_encoding_is_named_with_its_place(path: Path, content: bytes, place: str, encoding: str) -> None:
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=rf"misleading\.csv, {place}: not UTF-8") as caught:
-        list(read_lines(path))
-    assert encoding != "ISO-8859-1" or "0xef" in str(caught.value)
-    assert f"iconv -f {encoding}" in caught.value.do
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=rf"misleading\.csv, {place}: not UTF-8") as caught:
+            list(read_lines(path))
+        assert encoding != "ISO-8859-1" or "0xef" in str(caught.value)
+        assert f"iconv -f {encoding}" in caught.value.do
 
 
 def test_bad_bytes_are_named_with_their_place_in_the_file_in_every_block(path: Path) -> None:
