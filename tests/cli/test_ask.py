@@ -181,9 +181,8 @@ def test_a_terminal_gets_a_table_and_the_marked_text() -> None:
     assert [words for words in ("probability", "…", "\x1b[1;3") if words not in shown] == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "told"),
-    [
+def test_what_cannot_be_asked_is_refused_with_advice() -> None:
+    for arguments, code, told in (
         (["fill", "no mask"], 3, ["text 0 has no mask", "write [MASK]"]),
         (["fill", "[MASK]", "--targets", "lists"], 3, ["a target is not one token", "'lists'"]),
         (["fill", "[MASK]", "--model", "causal/dist/encoder"], 2, ["text-generation", "fill takes masked encoders"]),
@@ -193,21 +192,24 @@ def test_a_terminal_gets_a_table_and_the_marked_text() -> None:
         (["complete", "a", "--model", "causal/dist/encoder", "--top-p", "0"], 3, ["`top_p`"]),
         (["classify", "a", "--model", "others/ranker"], 3, ["text 0 has no second text", "--with"]),
         (["classify", "a", "--with", "b"], 2, ["leave --with out"]),
+        (["answer", "a"], 2, ["neither --context nor --file"]),
         (["answer", "a", "--context", "b", "--file", "context.txt"], 2, ["both --context and --file"]),
+        (["answer", "-", "--file", "-"], 2, ["standard input"]),
+        (["answer", "a", "--file", "nothing.txt"], 3, ["nothing.txt", "No such file"]),
         (["answer", "a", "--file", "latin.txt"], 3, ["line 2 of latin.txt", "iconv"]),
         (["answer", "a", "--context", ""], 3, ["--context"]),
         (["choose", "a", "-l", "lists"], 3, ["label 'lists'", "one token each"]),
+        (["choose", "a", "-l", "list,"], 2, ["--labels", "'list,'"]),
         (["choose", "a", "-l", "list,list"], 2, ["--labels", "each once"]),
+        (["choose", "a", "-l", JOINED, "--model", "dist/library"], 2, ["dist/library", "clozeline classify"]),
         (["choose", "a", "-l", JOINED, "--template", "none"], 3, ["hypothesis_template"]),
         (["choose", "a", "-l", JOINED, "--multi-label"], 2, ["leave --multi-label out"]),
-    ],
-)
-def test_what_cannot_be_asked_is_refused_with_advice(arguments: list[str], code: int, told: list[str]) -> None:
-    done = CliRunner().invoke(app, arguments, input=b"fine\nM\xfcnchen\n")
-    assert isinstance(done.exception, ClozelineError), done.exception
-    assert done.exception.exit_code == code
-    assert [words for words in told if words not in str(done.exception)] == []
-    assert done.stdout == ""
+    ):
+        done = CliRunner().invoke(app, arguments, input=b"fine\nM\xfcnchen\n")
+        assert isinstance(done.exception, ClozelineError), done.exception
+        assert done.exception.exit_code == code
+        assert [words for words in told if words not in str(done.exception)] == []
+        assert done.stdout == ""
 
 
 def test_without_a_model_the_command_that_makes_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
 import typer
 
 from clozeline.cli import app
+from clozeline.cli.verbs import telling_of_extras
 from tests.conftest import PROJECT
 
 # Packages that an extra brings; the base install has none of them.
@@ -63,3 +65,8 @@ def test_a_verb_works_on_the_base_install_or_names_its_extra(tmp_path: Path) -> 
         assert re.findall(r"pip install 'clozeline\[(\w+)\]'", told) == ([extra] if extra else []), verb
         assert ("error:" in told) == (codes[verb] != "0"), verb
         assert (codes[verb] == "0") == (verb == "params")
+
+
+def test_a_missing_package_outside_all_extras_raises_the_plain_import_error() -> None:
+    with pytest.raises(ModuleNotFoundError), telling_of_extras():
+        import no_such_package  # noqa: F401 - it is not there

@@ -23,7 +23,9 @@ def test_a_usage_error_states_what_was_typed_what_was_expected_and_what_to_type(
     for typed, expected, do in (
         ("serv", "serve", "type `serve`"),
         ("run --no-relase", "--no-release", "type `--no-release`"),
+        ("run extra", "clozeline run [OPTIONS]", "run `clozeline run --help`"),
         ("lineage", "MODEL", "run `clozeline lineage --help`"),
+        ("demo --mode 'my mode'", "mlm|clm", "run `clozeline demo --help`"),
         ("demo --steps 5", "x>=10", "run `clozeline demo --help`"),
         ("serve --port", "a value after the option", "run `clozeline serve --help`"),
         ("--nope", "--help", "run `clozeline --help`"),

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -45,24 +46,16 @@ def test_a_path_that_is_no_folder_is_not_asked_of_the_hub(tmp_path: Path) -> Non
         published.resolved(str(tmp_path), "main")
 
 
-@pytest.mark.parametrize(
-    ("fault", "expected", "told"),
-    [
+def test_an_answer_of_the_hub_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for fault, expected, told in (
         (GatedRepoError, ArtifactError, "accept the conditions"),
         (RepositoryNotFoundError, ArtifactError, "correct the name"),
         (RevisionNotFoundError, ArtifactError, "correct `--revision`"),
         (ConnectionError, TransientError, "the hub does not answer"),
-    ],
-)
-def test_an_answer_of_the_hub_is_one_error(
-    monkeypatch: pytest.MonkeyPatch, fault: type[Exception], expected: type[Exception], told: str
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise fault.__new__(fault)
-
-    monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
-    with pytest.raises(expected, match=told):
-        published.resolved("someone/model", "main")
+    ):
+        monkeypatch.setattr("huggingface_hub.HfApi.model_info", Mock(side_effect=fault.__new__(fault)))
+        with pytest.raises(expected, match=told):
+            published.resolved("someone/model", "main")
 
 
 @pytest.mark.usefixtures("offline_hub")

@@ -37,27 +37,22 @@ class Point(Record):
     note: str | None = None
 
 
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [
+def test_a_file_that_is_no_record_is_refused_by_its_first_fault(tmp_path: Path) -> None:
+    for content, named in (
+        (None, "there is no file"),
         ('{"place": "x"}', "place: 'x'"),
         ('{"place": 1, "size": 2}', "size: '2'"),
         ("{}", "place"),
         ("no JSON", "the whole file"),
-        (None, "there is no file"),
-    ],
-)
-def test_a_file_that_is_no_record_is_refused_by_its_first_fault(
-    tmp_path: Path, content: str | None, named: str
-) -> None:
-    path = tmp_path / "point.json"
-    if content is not None:
-        path.write_text(content, encoding="utf-8")
-    with pytest.raises(ArtifactError) as caught:
-        Point.read(path, do="repair it")
-    assert named in caught.value.problem
-    assert str(path) in caught.value.problem
-    assert caught.value.do == "repair it"
+    ):
+        path = tmp_path / "point.json"
+        if content is not None:
+            path.write_text(content, encoding="utf-8")
+        with pytest.raises(ArtifactError) as caught:
+            Point.read(path, do="repair it")
+        assert named in caught.value.problem
+        assert str(path) in caught.value.problem
+        assert caught.value.do == "repair it"
 
 
 def test_records_survive_a_round_trip_and_a_missing_one_can_have_a_default(tmp_path: Path) -> None:

@@ -69,9 +69,8 @@ WITHOUT_COPIES = task(0.9, without_near_duplicates=task(0.105).headline)
 OF_ENCODERS, HIGH = "unigram_ratio passed, perplexity_ratio", "perplexity_ratio_high"
 
 
-@pytest.mark.parametrize(
-    ("changes", "quality", "trial", "expected"),
-    [
+def test_each_gate_passes_and_fails_at_its_limit() -> None:
+    for changes, quality, trial, expected in (
         ({}, encoder(2.001), None, "unigram_ratio passed"),
         ({}, encoder(1.999), None, "unigram_ratio refused"),
         # A first task. The interval of its figure is 0.01 to each side; the trivial answer has 0.1, the baseline 0.6.
@@ -107,17 +106,10 @@ OF_ENCODERS, HIGH = "unigram_ratio passed, perplexity_ratio", "perplexity_ratio_
         ({}, task(0.1), tried("accuracy", 0.0, 0.011), "accuracy_delta passed, accuracy_delta_low held"),
         (BETTER, task(0.1), tried("accuracy", 0.01, 0.009), "accuracy_delta passed, accuracy_delta_low passed"),
         (BETTER, task(0.1), tried("accuracy", 0.01, 0.011), "accuracy_delta passed, accuracy_delta_low kept"),
-    ],
-)
-def test_each_gate_passes_and_fails_at_its_limit(
-    changes: dict[str, object],
-    quality: EncoderMetrics | TaskMetrics | None,
-    trial: PairedFigures | None,
-    expected: str,
-) -> None:
-    agrees, *others = gates(PARAMS.model_copy(update=changes), figures(quality), trial)
-    assert (agrees.name, agrees.is_passed) == ("int8_agreement", True)
-    assert told(others) == expected
+    ):
+        agrees, *others = gates(PARAMS.model_copy(update=changes), figures(quality), trial)
+        assert (agrees.name, agrees.is_passed) == ("int8_agreement", True)
+        assert told(others) == expected
 
 
 def test_an_int8_graph_has_to_agree_with_fp32_and_fp32_needs_no_agreement() -> None:

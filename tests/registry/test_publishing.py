@@ -26,7 +26,7 @@ from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.registry.served_model import PyfuncModel
 from clozeline.registry.versions import fetch_package
 from clozeline.registry.wheel import write_wheel
-from clozeline.system.errors import ArtifactError, ClozelineError, DataError, ParamsError, TransientError
+from clozeline.system.errors import ArtifactError, DataError, ParamsError, TransientError
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.mlflow import experiment_id
@@ -265,24 +265,19 @@ def test_code_planted_in_a_registered_model_runs_neither_in_the_server_nor_in_a_
 UNREACHABLE = "http://127.0.0.1:9"
 
 
-@pytest.mark.parametrize(
-    ("uri", "error", "told"),
-    [
+def test_a_model_that_is_not_found_is_refused_by_name(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for uri, error, told in (
         (URI, ArtifactError, NAME),
         (f"models:/{NAME}/7", ArtifactError, NAME),
         ("models:/nothing", ParamsError, "models:/"),
         (URI, TransientError, UNREACHABLE),
-    ],
-)
-def test_a_model_that_is_not_found_is_refused_by_name(
-    empty: Path, monkeypatch: pytest.MonkeyPatch, uri: str, error: type[ClozelineError], told: str
-) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with_environment(empty, monkeypatch)
-    if error is TransientError:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", UNREACHABLE)
-    with pytest.raises(error, match=told):
-        models.fetch(uri)
+    ):
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+        with_environment(empty, monkeypatch)
+        if error is TransientError:
+            monkeypatch.setenv("MLFLOW_TRACKING_URI", UNREACHABLE)
+        with pytest.raises(error, match=told):
+            models.fetch(uri)
 
 
 def test_without_a_registry_there_are_no_champions_and_the_error_says_where_it_was_looked_for(

@@ -1,7 +1,6 @@
 """A package is signed with an SSH key; only the signatures of allowed signers count."""
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,28 +40,20 @@ def sign_another(package: Path, key: Path) -> str:
     return signed
 
 
-@pytest.mark.parametrize(
-    ("make", "signer", "told"),
-    [
-        (signature.sign, "ada", ""),
-        (lambda package, key: "", "ada", "no signature"),
-        (signature.sign, "eve", "a signature by somebody else"),
-        (sign_another, "ada", "a signature by ada of something else"),
-        (sign_for_git, "ada", "a signature by ada of something else"),
-    ],
-)
-def test_a_signature_that_does_not_count_is_refused(
-    package: Path, tmp_path: Path, make: Callable[[Path, Path], str], signer: str, told: str
-) -> None:
+def test_a_signature_that_does_not_count_is_refused(package: Path, tmp_path: Path) -> None:
     keys = {name: make_key(tmp_path / name) for name in ("ada", "alan", "eve")}
     signers = allow(tmp_path / "signers", alan=keys["alan"], ada=keys["ada"])
-    signed = make(package, keys[signer])
-    if not told:
-        assert signature.check_signature(package, signed, signers) == signer
-        return
-    with pytest.raises(ArtifactError, match=f"has {told}, not one by one of those in") as raised:
-        signature.check_signature(package, signed, signers)
-    assert "clozeline sign" in raised.value.do
+    assert signature.check_signature(package, signature.sign(package, keys["ada"]), signers) == "ada"
+    for make, signer, told in (
+        (lambda package, key: "", "ada", "no signature"),
+        (signature.sign, "eve", "a signature by somebody else"),
+        (sign_for_git, "ada", "a signature by ada of something else"),
+        (sign_another, "ada", "a signature by ada of something else"),
+    ):
+        signed = make(package, keys[signer])
+        with pytest.raises(ArtifactError, match=f"has {told}, not one by one of those in") as raised:
+            signature.check_signature(package, signed, signers)
+        assert "clozeline sign" in raised.value.do
 
 
 def test_what_is_missing_to_sign_or_to_check_is_named_before_any_work(

@@ -117,9 +117,8 @@ INSIDE = " ".join([f"before{place}" for place in range(30)]) + f" {SENTENCE} " +
 LONG = SENTENCE + " and so on" * 20
 
 
-@pytest.mark.parametrize(
-    ("test", "training", "expected"),
-    [
+def test_only_a_near_copy_or_a_contained_text_counts_as_contamination() -> None:
+    for test, training, expected in (
         ([SENTENCE.replace("something else", "something more"), OTHER], [[SENTENCE]], Contamination(2, 1, 0)),
         ([SENTENCE.upper() + "!"], [[SENTENCE]], Contamination(1, 1, 0)),
         ([SENTENCE], [[INSIDE]], Contamination(1, 0, 1)),
@@ -127,15 +126,10 @@ LONG = SENTENCE + " and so on" * 20
         ([SENTENCE], [[SENTENCE, LONG], [LONG, SENTENCE]], Contamination(1, 1, 0)),
         ([], [[SENTENCE]], Contamination(0, 0, 0)),
         ([SENTENCE], [], Contamination(1, 0, 0)),
-    ],
-    ids=["a near copy", "case", "inside a longer text", "a phrase", "counted once", "no test text", "no training"],
-)
-def test_only_a_near_copy_or_a_contained_text_counts_as_contamination(
-    test: list[str], training: list[list[str]], expected: Contamination
-) -> None:
-    found = contamination(test, training)
-    assert found == expected
-    assert found.fraction == (found.num_near_duplicates + found.num_contained) / max(len(test), 1)
+    ):
+        found = contamination(test, training)
+        assert found == expected
+        assert found.fraction == (found.num_near_duplicates + found.num_contained) / max(len(test), 1)
 
 
 def test_the_places_of_near_duplicates_among_the_test_texts_are_known() -> None:
