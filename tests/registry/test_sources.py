@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import pytest
 
 from clozeline.registry import models
-from clozeline.registry.models import FetchedPackage, Registered
+from clozeline.registry.models import FetchedPackage
 from clozeline.registry.sources import ModelSource, default_for, default_sources, parse_sources
 from clozeline.serving.loading import open_source
 from clozeline.system.errors import ArtifactError, ParamsError
@@ -77,17 +77,6 @@ def test_the_released_model_of_the_task_is_found_and_of_two_that_could_answer_on
     with pytest.raises(ParamsError) as raised:
         default_for("text-classification")
     assert "dist/library, dist/topic" in str(raised.value)
-
-
-def test_a_registered_model_is_fetched_and_has_the_version_of_the_registry(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_encoder(project / "elsewhere")
-    version = Registered("clozeline-encoder", "7", "", "", was_rolled_back=False)
-    fetched = {"models:/clozeline-encoder@champion": FetchedPackage(project / "elsewhere", version)}
-    monkeypatch.setattr(models, "fetch", fetched.__getitem__)
-    (source,) = parse_sources(["models:/clozeline-encoder@champion"])
-    assert open_source(source, "fp32").identity.version == "7"
 
 
 def test_a_model_name_that_is_invalid_in_a_header_is_percent_encoded(project: Path) -> None:
