@@ -41,11 +41,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages.write_answerer(folder / "others/learned", no_answer_margin=-100.0)
     packages.write_ranker(folder / "others/ranker")
     packages.write_completer(folder / CAUSAL)
-    graph, names = packages.classifier_graph(), ("contradiction", "neutral", "entailment")
-    packages.write_package(folder / NLI, "text-classification", graph, labels=names, reads_pairs=True)
+    packages.write_entailer(folder / NLI)
     (folder / "context.txt").write_text(CONTEXT, encoding="utf-8")
     (folder / "latin.txt").write_bytes(b"fine\nM\xfcnchen\n")
-    (folder / "blank.txt").write_text(" \n", encoding="utf-8")
     return folder
 
 
@@ -73,8 +71,6 @@ def chosen(**options: Any) -> Callable[[Any], Any]:
 
 
 DRAWN = "--model causal/dist/encoder --max-tokens 5 --temperature 0.9 --top-p 0.9 --seed 7 --stop of".split()  # noqa: SIM905
-
-
 RANKER, TOP_TWO, TARGETS = "others/ranker", ["--top-k", "2"], ["list", "file"]
 ONE_TOKEN = AnswerSearch(handle_impossible_answer=True, max_answer_len=1)
 CHOOSE = ["choose", TEXT, "--labels", JOINED]
@@ -150,22 +146,12 @@ def test_tag_and_answer_write_passages_with_their_place() -> None:
     assert [CONTEXT[int(line[4]) : int(line[5])] for line in lines] == [line[2] for line in lines]
 
 
-def test_a_pair_model_reads_the_second_text_after_a_tab() -> None:
-    by_option = lines_of("classify", "open", "a", "--with", "the file", "--model", "others/ranker")
-    by_tab = lines_of("classify", "-", "--model", "others/ranker", given="open\tthe file\na\tthe file\n")
-    assert [line[1:] for line in by_tab] == [line[1:] for line in by_option]
-    assert [line[0] for line in by_tab] == [r"open\tthe file", r"a\tthe file"]
-
-
 def test_the_text_to_answer_from_is_the_same_from_a_file_and_from_standard_input() -> None:
     written = lines_of("answer", QUESTION, "return", "--context", CONTEXT)
     assert lines_of("answer", QUESTION, "return", "--file", "context.txt") == written
     assert lines_of("answer", QUESTION, "return", "--file", "-", given=CONTEXT) == written
     assert {line[0] for line in written} == {QUESTION, "return"}
-
-
-def test_a_model_trained_with_unanswerable_questions_gives_no_answer_unless_one_is_required() -> None:
-    learned = (*IN_CONTEXT, "--top-k", "1", "--model", "others/learned")
+    learned = (*IN_CONTEXT, "--top-k", "1", "--model", "others/learned")  # with unanswerable questions
     (with_none,), (without,) = lines_of(*learned), lines_of(*learned, "--always-answer")
     assert (with_none[2], without[2] != "") == ("", True)
     assert lines_of(*IN_CONTEXT, "--top-k", "1")[0] == without
@@ -177,20 +163,14 @@ def test_lines_of_standard_input_are_answered_in_their_order_without_blank_ones(
     assert [line[0] for line in lines] == texts
     answered = records_of("answer", "--context", CONTEXT, "-", given="é\n\na\n")
     assert [record["question"] for record in answered] == ["é", "a"]
+    by_option = lines_of("classify", "open", "a", "--with", "the file", "--model", RANKER)
+    by_tab = lines_of("classify", "-", "--model", RANKER, given="open\tthe file\na\tthe file\n")
+    assert [line[1:] for line in by_tab] == [line[1:] for line in by_option]
+    assert [line[0] for line in by_tab] == [r"open\tthe file", r"a\tthe file"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["fill", "the [MASK]"], ["probability", "█"]),
-        (["tag", TEXT], ["entity", "type", "probability", "\x1b[1;3"]),
-        (
-            ["answer", QUESTION, "--context", f"the\nlist\n{CONTEXT}{' of a file' * 40}"],
-            ["probability", "…", "\x1b[1;3"],
-        ),
-    ],
-)
-def test_a_terminal_gets_a_table_and_the_marked_text(arguments: list[str], told: list[str]) -> None:
+def test_a_terminal_gets_a_table_and_the_marked_text() -> None:
+    arguments = ["answer", QUESTION, "--context", f"the\nlist\n{CONTEXT}{' of a file' * 40}"]
     leader, follower = pty.openpty()
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
     command = [sys.executable, "-m", "clozeline", *arguments]
@@ -198,20 +178,17 @@ def test_a_terminal_gets_a_table_and_the_marked_text(arguments: list[str], told:
     shown = os.read(leader, 65_536).decode()
     for end in (follower, leader):
         os.close(end)
-    assert [words for words in told if words not in shown] == []
+    assert [words for words in ("probability", "…", "\x1b[1;3") if words not in shown] == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "told"),
-    [
+def test_what_cannot_be_asked_is_refused_with_advice() -> None:
+    for arguments, code, told in (
         (["fill", "no mask"], 3, ["text 0 has no mask", "write [MASK]"]),
         (["fill", "[MASK]", "--targets", "lists"], 3, ["a target is not one token", "'lists'"]),
-        (["fill", "[MASK]", "--model", "dist/library"], 2, ["dist/library", "classify"]),
         (["fill", "[MASK]", "--model", "causal/dist/encoder"], 2, ["text-generation", "fill takes masked encoders"]),
         (["embed", "a " * 100], 3, ["text 0 is too long", "102 tokens", "64 tokens"]),
         (["embed", "a", "--model", "dist/nothing"], 4, ["dist/nothing", "dvc repro"]),
         (["embed", "-"], 3, ["line 2 of standard input", "iconv"]),
-        (["complete", "a"], 2, ["dist/encoder", "complete causal ones"]),
         (["complete", "a", "--model", "causal/dist/encoder", "--top-p", "0"], 3, ["`top_p`"]),
         (["classify", "a", "--model", "others/ranker"], 3, ["text 0 has no second text", "--with"]),
         (["classify", "a", "--with", "b"], 2, ["leave --with out"]),
@@ -220,40 +197,27 @@ def test_a_terminal_gets_a_table_and_the_marked_text(arguments: list[str], told:
         (["answer", "-", "--file", "-"], 2, ["standard input"]),
         (["answer", "a", "--file", "nothing.txt"], 3, ["nothing.txt", "No such file"]),
         (["answer", "a", "--file", "latin.txt"], 3, ["line 2 of latin.txt", "iconv"]),
-        (["answer", "a", "--file", "blank.txt"], 3, ["blank.txt"]),
         (["answer", "a", "--context", ""], 3, ["--context"]),
         (["choose", "a", "-l", "lists"], 3, ["label 'lists'", "one token each"]),
         (["choose", "a", "-l", "list,"], 2, ["--labels", "'list,'"]),
         (["choose", "a", "-l", "list,list"], 2, ["--labels", "each once"]),
+        (["choose", "a", "-l", JOINED, "--model", "dist/library"], 2, ["dist/library", "clozeline classify"]),
         (["choose", "a", "-l", JOINED, "--template", "none"], 3, ["hypothesis_template"]),
         (["choose", "a", "-l", JOINED, "--multi-label"], 2, ["leave --multi-label out"]),
-        (["choose", "a", "-l", JOINED, "--model", "dist/library"], 2, ["dist/library", "clozeline classify"]),
-    ],
-)
-def test_what_cannot_be_asked_is_refused_with_advice(arguments: list[str], code: int, told: list[str]) -> None:
-    done = CliRunner().invoke(app, arguments, input=b"fine\nM\xfcnchen\n")
-    assert isinstance(done.exception, ClozelineError), done.exception
-    assert done.exception.exit_code == code
-    assert [words for words in told if words not in str(done.exception)] == []
-    assert done.stdout == ""
+    ):
+        done = CliRunner().invoke(app, arguments, input=b"fine\nM\xfcnchen\n")
+        assert isinstance(done.exception, ClozelineError), done.exception
+        assert done.exception.exit_code == code
+        assert [words for words in told if words not in str(done.exception)] == []
+        assert done.stdout == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [(["fill", "the [MASK]"], "run `make run`"), (["tag", "a"], "`export.models` in params.yaml")],
-)
-def test_without_a_model_the_command_that_makes_one_is_named(
-    arguments: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_model_the_command_that_makes_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    error = ask(*arguments).exception
-    assert isinstance(error, ClozelineError)
-    assert (error.exit_code, told in str(error)) == (4, True)
-
-
-@pytest.mark.parametrize("verb", ["fill", "complete", "embed", "classify", "choose", "tag", "answer", "serve"])
-def test_help_teaches_by_examples(verb: str) -> None:
-    assert f"clozeline {verb}" in ask(verb, "--help").stdout.split("Examples:")[1]
+    for verb, told in (("fill", "run `make run`"), ("tag", "`export.models` in params.yaml")):
+        error = ask(verb, "the [MASK]").exception
+        assert isinstance(error, ClozelineError)
+        assert (error.exit_code, told in str(error)) == (4, True)
 
 
 def test_a_prediction_imports_no_training_and_no_serving_package() -> None:

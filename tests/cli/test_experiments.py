@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from clozeline.cli import experiments as verb
-from clozeline.cluster.address import VARIABLE
 from clozeline.lab import winner
 from clozeline.lab.experiment import Corpus
 from clozeline.lab.plan import SweepPlan
@@ -15,7 +14,6 @@ from clozeline.lab.sweep import Sweep
 from clozeline.lab.trials import TrialRecord, Trials
 from clozeline.lab.winner import FinalFigure
 from clozeline.params.editing import Config
-from clozeline.system.errors import ClozelineError, ParamsError, TransientError
 from clozeline.system.workspace import Workspace
 from tests.conftest import PROJECT
 
@@ -66,15 +64,3 @@ def test_every_trial_the_winner_and_its_diff_are_told(
     assert "params.yaml as it is: 1.7500" in told
     assert "on 40 holdout texts: nats_per_byte 1.3000" in told
     assert "mask_rate: 0.41" in Path("reports/sweep.diff").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(("address", "error"), [("ray://127.0.0.1:1", TransientError), ("127.0.0.1:6379", ParamsError)])
-def test_a_cluster_that_cannot_be_used_is_named_before_any_stage_runs(
-    address: str, error: type[ClozelineError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "clozeline.versions.graph.read_stage_graph", lambda *_, **__: pytest.fail("a stage would have run")
-    )
-    monkeypatch.setenv(VARIABLE, address)
-    with pytest.raises(error, match=address.removeprefix("ray://")):
-        verb.shared_corpus(Workspace(tmp_path))

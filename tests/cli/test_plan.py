@@ -1,14 +1,11 @@
 """`clozeline plan` shows the figures of params.yaml and of all families, and advises a choice."""
 
 import json
-import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-import onnx
 import pytest
 from typer.testing import CliRunner
 
@@ -18,13 +15,9 @@ from clozeline.cli.plan import plan as verb
 from clozeline.params.editing import edit
 from clozeline.params.model import SIZE_NAMES
 from clozeline.params.reading import read_params
-from clozeline.planning import serving
 from clozeline.planning.costs import ParameterCount, outline
-from clozeline.planning.serving import served_families
-from clozeline.planning.timing import Footprint
 from clozeline.records.reading.tokens import INFO_NAME, SpecialIds, SplitInfo, TokensInfo
 from clozeline.system.errors import ParamsError
-from tests.conftest import PROJECT
 
 
 def told(*arguments: str) -> str:
@@ -37,38 +30,22 @@ def plan(*arguments: str) -> dict[str, str]:
     return {" ".join(name.split()): last for name, last in rows}
 
 
-def refused(options: str) -> ParamsError:
-    error = CliRunner().invoke(app, ["plan", *options.split()]).exception
-    assert isinstance(error, ParamsError)
-    return error
-
-
-def test_the_figures_match_the_params(project: Path) -> None:
+def test_the_figures_match_the_params_and_options_override_them(project: Path, small_encoder: Path) -> None:
     params = read_params(project / "params.yaml")
     count = ParameterCount.of(outline(params.pretrain.model, "mlm", params.tokenize.vocab_size))
     shown = plan("--no-timing")
     assert shown["total"] == f"{count.total:,}"
     assert shown[f"weights in fp32 {plan_tables.size_of(count.fp32_bytes).split()[0]}"] == "MiB"
     assert not any("tokens/s" in name for name in shown)
-
-
-def test_options_override_params(project: Path) -> None:
     options = "--family bert --size tiny --objective clm --vocab-size 1000 --max-length 600 --no-timing"
     assert told(*options.split()).startswith(
         "bert tiny (4 layers × 256, 4 heads, MLP width 1,024), clm, vocabulary of 1,000, rows of 600 tokens\n"
     )
-
-
-def test_the_sizes_match_the_params() -> None:
     literal, _ = get_args(get_type_hints(verb)["size"])
     assert get_args(literal) == SIZE_NAMES
-
-
-def test_before_tokenization_the_vocabulary_size_is_that_of_the_checkpoint(project: Path, small_encoder: Path) -> None:
-    lines = (project / "params.yaml").read_text(encoding="utf-8")
-    (project / "params.yaml").write_text(lines.replace("start: null ", f"start: {small_encoder} "), encoding="utf-8")
+    edit(project / "params.yaml", [("pretrain.start", str(small_encoder))], "the test")
     vocab_size = json.loads((small_encoder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
-    assert f"vocabulary of {vocab_size:,}, rows of 64" in told("--no-timing")
+    assert f"vocabulary of {vocab_size:,}, rows of 64" in told("--no-timing"), "that of the checkpoint"
 
 
 @pytest.mark.slow
@@ -89,15 +66,6 @@ def test_the_zoo_has_a_plain_text_line_for_each_family_and_size(project: Path) -
     assert not set("│─┃━") & set(shown)
 
 
-def test_a_terminal_gets_a_table_with_borders(project: Path) -> None:
-    leader, follower = pty.openpty()
-    subprocess.run([sys.executable, "-m", "clozeline", "plan", "--for", "long"], stdout=follower, check=True)
-    shown = os.read(leader, 65_536).decode()
-    os.close(follower)
-    os.close(leader)
-    assert "┃" in shown
-
-
 def test_the_chooser_needs_no_project_and_ends_with_lines_for_params_yaml() -> None:
     shown = told("--for", "long", "--for", "efficiency")
     assert "max_position_embeddings: 8192" in shown
@@ -113,72 +81,22 @@ def test_a_custom_encoder_is_imported_from_the_project_folder(project: Path) -> 
     assert done.returncode == ParamsError.exit_code
 
 
-@pytest.mark.parametrize("options", ["--family bort", "--family gpt:"])
-def test_invalid_options_are_refused(project: Path, options: str) -> None:
-    assert "modernbert, bert, roberta" in str(refused(f"--no-timing {options}"))
-
-
-@pytest.mark.parametrize(
-    ("options", "meaningless"),
-    [
-        ("--serving --objective clm", "--serving cannot be combined with --objective"),
+def test_options_that_are_invalid_or_without_effect_are_refused_by_name(project: Path) -> None:
+    for options, problem in (
+        ("--no-timing --family bort", "these options cannot be used with params.yaml: family: bort"),
         ("--serving --max-length 128 --no-timing", "--serving cannot be combined with --max-length and --no-timing"),
         ("--all --family bert --size mini", "--all cannot be combined with --family and --size"),
         ("--for long --family bert", "--for cannot be combined with --family"),
         ("--serving --all", "only one table can be made at a time"),
         ("--published x --size mini", "--published cannot be combined with --size"),
-    ],
-)
-def test_options_without_effect_are_refused_by_name(project: Path, options: str, meaningless: str) -> None:
-    assert refused(options).problem.startswith(meaningless)
-
-
-def test_a_family_without_an_export_is_refused_before_anything_is_built(project: Path) -> None:
-    error = refused("--serving --family longformer")
-    assert error.problem.startswith("longformer cannot be served: it has no export to ONNX")
-    assert "modernbert" in str(error)
-    assert [word for word in ("export.models", "/tmp") if word in str(error)] == []
-
-
-def told_by_the_page() -> dict[str, list[str]]:
-    """Return the cells of docs/planning.md by family and in order of columns; each has fp32, fp16 and INT8 figures."""
-    page = (PROJECT / "docs" / "planning.md").read_text(encoding="utf-8")
-    _, found, table = page.partition("\n| family | mini: file, MiB | memory, MiB | one text, ms |")
-    assert found
-    rows = [line.strip("| ").split(" | ") for line in table.partition("\n\n")[0].splitlines()[2:]]
-    return {family: columns for family, *columns in rows}
-
-
-def test_the_page_lists_every_served_family_in_every_precision() -> None:
-    page = told_by_the_page()
-    assert list(page) == served_families()
-    assert {len([float(figure) for figure in column.split(" / ")]) for row in page.values() for column in row} == {3}
-
-
-def test_serving_cost_is_that_of_graphs_of_every_precision_without_int8_for_an_empty_ladder(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A user who exports only fp32 should not read about INT8. Memory and time are measured in tests/planning."""
-
-    def only_size(graph: onnx.ModelProto, *given: object) -> Footprint:
-        return Footprint(graph.ByteSize(), memory_bytes=1, text_milliseconds=1, batch_milliseconds=1)
-
-    monkeypatch.setattr(serving, "_cost", only_size)
-    exported: dict[str, onnx.ModelProto] = {}
-    export = serving._exported  # only once, because it takes seconds
-    monkeypatch.setattr(
-        serving, "_exported", lambda *given: exported.get("it") or exported.setdefault("it", export(*given))
-    )
-    given = ("--serving", "--family", "bert", "--size", "mini")
-    shown = told(*given)
-    edit(project / "params.yaml", [("export.ladder", [])], "the test")
-    without = told(*given)
-    rows, fewer = (
-        [line.split() for line in text.splitlines() if line.split()[:1] == ["bert"]] for text in (shown, without)
-    )
-    assert [row[2] for row in rows] == told_by_the_page()["bert"][0].split(" / ")
-    assert [[row[1] for row in table] for table in (rows, fewer)] == [["fp32", "fp16", "INT8"], ["fp32", "fp16"]]
-    assert ["INT8 is the first scheme" in text for text in (shown, without)] == [True, False]
+        ("--serving --family longformer", "longformer cannot be served: it has no export to ONNX"),
+    ):
+        error = CliRunner().invoke(app, ["plan", *options.split()]).exception
+        assert isinstance(error, ParamsError)
+        assert error.problem.startswith(problem)
+        if "family bort" in options or "longformer" in options:
+            assert "modernbert" in str(error)
+            assert [word for word in ("export.models", "/tmp") if word in str(error)] == []
 
 
 def test_a_budget_in_epochs_is_counted_in_the_existing_tokens(project: Path) -> None:

@@ -89,20 +89,13 @@ def test_a_name_on_the_hub_is_written_with_its_commit_and_the_hashes_of_that_com
     assert entry.sha256 == {name: sha256(content).hexdigest() for name, content in files.items()}
 
 
-def write_entailment(folder: Path) -> None:
-    facts = {"labels": NLI, "reads_pairs": True, "types_tell_pairs": True}
-    packages.write_package(folder, "text-classification", packages.classifier_graph(3), **facts)
-
-
 @pytest.mark.parametrize(
     ("task", "labels", "write"),
     [
-        ("fill-mask", (), packages.write_encoder),
         ("fill-mask", (), packages.write_encoder_of_another_mask),
         ("text-generation", (), packages.write_completer),
         ("text-classification", ("bad", "good"), packages.write_classifier),
-        ("text-classification", ("LABEL_0",), packages.write_ranker),
-        ("text-classification", NLI, write_entailment),
+        ("text-classification", NLI, partial(packages.write_entailer, labels=NLI)),
         ("token-classification", ("O", "B-PER"), packages.write_tagger),
         ("question-answering", (), packages.write_answerer),
         ("feature-extraction", (), packages.write_embedder),
@@ -111,8 +104,7 @@ def write_entailment(folder: Path) -> None:
 def test_the_next_command_asks_the_package(
     found: Path, monkeypatch: pytest.MonkeyPatch, task: str, labels: tuple[str, ...], write: Callable[[Path], None]
 ) -> None:
-    reads_pairs = labels in (NLI, ("LABEL_0",))
-    described = replace(FOUND, task=task, labels=labels, reads_pairs=reads_pairs)
+    described = replace(FOUND, task=task, labels=labels, reads_pairs=labels == NLI)
     monkeypatch.setattr("clozeline.orchestration.importing.described", lambda *_, **__: described)
     monkeypatch.setattr(published, "_package", lambda workspace, called: write(found / "dist" / called))
     (next_command,) = re.findall("Next: `clozeline ([^`]+)`", run("--no-release").output)
@@ -140,16 +132,6 @@ def test_the_project_is_as_before_if_the_model_is_not_packaged(
         assert CliRunner().invoke(app, ["import", "My.Model", "--name", name]).exit_code != 0
     assert (found / "params.yaml").read_bytes() == before
     assert contents(found / "imports") == {"again.jsonl": b"those of an earlier import"}
-
-
-def test_a_package_stays_in_params_if_only_its_release_fails(
-    project: Path, packaged: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fault = TransientError("MLflow does not answer", given="it", expected="an answer", do="start it")
-    monkeypatch.setattr(published, "_release", Mock(side_effect=fault))
-    with pytest.raises(TransientError):
-        run()
-    assert packaged == list(read_params(project / "params.yaml").imports) == ["my-model"]
 
 
 @pytest.mark.parametrize(
@@ -214,21 +196,25 @@ def test_a_refused_import_shows_its_figures_and_the_earlier_one_comes_back(
 def test_a_held_import_stays_in_params_and_says_so(
     project: Path, packaged: list[str], again: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """So does one whose release fails."""
     before = (project / "params.yaml").read_bytes()
     monkeypatch.setattr("clozeline.flows.release.release", lambda *_, **__: [released("held")])
     assert "to go back, import the earlier model again" in run().output
     assert ((project / "params.yaml").read_bytes() == before, again) == (False, ["held"])
+    held = (project / "params.yaml").read_bytes()
+    fault = TransientError("MLflow does not answer", do="start it")
+    monkeypatch.setattr(published, "_release", Mock(side_effect=fault))
+    with pytest.raises(TransientError):
+        run()
+    assert (project / "params.yaml").read_bytes() == held
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
+def test_options_that_do_not_fit_are_refused(project: Path, packaged: list[str]) -> None:
+    for options, told in (
         (["--field", "label"], "write it as `--field label=stars`"),
         (["--text", "a.txt", "--labelled", "b.csv"], "leave one out"),
         (["--name", "encoder"], "encoder is taken"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(project: Path, packaged: list[str], options: list[str], told: str) -> None:
-    with pytest.raises(ParamsError, match=told):
-        run(*options)
+    ):
+        with pytest.raises(ParamsError, match=told):
+            run(*options)
     assert packaged == []

@@ -1,10 +1,8 @@
 """`clozeline release`, `rollback`, `lineage` and `sign`, and `serve --require-signature` of what was signed."""
 
-import contextlib
 import os
 import shutil
-import socket
-import threading
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,40 +16,31 @@ from clozeline.registry.models import FetchedPackage, Registered
 from clozeline.registry.publishing import Evidence, Publisher
 from clozeline.registry.sources import ModelSource, fetched
 from clozeline.registry.versions import Registry, fetch_package
-from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, TransientError
+from clozeline.system.errors import ArtifactError, ParamsError, TransientError
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.outbox import Outbox, TrackedRun
+from tests.make import servers
 from tests.make.packages import write_encoder
 from tests.registry.test_signature import allow, make_key
 
 URI = "models:/clozeline-encoder@champion"
 
 
-@pytest.mark.parametrize(
-    ("typed", "kind", "problem", "do"),
-    [
-        ("rollback clozeline-library", ArtifactError, "clozeline-library has no version to go back to", ""),
-        ("rollback --to 3 --undo", ParamsError, "not both", "`clozeline rollback encoder --to 3`"),
-        (f"lineage {URI}", ArtifactError, "", "clozeline release"),
-    ],
-)
-def test_what_is_not_registered_is_named(
-    typed: str, kind: type[ClozelineError], problem: str, do: str, project: Path
-) -> None:
-    error = CliRunner().invoke(app, typed).exception
-    assert isinstance(error, kind)
-    assert problem in error.problem
-    assert do in error.do
-
-
-def test_a_rollback_of_an_unknown_model_lists_the_known_ones(project: Path) -> None:
+def test_what_is_not_registered_is_named_beside_what_is(project: Path) -> None:
     registry = Registry.open(Workspace(project).defaults()["MLFLOW_TRACKING_URI"])
     registry.promote(
         registry.register("clozeline-encoder", source=str(project), run_id="", package_sha256="aa", description="")
     )
-    error = CliRunner().invoke(app, ["rollback", "nosuch"]).exception
-    assert isinstance(error, ArtifactError)
-    assert "nosuch, but clozeline-encoder" in error.problem
+    for typed, kind, problem, do in (
+        ("rollback clozeline-encoder", ArtifactError, "clozeline-encoder has no version to go back to", ""),
+        ("rollback nosuch", ArtifactError, "nosuch, but clozeline-encoder", ""),
+        ("rollback --to 3 --undo", ParamsError, "not both", "`clozeline rollback encoder --to 3`"),
+        ("lineage models:/clozeline-none@champion", ArtifactError, "", "clozeline release"),
+    ):
+        error = CliRunner().invoke(app, typed).exception
+        assert isinstance(error, kind)
+        assert problem in error.problem
+        assert do in error.do
 
 
 def test_a_lineage_is_drawn_from_the_model_to_the_source_without_truncated_hashes(
@@ -60,19 +49,15 @@ def test_a_lineage_is_drawn_from_the_model_to_the_source_without_truncated_hashe
     """A line for each, for grep, also in a narrow terminal."""
     version = Registered("clozeline-encoder", "3", "f" * 32, "0123456789abcdef", was_rolled_back=False)
     source = Ancestor("raw.txt", "a" * 32, None, ())
-    clean = Ancestor("data/a-folder-with-a-long-name", f"{'b' * 32}.dir", "a-stage-with-a-long-name", (source,))
-    encoder = Ancestor("models/encoder", f"{'c' * 32}.dir", "pretrain", (clean, source))
+    encoder = Ancestor("models/encoder", f"{'c' * 32}.dir", "a-stage-with-a-long-name", (source, source))
     monkeypatch.setenv("COLUMNS", "60")
     tree = as_tree(Trace(URI, version, FetchedPackage(Path(), version), "e" * 40, encoder))
     wide_enough(tree).print(tree)
     assert [line.strip("│├└─ ") for line in capsys.readouterr().out.splitlines()] == [
-        URI,
-        "clozeline-encoder version 3, package sha256 0123456789ab",
+        *(URI, "clozeline-encoder version 3, package sha256 0123456789ab"),
         f"MLflow run {'f' * 32}, git commit {'e' * 40}",
-        f"models/encoder  md5 {'c' * 32}.dir, made by pretrain",
-        f"data/a-folder-with-a-long-name  md5 {'b' * 32}.dir, made by a-stage-with-a-long-name",
-        f"raw.txt  md5 {'a' * 32}, a source",
-        "raw.txt (see above)",
+        f"models/encoder  md5 {'c' * 32}.dir, made by a-stage-with-a-long-name",
+        *(f"raw.txt  md5 {'a' * 32}, a source", "raw.txt (see above)"),
     ]
 
 
@@ -82,19 +67,16 @@ def test_a_release_without_mlflow_says_at_once_what_waits_and_how_to_finish_it(
     Outbox(project / "work/outbox").open("run", TrackedRun(name="run", tags={}, started_ms=1))
     asked = []
 
-    def hang_up(server: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # the test has ended
-            while True:
-                caller, address = server.accept()
-                asked.append(address)
-                caller.close()
+    class HangingUp(servers.Handler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        do_POST = do_GET
+
+    with servers.answering(ThreadingHTTPServer(("127.0.0.1", 0), HangingUp)) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-        threading.Thread(target=hang_up, args=[server], daemon=True).start()
         error = CliRunner().invoke(app, ["release"]).exception
-        server.shutdown(socket.SHUT_RDWR)
     assert isinstance(error, TransientError)
     assert len(asked) == 1, "MLflow's client alone would ask again for 12 s"
     assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "3", "later requests are retried"

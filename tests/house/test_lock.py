@@ -1,10 +1,12 @@
-"""requirements.lock pins every package that is installed with the project, on each Python of pyproject.toml.
+"""Each package that our code imports is required by pyproject.toml, and requirements.lock pins every package that is
+installed with the project, on each Python.
 
 corpus.lock names those of them whose docstrings are the default corpus.
 """
 
+import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+
+from tests.house.test_rooms import PACKAGE, SOURCES, imported_by
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -101,3 +105,72 @@ def test_ray_and_its_requirements_are_pinned_once() -> None:
     for one in asked:
         (pin,) = (own | others)[canonicalize_name(one.name)].specifier
         assert one.specifier.contains(pin.version), one
+
+
+# Rooms and files of the base install; their imports inside functions count too.
+OF_THE_BASE = ("inference/", "params/", "records/", "registry/", "serving/", "system/", "tracking/", "__")
+# Files of these rooms that no served model is read by.
+WITH_TEXT = (
+    *("records/clean_text.py", "records/published.py", "records/reading/", "records/words/"),
+    *("system/arrays.py", "system/group.py", "system/workers.py"),
+)
+# What only the extras of few users bring: files that import it → these extras.
+OF_FURTHER_EXTRAS = {
+    "cli/experiments.py": ("", "sweep"),
+    "cluster/": ("", "train", "ray"),
+    "flows/": ("", "flows"),
+    "lab/trials.py": ("", "train", "sweep"),
+    "orchestration/importing.py": ("", "train", "flows"),
+    "orchestration/": ("", "flows"),
+    "system/supervisor.py": ("", "flows"),
+    "tracking/run_logger.py": ("", "train", "tensorboard"),
+    "versions/": ("", "flows"),
+}
+# Required packages that our code does not import → who needs them.
+UNNAMED: Mapping[str, str] = {
+    "alembic": "MLflow's store in SQLite",
+    "fastapi": "the server of prefect, which needs an old one",
+    "httptools": "uvicorn takes it where it is there",
+    "pandas": "MLflow's pyfunc",
+    "requests": "optimum, which does not ask for it",
+    "uvloop": "uvicorn takes it where it is there",
+}
+
+
+def required_in(*extras: str) -> set[str]:
+    """Return the distributions that these extras require; the base install is the extra ''."""
+    by_extra = {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
+    return {canonicalize_name(Requirement(line).name) for extra in extras for line in by_extra[extra]}
+
+
+def imported() -> Iterator[tuple[str, str]]:
+    """Yield each file of the package with each top-level package of others that it imports."""
+    for file in SOURCES:
+        path = file.relative_to(PACKAGE if file.is_relative_to(PACKAGE) else ROOT).as_posix()
+        tops = {module.partition(".")[0] for module in imported_by(file)} - {*sys.stdlib_module_names, "clozeline"}
+        yield from ((path, top) for top in sorted(tops))
+
+
+def extras_of(file: str) -> tuple[str, ...]:
+    for place, extras in OF_FURTHER_EXTRAS.items():
+        if file.startswith(place):
+            return extras
+    return ("",) if file.startswith(OF_THE_BASE) and not file.startswith(WITH_TEXT) else ("", "train")
+
+
+def test_each_imported_package_is_required_by_the_extra_of_its_room_and_each_required_one_is_imported() -> None:
+    owners = {
+        top: {canonicalize_name(owner) for owner in names} for top, names in metadata.packages_distributions().items()
+    }
+    found = list(imported())
+    assert {top for file, top in found if file == "inference/open_model.py"} == {"numpy", "onnxruntime"}
+    # Not all extras are installed.
+    assert [one for one in found if not owners.get(one[1], {one[1]}) & required_in(*extras_of(one[0]))] == []
+    used = set().union(*(owners.get(top, set()) for _, top in found))
+    assert required_in("", "train", "flows") - used == set(UNNAMED)
+
+
+def test_the_base_install_requires_no_training_or_orchestration_package() -> None:
+    heavy = {"datasets", "dvc", "mlflow", "optimum", "prefect", "pyarrow", "torch", "transformers"}
+    assert required_in("") & heavy == set()
+    assert required_in("") & required_in("train", "flows") == set()

@@ -1,17 +1,16 @@
-"""README.md and docs/ are true: tables match the code, CI or a test runs the commands, links resolve."""
+"""README.md and docs/ are true: tables match the code, CI runs the commands, links and paths lead somewhere."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from collections import Counter
 
 import pytest
 from ruamel.yaml import YAML
 
+from clozeline.params.pretraining import laid_over
 from clozeline.params.project import Params
 from clozeline.params.reading import with_defaults
 from clozeline.tasks.kinds import KINDS
-from tests.house.test_rooms import PACKAGE, PROJECT, SOURCES, messages_in
+from tests.house.test_rooms import FLOORS, PACKAGE, PROJECT, SOURCES, messages_in
 
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (PROJECT / "docs").glob("*.md")))
@@ -50,30 +49,15 @@ def test_the_table_of_a_page_matches_the_code(name: str, markers: tuple[str, str
     assert between == table, f"put this between the markers:\n{table}"
 
 
-def test_the_readme_is_short() -> None:
+def test_the_readme_is_short_and_its_lines_for_own_text_are_valid_params() -> None:
     assert len(README.splitlines()) <= MOST_LINES
-
-
-def laid_over(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return `tree` with the values of `changes`; a new key is an error in the README."""
-    assert set(changes) <= set(tree)
-    changed = {
-        key: laid_over(tree[key], value) if isinstance(value, dict) and value else value
-        for key, value in changes.items()
-    }
-    return tree | changed
-
-
-@pytest.mark.parametrize("without_labels", [False, True])
-def test_the_readme_lines_for_own_text_are_valid_params(without_labels: bool) -> None:
     (lines,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     read = YAML(typ="safe").load
     changed = laid_over(read(page("params.yaml")), read(lines))
-    if without_labels:
-        stated = "write `finetune: {}`, and leave only `encoder: encoder` under `export.models`"
-        assert stated in " ".join(README.split())
-        changed |= {"finetune": {}, "export": changed["export"] | {"models": {"encoder": "encoder"}}}
-    assert Params.model_validate(with_defaults(changed)).preprocess.source.kind == "files"
+    assert "write `finetune: {}`, and leave only `encoder: encoder` under `export.models`" in " ".join(README.split())
+    without_labels = {"finetune": {}, "export": changed["export"] | {"models": {"encoder": "encoder"}}}
+    for tree in (changed, changed | without_labels):
+        assert Params.model_validate(with_defaults(tree)).preprocess.source.kind == "files"
 
 
 def test_the_knobs_in_the_table_of_formats_exist_in_params() -> None:
@@ -87,37 +71,33 @@ def test_the_knobs_in_the_table_of_formats_exist_in_params() -> None:
     assert named - {"line", "file", "corpus.lock"} - {"preprocess.source"} <= known
 
 
-def commands() -> Iterator[tuple[str, str]]:
-    """Yield each line of each `sh` block, with its page."""
-    for name in PAGES:
-        for block in re.findall(r"```sh\n(.*?)```", page(name), re.DOTALL):
-            yield from ((name, line) for line in block.splitlines() if line and not line.startswith("#"))
-
-
-def place_of(command: str) -> str:
-    """Return the name of the CI file that runs the command."""
-    return ".ci/run" if command.startswith("make ") else ".ci/readme-commands"
-
-
-@pytest.mark.parametrize(("name", "command"), sorted(set(commands())))
-def test_every_command_of_the_pages_is_run_by_ci(name: str, command: str) -> None:
-    script = page(place_of(command))
-    run = [line.split(" #")[0].partition("|")[0].replace("2>&1", "").strip() for line in script.splitlines()]
-    said = [command in (line, line.partition(" PYTEST_ARGS=")[0]) or line.endswith(f" {command}") for line in run]
-    assert any(said), f"{name}: add it to {place_of(command)}"
+def test_every_command_of_the_pages_is_run_by_ci() -> None:
+    """Each line of each `sh` block: `make` in the first file, others in the second."""
+    run = {
+        place: [line.split(" #")[0].partition("|")[0].replace("2>&1", "").strip() for line in page(place).splitlines()]
+        for place in (".ci/run", ".ci/readme-commands")
+    }
+    blocks = [block for name in PAGES for block in re.findall(r"```sh\n(.*?)```", page(name), re.DOTALL)]
+    commands = {line for block in blocks for line in block.splitlines() if line and not line.startswith("#")}
+    missing = [
+        f"add `{command}` to {place}"
+        for command in sorted(commands)
+        if (place := ".ci/run" if command.startswith("make ") else ".ci/readme-commands")
+        if not any(
+            command in (line, line.partition(" PYTEST_ARGS=")[0]) or line.endswith(f" {command}") for line in run[place]
+        )
+    ]
+    assert missing == []
 
 
 def anchors(text: str) -> set[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
-    without_code = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    headings = re.findall(r"^#+ (.+)$", without_code, re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", without_code(text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 
-def links() -> Iterator[tuple[str, str]]:
-    for name in LINKED:
-        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", re.sub(r"```.*?```", "", page(name), flags=re.DOTALL)):
-            yield name, target
+def without_code(text: str) -> str:
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
 
 
 def leads_somewhere(name: str, target: str) -> bool:
@@ -127,7 +107,10 @@ def leads_somewhere(name: str, target: str) -> bool:
 
 
 def test_every_relative_link_leads_to_an_existing_page_and_heading() -> None:
-    assert [link for link in sorted(set(links())) if not leads_somewhere(*link)] == []
+    found = {
+        (name, to) for name in LINKED for to in re.findall(r"\]\((?!https?:)([^)\s]+)\)", without_code(page(name)))
+    }
+    assert [link for link in sorted(found) if not leads_somewhere(*link)] == []
 
 
 def test_every_page_of_docs_is_in_the_index() -> None:
@@ -135,10 +118,10 @@ def test_every_page_of_docs_is_in_the_index() -> None:
     assert [name for name in PAGES if f"({name.removeprefix('docs/')})" not in index and "README" not in name] == []
 
 
-@pytest.mark.parametrize("image", sorted((PROJECT / "docs" / "images").iterdir()), ids=lambda image: image.name)
-def test_every_image_is_small_and_used(image: Path) -> None:
-    assert image.stat().st_size <= MOST_IMAGE_BYTES
-    assert any(f"images/{image.name})" in page(name) for name in PAGES)
+def test_every_image_is_small_and_used() -> None:
+    images = [*(PROJECT / "docs" / "images").iterdir()]
+    assert [image.name for image in images if image.stat().st_size > MOST_IMAGE_BYTES] == []
+    assert [image.name for image in images if not any(f"images/{image.name})" in page(name) for name in PAGES)] == []
 
 
 def test_the_messages_quoted_in_troubleshooting_exist_in_the_code() -> None:
@@ -148,3 +131,37 @@ def test_the_messages_quoted_in_troubleshooting_exist_in_the_code() -> None:
     assert len(quoted) > 40
     fragments = {part.strip() for message in quoted for part in message.split("…")}
     assert [part for part in sorted(fragments) if part not in code] == []
+
+
+ARCHITECTURE = page("docs/architecture.md")
+A_PATH = re.compile(r"`([\w/.]+/[\w/.]*|\w+\.(?:py|yaml))`")
+# Files and folders that a row of "Where do I add …" names; tests/house/test_size.py limits the rows.
+MOST_FILES = 4
+
+
+def test_the_architecture_names_existing_paths_and_a_few_for_each_usual_change() -> None:
+    named = {name for name in A_PATH.findall(ARCHITECTURE) if "<" not in name}
+    assert [name for name in named if not any((folder / name).exists() for folder in (PROJECT, PACKAGE))] == []
+    table = ARCHITECTURE.partition("## Where do I add …")[2].partition("\n## ")[0]
+    _, *rows = (row for row in table.splitlines() if row.startswith("| "))
+    assert rows
+    assert [row for row in rows if not 1 <= len(set(A_PATH.findall(row))) <= MOST_FILES] == []
+
+
+def test_the_architecture_lists_every_room_in_floor_order() -> None:
+    table = ARCHITECTURE.partition("## The rooms, from the roof down")[2].partition("\n## ")[0]
+    told = [re.findall(r"`(\w+)`", row.split("|")[1]) for row in table.splitlines() if row.startswith("| `")]
+    floor_of = {room: place for place, floor in enumerate(FLOORS) for room in floor}
+    assert {room for row in told for room in row} == set(floor_of) - {"errors", "progress", "workspace"}
+    places = [floor_of[row[0]] for row in told]
+    assert places == sorted(places)
+
+
+def test_the_architecture_names_every_section_with_individually_listed_knobs() -> None:
+    stages = YAML(typ="safe").load(page("dvc.yaml"))["stages"].values()
+    files = [file for stage in stages for file in stage.get("do", stage).get("params", [])]
+    listed = [name for file in files for knobs in file.values() for name in knobs]
+    sections = [name.rpartition(".")[0] for name in listed if "." in name and "$" not in name]
+    one_by_one = {section for section, num_knobs in Counter(sections).items() if num_knobs > 1}
+    rule = ARCHITECTURE.partition("2. **`dvc.yaml`**")[2].partition(" one by one")[0]
+    assert set(re.findall(r"`([\w.]+)`", rule)) - {"snapshot"} == one_by_one

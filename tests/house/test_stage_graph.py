@@ -29,7 +29,7 @@ NO_DEPS = {
     "clozeline.cluster": "changes which machine computes what; the keys of its ledger are of the code that asks",
     "clozeline.records.clean_text": "its readers depend on data/clean itself; what they read of it stands in "
     "tests/records/test_clean_text.py",
-    "clozeline.records.limits": "how a figure is compared with its limit stands in tests/records/test_limits.py",
+    "clozeline.records.limits": "how a figure is compared with its limit stands in tests/records/test_record.py",
     "clozeline.records.record": "how any record is written; its bytes stand in tests/records/test_record.py",
     "clozeline.records.published": "changes what is refused and what is told of a download, never what is opened",
     "clozeline.versions": "finds the last snapshot in DVC's cache; which it is, dvc.lock says",
@@ -103,26 +103,16 @@ def covers(dep: str, file: Path) -> bool:
     return file == path or path in file.parents
 
 
-def test_each_stage_of_the_graph_has_a_file_and_each_file_a_stage() -> None:
-    assert {file.stem for file in (PACKAGE / "stages").glob("[!_]*.py")} == set(stages())
-
-
 @pytest.mark.parametrize("name", list(stages()))
-def test_every_module_a_stage_imports_is_a_dep_of_it(name: str) -> None:
-    deps = stages()[name]["deps"]
-    files = [file_of(module) for module in all_imports_of(f"clozeline.stages.{name}")]
+def test_a_stage_has_all_the_code_that_it_imports_as_deps_few_and_none_idle(name: str) -> None:
+    used = {file_of(module) for module in all_imports_of(f"clozeline.stages.{name}")}
     missing = [
         str(file.relative_to(PROJECT))
-        for file in files
-        if file.name != "__init__.py" and not any(covers(dep, file) for dep in deps)
+        for file in used
+        if file.name != "__init__.py" and not any(covers(dep, file) for dep in stages()[name]["deps"])
     ]
     assert missing == [], f"add to the deps of {name} in dvc.yaml, or a change there would leave a stale result"
-
-
-@pytest.mark.parametrize("name", list(stages()))
-def test_a_stage_has_few_code_deps_and_imports_every_file_of_each(name: str) -> None:
     assert len(code_deps_of(name)) <= MOST_CODE_DEPS
-    used = {file_of(module) for module in all_imports_of(f"clozeline.stages.{name}")}
     idle = {str(file.relative_to(PROJECT)) for dep in code_deps_of(name) for file in files_of(dep) if file not in used}
     assert idle == set(), f"{name} would re-run for nothing"
 
@@ -144,28 +134,25 @@ def test_editing_a_task_does_not_rerun_pre_training() -> None:
     }
 
 
+OF_EXPORTS = {f"export.{knob}" for knob in ExportParams.model_fields.keys() - {"models"}}
+# Stage → the knobs that change its result.
+KNOBS = {
+    "snapshot": {f"preprocess.source.{knob}" for knob in SourceParams.model_fields.keys() - {"one_document_per"}},
+    "preprocess": {"seed", "preprocess"},
+    "tokenize": {"tokenize"},
+    "pretrain": {"seed", *(f"pretrain.{knob}" for knob in PretrainParams.model_fields.keys() - job.NOT_OF_THE_RESULT)},
+    "evaluate": {"seed", "evaluate"},
+    "finetune": {"seed", "finetune.${key}"},
+    "export": OF_EXPORTS,
+    "import": {"imports.${key}", *OF_EXPORTS} - {"export.label_field"},
+}
+
+
 @pytest.mark.parametrize("name", list(stages()))
-def test_a_stage_has_a_description_and_depends_on_the_seed_if_it_takes_it(name: str) -> None:
+def test_a_stage_depends_on_the_knobs_that_change_its_result(name: str) -> None:
+    assert set(knobs_of(name)) == KNOBS[name]
     run = importlib.import_module(f"clozeline.stages.{name}").run
-    assert ("seed" in knobs_of(name)) == ("seed" in inspect.signature(run).parameters)
-    assert stages()[name]["desc"]
-
-
-@pytest.mark.parametrize(
-    ("name", "knobs"),
-    [
-        ("snapshot", set()),
-        ("preprocess", {"preprocess"}),
-        ("tokenize", {"tokenize"}),
-        ("pretrain", {f"pretrain.{knob}" for knob in PretrainParams.model_fields.keys() - job.NOT_OF_THE_RESULT}),
-        ("evaluate", {"evaluate"}),
-        ("finetune", {"finetune.${key}"}),
-        ("import", set()),
-        ("export", {f"export.{knob}" for knob in ExportParams.model_fields.keys() - {"models"}}),
-    ],
-)
-def test_a_stage_depends_on_the_knobs_that_change_its_result(name: str, knobs: set[str]) -> None:
-    assert {entry for entry in knobs_of(name) if entry.split(".")[0] == name} == knobs
+    assert ("seed" in KNOBS[name]) == ("seed" in inspect.signature(run).parameters)
 
 
 @pytest.mark.parametrize(("name", "code"), [("pretrain", job.CODE), ("finetune", task_training.CODE)])
@@ -175,14 +162,9 @@ def test_checkpoints_are_named_by_the_code_that_their_stage_depends_on(name: str
     assert set(code) == deps - {f"stages/{name}.py"}
 
 
-def test_the_snapshot_stage_depends_on_the_knobs_that_select_its_source() -> None:
-    reading_alone = {"one_document_per"}
-    knobs = {f"preprocess.source.{knob}" for knob in SourceParams.model_fields.keys() - reading_alone}
-    assert set(knobs_of("snapshot")) == knobs
-
-
-def test_params_have_a_section_for_each_stage_for_the_contract_and_for_the_release() -> None:
+def test_each_stage_has_a_file_and_a_section_of_the_params() -> None:
     """Stage `snapshot` takes `preprocess.source`; `import`, a word that no field can have, takes `imports`."""
+    assert {file.stem for file in (PACKAGE / "stages").glob("[!_]*.py")} == set(stages())
     others = {"seed", "contract", "recipes", "finetune_defaults", "presets", "imports", "release"}
     assert set(Params.model_fields) == {*stages(), *others} - {"snapshot", "import"}
 
@@ -190,6 +172,7 @@ def test_params_have_a_section_for_each_stage_for_the_contract_and_for_the_relea
 @pytest.mark.parametrize("name", list(stages()))
 def test_a_stage_uses_the_run_cache_and_names_only_declared_paths(name: str) -> None:
     stage = stages()[name]
+    assert stage["desc"]
     outs = [*stage.get("outs", []), *stage.get("metrics", []), *stage.get("plots", [])]
     flags = [flag for out in outs if isinstance(out, dict) for options in out.values() for flag in options]
     assert "persist" not in flags

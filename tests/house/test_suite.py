@@ -1,41 +1,37 @@
 """The suite itself: its slow tests, their order, and the state that tests leave to each other."""
 
-import json
 import logging
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
 
 import huggingface_hub
 import mlflow
 import pytest
 import torch
 
-from tests import slow_tests
 from tests.conftest import LONGEST
-from tests.make.models import SENTENCES, word_pieces
 from tests.make.processes import run_to_end
-from tests.make.session import MadeOnce, restored_state
-from tests.slow_tests import is_slow
+from tests.make.session import restored_state
+from tests.slow_tests import SLOW, is_slow
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_listed_slowest_test_files_exist() -> None:
-    assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []
-
-
-def test_tests_that_run_flows_in_this_process_come_last(request: pytest.FixtureRequest) -> None:
+def test_tests_are_marked_by_what_their_fixtures_reach_and_those_that_run_flows_come_last(
+    request: pytest.FixtureRequest,
+) -> None:
     """Otherwise later tests would fork a process in which Prefect's threads run."""
-    runs_flows = [item.path.parts[-2] == "flows" for item in request.session.items]
+    items = request.session.items
+    packages = [item for item in items if "export_model" in getattr(item, "fixturenames", ())]
+    assert all(item.get_closest_marker("slow") for item in packages)
+    runs_flows = [item.path.parts[-2] == "flows" for item in items]
     assert runs_flows == sorted(runs_flows)
 
 
@@ -79,35 +75,9 @@ def test_what_a_command_sets_for_its_process_is_as_before_for_the_next_test(monk
         assert torch.equal(torch.rand(3), drawn)
 
 
-def test_made_once_builds_a_folder_once_and_copies_it_for_each_test(made_once: MadeOnce, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("made")
-    made = []
-
-    def make() -> Path:
-        made.append(tmp_path)
-        return tmp_path
-
-    one, other = (made_once("of the house", make) for _ in range(2))
-    assert made == [tmp_path]
-    (one / "file").write_text("changed")
-    assert (other / "file").read_text() == "made"
-
-
-TOLD = "import json; from tests.make.models import *; print(json.dumps(word_pieces(SENTENCES, vocab_size=200)))"
-
-
-def test_the_tokenizers_of_the_models_are_the_same_in_every_process() -> None:
-    other = subprocess.run([sys.executable, "-c", TOLD], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert json.loads(other.stdout) == word_pieces(SENTENCES, vocab_size=200)
-
-
 class Starter:
     def start(self) -> None:
         subprocess.run([sys.executable])
-
-
-def starts() -> None:
-    Starter().start()
 
 
 def imports_a_module_and_exports() -> None:
@@ -117,7 +87,7 @@ def imports_a_module_and_exports() -> None:
 
 
 def starts_in_a_row() -> list[None]:
-    return [starts() for _ in range(3)]
+    return [Starter().start() for _ in range(3)]
 
 
 def imports_and_reads() -> object:
@@ -134,7 +104,6 @@ def reads() -> str:
     ("function", "expected"),
     [
         (Starter.start, True),
-        (starts, True),
         (starts_in_a_row, True),
         (imports_a_module_and_exports, True),
         (imports_and_reads, False),
@@ -148,31 +117,7 @@ def test_a_test_that_reaches_slow_code_is_slow(
     assert is_slow(item) == expected
 
 
-def test_every_place_listed_as_slow_exists() -> None:
+def test_every_listed_file_and_place_exists() -> None:
     """If a listed module or function were renamed, its tests would count as fast."""
-    missing = [place for place in slow_tests.SLOW if not (resolve_name(place) if ":" in place else find_spec(place))]
-    assert missing == []
-
-
-SETTINGS = ROOT / "tests/clients/schemathesis.toml"
-
-
-def accepted(settings: Any, check: str) -> Iterator[list[str]]:
-    """Yield each list of statuses that `settings` accepts for `check`, at any depth."""
-    for key, value in settings.items() if isinstance(settings, dict) else enumerate(settings):
-        if key in (check, f"checks.{check}"):
-            yield value["expected-statuses"]
-        elif isinstance(value, dict | list):
-            yield from accepted(value, check)
-
-
-def test_schemathesis_accepts_413_and_504_for_valid_requests() -> None:
-    lists = list(accepted(tomllib.loads(SETTINGS.read_text(encoding="utf-8")), "positive_data_acceptance"))
-    assert len(lists) >= 5
-    assert all({"2xx", "413", "504"} <= set(statuses) for statuses in lists)
-
-
-def test_tests_are_marked_by_what_their_fixtures_reach(request: pytest.FixtureRequest) -> None:
-    is_marked = {item.nodeid: item.get_closest_marker("slow") is not None for item in request.session.items}
-    packages = [item for item in request.session.items if "export_model" in getattr(item, "fixturenames", ())]
-    assert all(is_marked[item.nodeid] for item in packages)
+    assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []
+    assert [place for place in SLOW if not (resolve_name(place) if ":" in place else find_spec(place))] == []

@@ -29,29 +29,22 @@ LORA = "lora: {rank: 2, alpha: 2, dropout: 0.0}"
 # Place, or kind of the task `more` → values at this place → keys of the fault, with their whole path elsewhere.
 REFUSED: dict[str, dict[str, str]] = {
     "preprocess": {
-        "min_characters: 99999": "min_characters max_characters",
         "min_words: 9, max_words: 3": "min_words max_words",
         "same_side_similarity: 0.9": "same_side_similarity near_duplicate_similarity",
         "holdout_fraction: 0.99": "validation_fraction holdout_fraction",
     },
     "preprocess.source": {
         "dataset: some/corpus": "kind dataset",
-        "query: SELECT 1": "kind query",
-        "url: 's3://texts'": "kind url",
         "kind: sql, url: 'sqlite:///x.db'": "kind query",
         "kind: sql, query: SELECT 1": "kind url",
         "kind: sql, query: SELECT 1, url: 'postgresql://reader:geheim@db/tickets'": "url",
         "kind: files, url: 'https://example.org/x?X-Amz-Signature=geheim'": "url",
         "kind: files, url: my-texts": "url",
     },
-    "tokenize": {
-        "vocab_size: 10": "vocab_size",
-        "existing: some/tokenizer": "algorithm existing",
-    },
+    "tokenize": {"vocab_size: 10": "vocab_size", "existing: some/tokenizer": "algorithm existing"},
     "pretrain": {
         "steps: 0": "steps start",
         "steps: null, epochs: null": "steps tokens epochs",
-        "discriminator_weight: 0": "discriminator_weight",
         "objective: rtd": "objective model.family start",
         "objective: clm, model: {family: albert}": "objective model.family start",
         "objective: rtd, model: {family: electra}": "objective export.models.encoder",
@@ -61,10 +54,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "batch_tokens: 32": "batch_tokens max_length",
         "validation: {every_steps: null, patience: 2}": "validation.patience validation.every_steps",
         # The first token of a causal model sees no other, so every text would get the same label.
-        **{
-            f"objective: clm, model: {{family: {family}}}": "objective model.family finetune.library.kind"
-            for family in ("bert", "roberta", "electra", "big_bird")
-        },
+        "objective: clm, model: {family: bert}": "objective model.family finetune.library.kind",
     },
     "pretrain.model": {
         "hidden_size: 9": "size hidden_size num_hidden_layers num_attention_heads intermediate_size",
@@ -72,15 +62,12 @@ REFUSED: dict[str, dict[str, str]] = {
         f"{SHAPE}, num_attention_heads: 3": "hidden_size num_attention_heads",
         f"{SHAPE}, num_attention_heads: 128": "family hidden_size num_attention_heads",
         "family: longformer": "family export.models",
-        "generator_fraction: 1.5": "generator_fraction",
     },
     "pretrain.masking": {
-        "mask_rate: 20": "mask_rate",
         "keep_share: 0.5": "mask_share random_share keep_share",
         "mean_span_tokens: 3": "unit mean_span_tokens",
     },
     "pretrain.optimizer": {
-        "learning_rate: -1": "learning_rate",
         "matrix_learning_rate: 0.02": "kind matrix_learning_rate",
     },
     "evaluate": {"max_length: 513": "max_length pretrain.model.max_position_embeddings"},
@@ -88,17 +75,13 @@ REFUSED: dict[str, dict[str, str]] = {
         "clasification: {}": "clasification",
         "shared: {warmup_fraction: 3}": "shared.warmup_fraction",
         "shared: {test_fraction: 0.95}": "shared.validation_fraction shared.test_fraction",
-        "classification: {too_long: shorten}": "classification.too_long",
     },
-    "finetune.library": {
-        "max_length: 513": "max_length pretrain.model.max_position_embeddings",
-    },
+    "finetune.library": {"max_length: 513": "max_length pretrain.model.max_position_embeddings"},
     "finetune.more": {
         "data: x": "kind",
         "kind: classificatoin, data: x": "kind",
         "preset: sst2, data: labels/mine.csv": "data presets.sst2.hub",
         "kind: tagging, preset: sst2, data: corpus.lock": "preset",
-        "kind: classification, preset: ss2, data: x": "preset",
     },
     "": {
         "tokenize: {existing: x, algorithm: existing}, pretrain: {start: champion}": "tokenize.existing pretrain.start",
@@ -110,51 +93,41 @@ REFUSED: dict[str, dict[str, str]] = {
             "finetune_defaults.zero_shot.epochs"
         ),
         "pretrain: {recipe: bert}, recipes: {bert: {masking: {mask_rate: 9}}}": "recipes.bert.masking.mask_rate",
-        **{
-            f"finetune: {{more: {{kind: {kind}, data: x}}}}, pretrain: {{objective: clm}}": (
-                "pretrain.objective finetune.more.kind"
-            )
-            for kind in ("tagging", "question_answering", "zero_shot")
-        },
+        "finetune: {more: {kind: tagging, data: x}}, pretrain: {objective: clm}": (
+            "pretrain.objective finetune.more.kind"
+        ),
     },
     "classification": {
         "hub: {dataset: some/set}, data: labels/mine.csv": "data hub",
         f"{FILES_OF_LABELS}, second_field: other": "second_field label_files",
         f"{FILES_OF_LABELS}, hub: {{dataset: x}}": "hub label_files",
         "label_files: {good: some.pos}": "label_files",
-        "rate_factors: [1.0, 1.0]": "rate_factors",
         "rate_factors: [true, 3]": "rate_factors",
         "metric: f1": "metric finetune_defaults.classification.positive_label",
         "multi_label: true, metric: accuracy": "multi_label metric",
         "multi_label: true, positive_label: a": "multi_label positive_label",
-        "multi_label: true, max_per_class: 3": "multi_label max_per_class",
         "train_length: 500": "train_length finetune_defaults.shared.max_length",
         "train_length: 64, second_field: other": "train_length second_field",
-        "micro_batch_tokens: 64": "micro_batch_tokens finetune_defaults.shared.max_length",
         f"frozen_layers: 1, {LORA}": "lora frozen_layers",
     },
     "question_answering": {
         "max_length: 128, max_question_tokens: 100, stride: 50": "max_length max_question_tokens stride"
     },
     "similarity": {
-        "lowest_score: 1, highest_score: 1": "lowest_score highest_score",
         "train_length: 500": "train_length finetune_defaults.shared.max_length",
         "read_together: true": "read_together finetune_defaults.similarity.score_field",
         "docstring_field: doc, score_field: score": "docstring_field score_field",
         "title_field: title": "title_field finetune_defaults.similarity.docstring_field",
     },
     "zero_shot": {
-        **dict.fromkeys(("epochs: 9", "epochs: 3"), "epochs"),  # 3 is its default
-        "frozen_layers: 2": "frozen_layers",
+        "epochs: 3": "epochs",  # its default
         "optimizer: {learning_rate: 1.0e-5}": "optimizer",
         "prompt: no blank": "prompt",
-        "multi_label: true": "multi_label",
         "second_field: other": "second_field",
     },
     "export": {
         "models: {encoder: encoder/generator}": "models.encoder",
         "models: {library: finetuned/libary}": "models.library",
-        "max_parity_difference: .nan": "max_parity_difference",
         "ladder: [int9]": "ladder.0.weights",
         "ladder: [int7 exact 1.5]": "ladder.0.exact_share",
         "ladder: [int7 embeddings int8]": "ladder.0",
@@ -163,7 +136,7 @@ REFUSED: dict[str, dict[str, str]] = {
         f"library: {ENTRY}query}}": "library.prompts library.default_prompt",
         f"library: {ENTRY}null}}": "library export.models.library",
     },
-    "release": {"max_perplexity_ratio: .inf": "max_perplexity_ratio", "min_unigram_ratio: 0": "min_unigram_ratio"},
+    "release": {"max_perplexity_ratio: .inf": "max_perplexity_ratio"},
 }
 
 
@@ -205,16 +178,13 @@ def test_what_cannot_be_used_is_refused_by_its_keys(place: str, values: str, key
     assert any(is_named) or "rename it" in error.do
 
 
-@pytest.mark.parametrize(
-    ("place", "values", "key", "expected"),
-    [
+def test_what_looks_alike_is_accepted() -> None:
+    for place, values, key, expected in (
         ("pretrain.model", f"{SHAPE}, num_attention_heads: 2", "hidden_size", 128),
         ("pretrain.model", f"{SHAPE}, num_attention_heads: 128, family: bert", "num_attention_heads", 128),
-        ("pretrain.model", "family: 'mine:build'", "family", "mine:build"),
         ("pretrain", "steps: 0, start: bert-base-uncased", "steps", 0),
         ("pretrain", "start: champion, replay_fraction: 0.5", "replay_fraction", 0.5),
         ("pretrain", "objective: clm", "model.family", "modernbert"),
-        ("classification", "epochs: 9", "epochs", 9),
         ("classification", "positive_label: '1'", "positive_label", "1"),
         ("classification", "rate_factors: [1.0, 3.0]", "rate_factors", (1, 3)),
         ("classification", f"{FILES_OF_LABELS}", "label_files", {"good": "some.pos", "bad": "some.neg"}),
@@ -226,24 +196,23 @@ def test_what_cannot_be_used_is_refused_by_its_keys(place: str, values: str, key
             "hub.dataset",
             "labels/copy",
         ),
-    ],
-)
-def test_what_looks_alike_is_accepted(place: str, values: str, key: str, expected: Any) -> None:
-    found: Any = checked(tree_of(place, values))
-    for name in ("finetune.more" if place in SECTIONS else place).split("."):
-        found = found[name] if isinstance(found, dict) else getattr(found, name)
-    assert attrgetter(key)(found) == expected
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        "pretrain: {objective: rtd, model: {family: electra}}, export: {models: {encoder: encoder/generator}}",
-        "pretrain: {objective: clm}, finetune: {more: {kind: zero_shot, data: x, entailment: {model: folder}}}",
-    ],
-)
-def test_other_sections_make_it_usable(values: str) -> None:
-    assert checked(tree_of("", values))
+        (
+            "",
+            "pretrain: {objective: rtd, model: {family: electra}}, export: {models: {encoder: encoder/generator}}",
+            "pretrain.objective",
+            "rtd",
+        ),
+        (
+            "",
+            "pretrain: {objective: clm}, finetune: {more: {kind: zero_shot, data: x, entailment: {model: folder}}}",
+            "pretrain.objective",
+            "clm",
+        ),
+    ):
+        found: Any = checked(tree_of(place, values))
+        for name in filter(None, ("finetune.more" if place in SECTIONS else place).split(".")):
+            found = found[name] if isinstance(found, dict) else getattr(found, name)
+        assert attrgetter(key)(found) == expected
 
 
 def test_the_family_names_are_the_rows_of_the_table_of_families() -> None:
@@ -256,12 +225,12 @@ def test_the_family_names_are_the_rows_of_the_table_of_families() -> None:
 NO_BUDGET = {"steps": None, "tokens": None, "epochs": None}
 
 
-@pytest.mark.parametrize("values", [{"steps": 7}, {"tokens": 1000}, {"epochs": 3}, {"steps": 7, "epochs": 3}])
-def test_a_budget_is_in_steps_or_tokens_or_epochs_or_in_several(values: dict[str, int]) -> None:
-    tree = tree_of("pretrain", "")
-    tree["pretrain"] |= NO_BUDGET | values
-    params = checked(tree).pretrain
-    assert {name: getattr(params, name) for name in NO_BUDGET} == NO_BUDGET | values
+def test_a_budget_is_in_steps_or_tokens_or_epochs_or_in_several() -> None:
+    for values in ({"steps": 7}, {"tokens": 1000}, {"epochs": 3}, {"steps": 7, "epochs": 3}):
+        tree = tree_of("pretrain", "")
+        tree["pretrain"] |= NO_BUDGET | values
+        params = checked(tree).pretrain
+        assert {name: getattr(params, name) for name in NO_BUDGET} == NO_BUDGET | values
 
 
 def test_the_champion_is_a_start_only_if_the_encoder_is_released() -> None:
@@ -270,34 +239,21 @@ def test_the_champion_is_a_start_only_if_the_encoder_is_released() -> None:
     assert "`pretrain.start` cannot be used" in fault_of(tree).problem
 
 
-SQL = "kind: sql, url: 'sqlite:///tickets.db', query: SELECT 1"
-PINNED = f"revision: {'b08601e0' * 5}"
-
-
-@pytest.mark.parametrize(
-    ("values", "is_watched"),
-    [
+def test_dvc_watches_only_sources_determined_by_local_files() -> None:
+    for values, is_watched in (
         ("kind: files", True),
-        ("kind: python-docs", True),
         ("kind: files, url: 's3://texts/in'", False),
-        (SQL, False),
-        (f"kind: hub, dataset: a/b, {PINNED}", True),
+        ("kind: sql, url: 'sqlite:///tickets.db', query: SELECT 1", False),
+        (f"kind: hub, dataset: a/b, revision: {'b08601e0' * 5}", True),
         ("kind: hub, dataset: a/b", False),
-    ],
-)
-def test_dvc_watches_only_sources_determined_by_local_files(values: str, is_watched: bool) -> None:
-    assert checked(tree_of("preprocess.source", values)).preprocess.source.is_watched is is_watched
+    ):
+        assert checked(tree_of("preprocess.source", values)).preprocess.source.is_watched is is_watched
 
 
-@pytest.mark.parametrize(
-    ("words", "section"),
-    [
-        ("int7", "weights: int7, exact_share: 0.0, quantize_embeddings: true"),
-        ("uint8  exact .5 embeddings fp32", "weights: uint8, exact_share: 0.5, quantize_embeddings: false"),
-    ],
-)
-def test_words_and_a_section_give_the_same_rung(words: str, section: str) -> None:
-    one, other = checked(tree_of("export", f"ladder: [{words}, {{{section}}}]")).export.ladder
+def test_words_and_a_section_give_the_same_rung() -> None:
+    words = "uint8  exact .5 embeddings fp32"
+    section = "{weights: uint8, exact_share: 0.5, quantize_embeddings: false}"
+    one, other = checked(tree_of("export", f"ladder: [{words}, {section}]")).export.ladder
     assert one == other
 
 
@@ -334,8 +290,7 @@ def test_a_zero_shot_task_begins_with_the_fields_of_classification_and_not_with_
     assert params.finetune["library"].class_weights == "balanced"
 
 
-@pytest.mark.parametrize("label", ["1", "true"])
-def test_a_label_that_yaml_reads_as_a_number_must_be_quoted(label: str) -> None:
-    error = fault_of(tree_of("classification", f"positive_label: {label}"))
-    assert error.given == f"finetune.more.positive_label: {label}"
-    assert error.do.endswith(f"params.yaml: '{label}'")
+def test_a_label_that_yaml_reads_as_a_number_must_be_quoted() -> None:
+    error = fault_of(tree_of("classification", "positive_label: true"))
+    assert error.given == "finetune.more.positive_label: true"
+    assert error.do.endswith("params.yaml: 'true'")

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ from clozeline.lab.contest import Contender, open_published
 from clozeline.params.reading import read_params
 from clozeline.pretraining.starting import token_ids
 from clozeline.records import published
-from clozeline.system.errors import ArtifactError, ClozelineError, DataError, TransientError
+from clozeline.system.errors import ArtifactError, DataError, TransientError
 from clozeline.tasks import heads
 from clozeline.tokenizing.tokenizer.folder import save_existing
 from clozeline.tokenizing.tokenizer.vocabulary.opening import open_published as open_tokenizer
@@ -36,34 +37,25 @@ from tests.conftest import PROJECT
 from tests.make.models import NAME, OLD, MovingHub, started
 
 
-@pytest.mark.parametrize("name", ["./missing", "/nowhere/at/all", "a/b/c"])
-def test_a_path_that_is_no_folder_is_not_asked_of_the_hub(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="no folder with a model"):
-        published.resolved(name)
+def test_a_path_that_is_no_folder_is_not_asked_of_the_hub(tmp_path: Path) -> None:
+    for name in ("./missing", "/nowhere/at/all", "a/b/c"):
+        with pytest.raises(ArtifactError, match="no folder with a model"):
+            published.resolved(name)
     assert published.resolved(str(tmp_path)) == published.Published(str(tmp_path), None)
     with pytest.raises(ArtifactError, match="leave `--revision` out"):
         published.resolved(str(tmp_path), "main")
 
 
-@pytest.mark.parametrize(
-    ("fault", "expected", "told"),
-    [
+def test_an_answer_of_the_hub_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for fault, expected, told in (
         (GatedRepoError, ArtifactError, "accept the conditions"),
         (RepositoryNotFoundError, ArtifactError, "correct the name"),
         (RevisionNotFoundError, ArtifactError, "correct `--revision`"),
         (ConnectionError, TransientError, "the hub does not answer"),
-        (RuntimeError, TransientError, "the hub does not answer"),
-    ],
-)
-def test_an_answer_of_the_hub_is_one_error(
-    monkeypatch: pytest.MonkeyPatch, fault: type[Exception], expected: type[Exception], told: str
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise fault.__new__(fault)
-
-    monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
-    with pytest.raises(expected, match=told):
-        published.resolved("someone/model", "main")
+    ):
+        monkeypatch.setattr("huggingface_hub.HfApi.model_info", Mock(side_effect=fault.__new__(fault)))
+        with pytest.raises(expected, match=told):
+            published.resolved("someone/model", "main")
 
 
 @pytest.mark.usefixtures("offline_hub")
@@ -103,6 +95,7 @@ HOSTILE: Mapping[str, Any] = {
     "_attn_implementation": "somebody/kernel@main:run",
     "attn_implementation": "kernels-community/flash-attn",
     "quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True},
+    "text_config": {"layers": [{"attn_implementation": {"": "somebody/kernel"}}]},
 }
 
 
@@ -152,14 +145,20 @@ def opened_by(door: str, folder: Path) -> object:
     return DOORS[door](folder)
 
 
-@pytest.mark.parametrize("key", HOSTILE)
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    ("door", "key"), [*((door, "auto_map") for door in DOORS), *(("a tokenizer", key) for key in HOSTILE)]
+)
 def test_a_configuration_with_custom_code_is_refused_everywhere(
     door: str, key: str, folder: Path, tmp_path: Path
 ) -> None:
     unknown = {"model_type": "mine"} if key == "auto_map" else {}
     change(folder, "config.json", unknown | {key: HOSTILE[key]})
-    with pytest.raises(ArtifactError, match=rf"(?s)config\.json requires .*`{key}: "):
+    named = "attn_implementation" if key == "text_config" else key
+    with pytest.raises(ArtifactError, match=rf"(?s)config\.json requires .*`{named}: "):
+        opened_by(door, folder)
+    shutil.copy(folder / "config.4.0.0.json", folder / "config.json")
+    change(folder, "tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["mine.T", None]}})
+    with pytest.raises(ArtifactError, match=r"tokenizer_config\.json requires custom code"):
         opened_by(door, folder)
     assert not (tmp_path / "it-ran").exists()
 
@@ -170,14 +169,6 @@ def test_pickled_weights_are_refused_everywhere_with_how_to_convert_them(door: s
     (folder / "model.safetensors").unlink()
     with pytest.raises(ArtifactError, match=r"(?s)pytorch_model\.bin.*(convert it|restores it)"):
         opened_by(door, folder)
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_a_tokenizer_with_custom_code_is_refused_everywhere(door: str, folder: Path, tmp_path: Path) -> None:
-    change(folder, "tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["mine.T", None]}})
-    with pytest.raises(ArtifactError, match=r"tokenizer_config\.json requires custom code"):
-        opened_by(door, folder)
-    assert not (tmp_path / "it-ran").exists()
 
 
 @pytest.mark.parametrize("family", ["mine:build", "modernbert"])
@@ -198,50 +189,36 @@ def test_a_configuration_alone_never_causes_an_import(
     assert not (tmp_path / "it-ran").exists()
 
 
-NESTED_KERNEL = {"text_config": {"layers": [{"attn_implementation": {"": "somebody/kernel"}}]}}
-
-
-def add_adapter(folder: Path) -> None:
-    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/else", "peft_type": "LORA"}')
-
-
-def index_names(place: str) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        (folder / "model.safetensors").unlink()
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": place}}))
-
-    return damage
-
-
 def quantize_the_generator(folder: Path) -> None:
     inner = shutil.copytree(folder, folder / "generator")
     published.inspect_model(str(folder))
     change(inner, "config.json", {"quantization_config": {"quant_method": "gptq"}})
 
 
+def name_in_the_index(folder: Path, place: str) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": place}}))
+
+
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda folder: change(folder, "config.json", NESTED_KERNEL), "requires a kernel of the hub"),
         (quantize_the_generator, r"generator/config\.json requires quantized weights"),
-        (add_adapter, "holds an adapter"),
-        (index_names("evil.bin"), r"evil\.bin"),
-        (index_names("../elsewhere.safetensors"), r"\.\./elsewhere\.safetensors"),
+        (lambda folder: (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}'), "holds an adapter"),
+        (lambda folder: name_in_the_index(folder, "evil.bin"), r"evil\.bin"),
+        (lambda folder: name_in_the_index(folder, "../elsewhere.safetensors"), r"\.\./elsewhere\.safetensors"),
     ],
 )
-def test_what_would_open_something_else_is_refused(folder: Path, damage: Callable[[Path], None], told: str) -> None:
-    """A hub kernel in a nested section, a model inside the model, an adapter, and shards outside of the folder."""
+def test_what_would_open_something_else_is_refused(folder: Path, damage: Callable[[Path], object], told: str) -> None:
+    """A model inside the model, an adapter, shards outside of it; but a pickle beside safetensors is ignored."""
+    (folder / "pytorch_model.bin").write_bytes(b"not even a pickle")
+    start(folder)
     damage(folder)
     with pytest.raises(ArtifactError, match=told):
         published.inspect_model(str(folder))
 
 
-def test_a_pickle_beside_safetensors_is_ignored(folder: Path) -> None:
-    (folder / "pytorch_model.bin").write_bytes(b"not even a pickle")
-    start(folder)
-
-
-@pytest.mark.parametrize("attention", [None, "eager", "sdpa", "flash_attention_2"])
+@pytest.mark.parametrize("attention", [None, "flash_attention_2"])
 def test_attention_named_in_the_configuration_is_accepted_and_overridden(attention: str | None, tmp_path: Path) -> None:
     shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     DebertaV2ForMaskedLM(DebertaV2Config(vocab_size=16, **shape)).save_pretrained(tmp_path)
@@ -251,47 +228,23 @@ def test_attention_named_in_the_configuration_is_accepted_and_overridden(attenti
     assert model.stock.config._attn_implementation == "eager"
 
 
-CLIENT = "huggingface_hub.utils._http"
-
-
-@pytest.fixture
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the hub's client log a retry and give up at once, instead of after half a minute."""
+def test_an_unknown_name_is_reported_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The hub's client, which logs each of its retries, is silent while it is asked, and only then."""
+    client = logging.getLogger("huggingface_hub.utils._http")
 
     def give_up(*_: object, **__: object) -> None:
-        logging.getLogger(CLIENT).warning("Retrying in 1s [Retry 1/5].")
+        client.warning("Retrying in 1s [Retry 1/5].")
         raise OSError("no network")
 
     for place in ("huggingface_hub", "transformers.utils.hub"):
         monkeypatch.setattr(f"{place}.hf_hub_download", give_up)
-
-
-@pytest.mark.parametrize(
-    ("ask", "kind"),
-    [
-        (lambda name: open_published(name), ArtifactError),
-        (lambda name: token_ids(name, None, "mlm"), ArtifactError),
-        (lambda name: open_tokenizer(name), DataError),
-    ],
-)
-@pytest.mark.usefixtures("no_network")
-def test_an_unknown_name_is_reported_once(ask, kind: type[ClozelineError], caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"), pytest.raises(kind, match="nobody/nowhere"):
-        ask("nobody/nowhere")
-    assert [record.message for record in caplog.records] == [
-        "nobody/nowhere is not a local folder: asking the Hugging Face hub"
-    ]
-
-
-def test_the_hub_client_is_silent_only_while_the_hub_is_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    client = logging.getLogger(CLIENT)
-    with caplog.at_level("INFO"), published.asking_hub(str(tmp_path)):
+    for ask, kind in ((open_published, ArtifactError), (open_tokenizer, DataError)):
+        caplog.clear()
+        with caplog.at_level("INFO"), pytest.raises(kind, match="nobody/nowhere"):
+            ask("nobody/nowhere")
         client.warning("something else")
-    assert [record.message for record in caplog.records] == ["something else"], "a local folder is not asked for"
-    with pytest.raises(OSError, match="broken"), published.asking_hub("nobody/nowhere"):
-        raise OSError("broken")
-    client.warning("Retrying in 1s [Retry 1/5].")
-    assert "Retrying" in caplog.text
+        asking = "nobody/nowhere is not a local folder: asking the Hugging Face hub"
+        assert [record.message for record in caplog.records] == [asking, "something else"]
 
 
 def test_a_model_is_not_opened_if_its_files_cannot_be_inspected(monkeypatch: pytest.MonkeyPatch) -> None:

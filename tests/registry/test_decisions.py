@@ -1,8 +1,7 @@
 """Each gate passes and fails at its limit, and gives the figures."""
 
 import math
-import shutil
-from pathlib import Path
+from collections.abc import Iterable
 
 import pytest
 from pydantic import ValidationError
@@ -13,10 +12,7 @@ from clozeline.records.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
 from clozeline.records.package import ExportMetrics
 from clozeline.records.package_metrics import PackageMetrics
-from clozeline.registry.decisions import Decision, Gate, forgetting, gates, released
-from clozeline.registry.publishing import Evidence, Publisher
-from clozeline.system.errors import ArtifactError
-from clozeline.system.workspace import Workspace
+from clozeline.registry.decisions import Gate, forgetting, gates
 from tests.make.texts import encoder_metrics, paired_figures
 
 PARAMS = ReleaseParams(
@@ -31,18 +27,15 @@ PARAMS = ReleaseParams(
     min_accuracy_delta=-0.01,
     beat_baseline=False,
 )
-BEAT_BASELINE = PARAMS.model_copy(update={"beat_baseline": True})
 UNIGRAM_PERPLEXITY = 900.0
-AGAINST_TRIVIAL, AGAINST_BASELINE = "accuracy against the trivial answer", "accuracy against the baseline"
 
 
-def encoder(loss_nats_per_token: float) -> EncoderMetrics:
-    return encoder_metrics(
-        loss_nats_per_token=loss_nats_per_token,
-        perplexity=math.exp(loss_nats_per_token),
-        nats_per_byte=loss_nats_per_token / 4.0,
-        unigram_perplexity=UNIGRAM_PERPLEXITY,
-    )
+def encoder(ratio: float = 3.0, contaminated_fraction: float | None = 0.0) -> EncoderMetrics:
+    """Metrics of an encoder that is so many times better than the unigram baseline."""
+    loss = math.log(UNIGRAM_PERPLEXITY / ratio)
+    figures = {"loss_nats_per_token": loss, "perplexity": math.exp(loss), "nats_per_byte": loss / 4.0}
+    metrics = encoder_metrics(unigram_perplexity=UNIGRAM_PERPLEXITY, **figures)
+    return metrics.model_copy(update={"contaminated_fraction": contaminated_fraction})
 
 
 def task(accuracy: float, **facts: object) -> TaskMetrics:
@@ -65,112 +58,66 @@ def tried(metric: str, difference: float, half_width: float = 0.0) -> PairedFigu
     return paired_figures(metric, 0.8 + difference, 0.8, half_width)
 
 
-def checked(
-    candidate: PackageMetrics, trial: PairedFigures | None = None, params: ReleaseParams = PARAMS
-) -> dict[str, bool]:
-    return {gate.name: gate.is_passed for gate in gates(params, candidate, trial)}
+def told(found: Iterable[Gate]) -> str:
+    return ", ".join(f"{gate.name} {'passed' if gate.is_passed else gate.otherwise}" for gate in found)
 
 
-@pytest.mark.parametrize(
-    ("accuracy", "facts", "is_passed"),
-    [
-        (0.1101, {}, True),
-        (0.11, {}, False),
-        (0.1, {}, False),
-        (0.0, {"low": 0.0, "trivial_value": 0.0}, False),
-        (0.9, {"trivial_value": math.nan}, None),
-        (0.9, {"without_near_duplicates": task(0.105).headline}, False),
-    ],
-)
-def test_a_first_task_is_held_unless_its_interval_is_above_the_trivial_answer(
-    accuracy: float, facts: dict[str, object], is_passed: bool | None
-) -> None:
-    """Test items that resemble training items do not help."""
-    agrees, *others = gates(PARAMS, figures(task(accuracy, **facts)), None)
-    assert (agrees.name, agrees.is_passed) == ("int8_agreement", True)
-    suffix = ", without near-duplicates of training items" if "without_near_duplicates" in facts else ""
-    told = [(gate.name, gate.is_passed, gate.otherwise) for gate in others]
-    assert told == ([] if is_passed is None else [(AGAINST_TRIVIAL + suffix, is_passed, "held")])
+BEAT, LIMITED, BETTER = {"beat_baseline": True}, {"max_contaminated_fraction": 0.05}, {"promote": "when_better"}
+TRIVIAL, BASELINE = "accuracy against the trivial answer", "accuracy against the baseline"
+ITS_LEAD = f"{TRIVIAL} passed, accuracy_lead_low against the baseline"
+WITHOUT_COPIES = task(0.9, without_near_duplicates=task(0.105).headline)
+OF_ENCODERS, HIGH = "unigram_ratio passed, perplexity_ratio", "perplexity_ratio_high"
 
 
-@pytest.mark.parametrize(("accuracy", "is_passed"), [(0.6101, True), (0.61, False), (0.601, False), (0.5, False)])
-def test_with_beat_baseline_a_first_task_is_held_unless_its_interval_is_above_the_baseline(
-    accuracy: float, is_passed: bool
-) -> None:
-    assert checked(figures(task(accuracy)), params=BEAT_BASELINE)[AGAINST_BASELINE] is is_passed
-    assert AGAINST_BASELINE not in checked(figures(task(accuracy)))
-
-
-@pytest.mark.parametrize(("lead_low", "is_passed"), [(0.0001, True), (0.0, False), (-0.006, False), (math.nan, False)])
-def test_the_lead_paired_by_test_item_decides_if_the_kind_measures_it(lead_low: float, is_passed: bool) -> None:
-    *_, gate = gates(BEAT_BASELINE, figures(task(0.601, lead_low=lead_low, lead_high=0.02)), None)
-    assert (gate.name, gate.is_passed, gate.otherwise) == ("accuracy_lead_low against the baseline", is_passed, "held")
+def test_each_gate_passes_and_fails_at_its_limit() -> None:
+    for changes, quality, trial, expected in (
+        ({}, encoder(2.001), None, "unigram_ratio passed"),
+        ({}, encoder(1.999), None, "unigram_ratio refused"),
+        # A first task. The interval of its figure is 0.01 to each side; the trivial answer has 0.1, the baseline 0.6.
+        ({}, task(0.1101), None, f"{TRIVIAL} passed"),
+        ({}, task(0.11), None, f"{TRIVIAL} held"),
+        ({}, task(0.0, low=0.0, trivial_value=0.0), None, f"{TRIVIAL} held"),
+        ({}, task(0.9, trivial_value=math.nan), None, ""),
+        ({}, WITHOUT_COPIES, None, f"{TRIVIAL}, without near-duplicates of training items held"),
+        (BEAT, task(0.6101), None, f"{TRIVIAL} passed, {BASELINE} passed"),
+        (BEAT, task(0.61), None, f"{TRIVIAL} passed, {BASELINE} held"),
+        (BEAT, task(0.601, lead_low=0.0001, lead_high=0.02), None, f"{ITS_LEAD} passed"),
+        (BEAT, task(0.9, lead_low=0.0, lead_high=0.02), None, f"{ITS_LEAD} held"),
+        (BEAT, task(0.9, lead_low=math.nan, lead_high=0.02), None, f"{ITS_LEAD} held"),
+        (LIMITED, encoder(3, 0.05), None, "unigram_ratio passed, contaminated_fraction passed"),
+        (LIMITED, encoder(3, 0.051), None, "unigram_ratio passed, contaminated_fraction refused"),
+        (LIMITED, encoder(3, None), None, "unigram_ratio passed, contaminated_fraction refused"),
+        (LIMITED, None, None, ""),  # a published model
+        # Against a champion the figure decides, and then the worse end of its interval.
+        (
+            {},
+            encoder(),
+            tried(NATS_PER_BYTE, math.log(1.0199) / 4),
+            f"{OF_ENCODERS} passed, {HIGH} passed",
+        ),
+        ({}, encoder(), tried(NATS_PER_BYTE, math.log(1.0201) / 4), f"{OF_ENCODERS} refused, {HIGH} held"),
+        ({}, encoder(), tried(NATS_PER_BYTE, 0.0, 0.0049), f"{OF_ENCODERS} passed, {HIGH} passed"),
+        ({}, encoder(), tried(NATS_PER_BYTE, 0.0, 0.0051), f"{OF_ENCODERS} passed, {HIGH} held"),
+        (BETTER, encoder(), tried(NATS_PER_BYTE, -0.01, 0.009), f"{OF_ENCODERS} passed, {HIGH} passed"),
+        (BETTER, encoder(), tried(NATS_PER_BYTE, -0.01, 0.011), f"{OF_ENCODERS} passed, {HIGH} kept"),
+        ({}, task(0.1), tried("accuracy", -0.0099), "accuracy_delta passed, accuracy_delta_low passed"),
+        ({}, task(0.1), tried("accuracy", -0.0101), "accuracy_delta refused, accuracy_delta_low held"),
+        ({}, task(0.1), tried("accuracy", 0.0, 0.009), "accuracy_delta passed, accuracy_delta_low passed"),
+        ({}, task(0.1), tried("accuracy", 0.0, 0.011), "accuracy_delta passed, accuracy_delta_low held"),
+        (BETTER, task(0.1), tried("accuracy", 0.01, 0.009), "accuracy_delta passed, accuracy_delta_low passed"),
+        (BETTER, task(0.1), tried("accuracy", 0.01, 0.011), "accuracy_delta passed, accuracy_delta_low kept"),
+    ):
+        agrees, *others = gates(PARAMS.model_copy(update=changes), figures(quality), trial)
+        assert (agrees.name, agrees.is_passed) == ("int8_agreement", True)
+        assert told(others) == expected
 
 
 def test_an_int8_graph_has_to_agree_with_fp32_and_fp32_needs_no_agreement() -> None:
-    assert checked(figures(task(0.9), agreement=0.969))["int8_agreement"] is False
-    assert checked(PackageMetrics(task(0.9), exported(served="fp32"))) == {AGAINST_TRIVIAL: True}
+    disagreeing, _ = gates(PARAMS, figures(task(0.9), agreement=0.969), None)
+    assert str(disagreeing) == "int8_agreement is 0.9690, at least 0.97: NO"
+    assert told(gates(PARAMS, PackageMetrics(task(0.9), exported(served="fp32")), None)) == f"{TRIVIAL} passed"
     with pytest.raises(ValidationError, match="int8_agreement"):
         exported(int8_size_bytes=1)
-
-
-@pytest.mark.parametrize(("ratio", "is_passed"), [(10, True), (2.001, True), (1.999, False), (0.5, False)])
-def test_a_first_encoder_must_beat_the_unigram_baseline_by_a_factor(ratio: float, is_passed: bool) -> None:
-    untrained = figures(encoder(math.log(UNIGRAM_PERPLEXITY / ratio)))
-    assert checked(untrained) == {"int8_agreement": True, "unigram_ratio": is_passed}
-
-
-@pytest.mark.parametrize(("ratio", "is_passed"), [(0.5, True), (1.0, True), (1.0199, True), (1.0201, False)])
-def test_an_encoder_may_be_worse_up_to_the_limit(ratio: float, is_passed: bool) -> None:
-    found = checked(figures(encoder(5.0)), tried(NATS_PER_BYTE, math.log(ratio) / 4.0))
-    assert found["perplexity_ratio"] is found["perplexity_ratio_high"] is is_passed
-
-
-@pytest.mark.parametrize(("delta", "is_passed"), [(0.1, True), (0.0, True), (-0.0099, True), (-0.0101, False)])
-def test_a_classifier_may_lose_accuracy_up_to_the_limit(delta: float, is_passed: bool) -> None:
-    found = checked(figures(task(0.1)), tried("accuracy", delta))
-    assert found == {"int8_agreement": True, "accuracy_delta": is_passed, "accuracy_delta_low": is_passed}
-
-
-@pytest.mark.parametrize(
-    ("promote", "metric", "difference", "half_width", "otherwise"),
-    [
-        ("when_not_worse", "accuracy", 0.0, 0.009, None),
-        ("when_not_worse", "accuracy", 0.0, 0.011, "held"),
-        ("when_not_worse", NATS_PER_BYTE, 0.0, 0.0049, None),
-        ("when_not_worse", NATS_PER_BYTE, 0.0, 0.0051, "held"),
-        ("when_better", "accuracy", 0.01, 0.009, None),
-        ("when_better", "accuracy", 0.01, 0.011, "kept"),
-        ("when_better", NATS_PER_BYTE, -0.01, 0.009, None),
-        ("when_better", NATS_PER_BYTE, -0.01, 0.011, "kept"),
-    ],
-)
-def test_the_worse_end_of_the_interval_decides(
-    promote: str, metric: str, difference: float, half_width: float, otherwise: str | None
-) -> None:
-    """Without evidence a candidate is kept under `when_better` and held otherwise."""
-    params = PARAMS.model_copy(update={"promote": promote})
-    quality = encoder(5.0) if metric == NATS_PER_BYTE else task(0.9)
-    *others, decided = gates(params, figures(quality), tried(metric, difference, half_width))
-    assert decided.name.endswith(("_low", "_high"))
-    assert all(gate.is_passed for gate in others)
-    assert decided.is_passed is (otherwise is None)
-    assert otherwise in (None, decided.otherwise)
-
-
-def test_a_gate_states_its_numbers() -> None:
-    told = [str(gate) for gate in gates(PARAMS, figures(task(0.7), agreement=0.9), tried("accuracy", -0.1))]
-    assert told[:2] == ["int8_agreement is 0.9000, at least 0.97: NO", "accuracy_delta is -0.1000, at least -0.01: NO"]
-
-
-@pytest.mark.parametrize(("fraction", "is_passed"), [(0.0, True), (0.05, True), (0.051, False), (None, False)])
-def test_a_contaminated_model_fails_the_gate_if_a_limit_is_set(fraction: float | None, is_passed: bool) -> None:
-    limited = PARAMS.model_copy(update={"max_contaminated_fraction": 0.05})
-    for quality in (task(0.9), encoder(2.0)):
-        counted = figures(quality.model_copy(update={"contaminated_fraction": fraction}))
-        assert checked(counted, params=limited)["contaminated_fraction"] is is_passed
-        assert "contaminated_fraction" not in checked(counted)
-    assert checked(figures(None, agreement=0.9), params=limited) == {"int8_agreement": False}, "a published model"
 
 
 @pytest.mark.parametrize(
@@ -184,30 +131,3 @@ def test_continued_training_is_refused_if_its_whole_interval_shows_forgetting(
     (gate,) = forgetting(PARAMS, tried(NATS_PER_BYTE, difference, half_width))
     assert (gate.is_passed, gate.otherwise) == (is_passed, "refused")
     assert forgetting(PARAMS, None) == []
-
-
-def test_the_newest_decision_the_aliases_and_the_latencies_are_shown(tmp_path: Path, encoder_package: Path) -> None:
-    address = Workspace(tmp_path).defaults()["MLFLOW_TRACKING_URI"]
-    with pytest.raises(ArtifactError, match="dist/encoder"):
-        released(address, tmp_path / "dist" / "encoder")
-    package = shutil.copytree(encoder_package, tmp_path / "dist" / "encoder")
-    publisher = Publisher(address)
-    assert released(address, package) is None
-    metrics = tmp_path / "evaluate.json"
-    metrics.write_text("{}")
-    version = publisher.publish(package, "clozeline-encoder", Evidence({"evaluate.json": metrics}, {}))
-    found = released(address, package)
-    assert found
-    assert (found.version, found.aliases, found.decision, found.latency) == (version, (), None, {})
-
-    gate = Gate("int8_agreement", 0.97, "at least", 0.96)
-    for day, outcome in (("01", "refused"), ("02", "promoted")):
-        decision = Decision.model_validate({"outcome": outcome, "gates": (gate,)})
-        publisher.record(version, decision, f"202601{day}T000000Z.json")
-    publisher.registry.promote(version)
-    publisher.measured(version, {"latency/int8_text_milliseconds": 1.5})
-    found = released(address, package)
-    assert found
-    assert found.decision
-    assert (found.decision.outcome, found.decision.gates, found.aliases) == ("promoted", (gate,), ("champion",))
-    assert found.latency == {"int8_text_milliseconds": 1.5}

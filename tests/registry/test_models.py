@@ -58,24 +58,22 @@ def copied(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> W
     return Workspace(shutil.copytree(template, tmp_path / "copy"))
 
 
-@pytest.mark.parametrize("uri", URIS)
-def test_own_reader_and_mlflow_return_the_same_version(workspace: Workspace, address: str, uri: str) -> None:
-    found = models.live_in_own_database(address, uri)
-    told = find_version(Registry.open(address), uri)
-    assert found == told
-    assert (told.served_on, told.int8_speedup) == (PROCESSOR, SPEEDUP)
-    assert models.package_in_own_database(address, uri) == fetch_package(uri, workspace)
-
-
-def test_models_with_an_alias_match_mlflow_and_include_only_ours(address: str) -> None:
+def test_own_reader_and_mlflow_return_the_same_versions_packages_and_names(workspace: Workspace, address: str) -> None:
+    registry = Registry.open(address)
+    for uri in URIS:
+        told = find_version(registry, uri)
+        assert models.live_in_own_database(address, uri) == told
+        assert (told.served_on, told.int8_speedup) == (PROCESSOR, SPEEDUP)
+        assert models.package_in_own_database(address, uri) == fetch_package(uri, workspace)
     for alias in ("champion", "previous", "candidate"):
-        assert models.names_in_own_database(address, alias) == Registry.open(address).names_with(alias)
+        assert models.names_in_own_database(address, alias) == registry.names_with(alias)
     assert models.names_in_own_database(address, "champion") == [ENCODER]
-
-
-def test_the_schema_of_the_reader_is_that_of_the_installed_mlflow(workspace: Workspace) -> None:
     with contextlib.closing(sqlite3.connect(workspace.mlflow / "mlflow.db")) as connection:
         assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(SCHEMA,)]
+    for missing in (f"models:/{ENCODER}@nobody", f"models:/{ENCODER}/7", "models:/clozeline-none@champion"):
+        assert models.live_in_own_database(address, missing) is None
+        with pytest.raises(ArtifactError, match="has no "):
+            models.fetch(missing, workspace)
 
 
 def test_a_moved_alias_is_followed_and_a_moved_database_uses_the_files_beside_it(copied: Workspace) -> None:
@@ -98,22 +96,12 @@ def test_a_champion_is_found_without_importing_mlflow(workspace: Workspace) -> N
 
 
 @pytest.mark.parametrize(
-    "uri", [f"models:/{ENCODER}@nobody", f"models:/{ENCODER}/7", "models:/clozeline-none@champion"]
-)
-def test_missing_models_and_aliases_are_reported_by_mlflow(workspace: Workspace, address: str, uri: str) -> None:
-    assert models.live_in_own_database(address, uri) is None
-    with pytest.raises(ArtifactError, match="has no "):
-        models.fetch(uri, workspace)
-
-
-@pytest.mark.parametrize(
     ("change", "found"),
     [
         ("model_versions SET current_stage = 'Deleted_Internal' WHERE version = 2", (False, True, False, True)),
         ("model_versions SET storage_location = 's3://bucket/m' WHERE version = 2", (True, True, False, True)),
         ("alembic_version SET version_num = 'ffffffffffff'", (False, False, False, False)),
     ],
-    ids=["a deleted version", "files in another place", "another schema"],
 )
 def test_what_the_own_reader_does_not_know_is_left_to_mlflow(
     copied: Workspace, change: str, found: tuple[bool, ...]
@@ -131,24 +119,20 @@ def test_what_the_own_reader_does_not_know_is_left_to_mlflow(
     assert tuple(one is not None for one in told) == found
 
 
-@pytest.mark.parametrize(
-    ("address", "content"),
-    [
-        ("sqlite:///{folder}/mlflow.db", b""),
-        ("sqlite:///{folder}/mlflow.db", b"this is no database" * 100),
-        *((other, b"") for other in ("http://127.0.0.1:5000", "postgresql://host/mlflow", "sqlite:////nowhere/m.db")),
-    ],
-)
-def test_other_registries_are_left_to_mlflow(tmp_path: Path, address: str, content: bytes) -> None:
-    (tmp_path / "mlflow.db").write_bytes(content)
-    address = address.format(folder=tmp_path)
-    assert models.live_in_own_database(address, CHAMPION_URI) is None
-    assert models.names_in_own_database(address, "champion") is None
-
-
-def test_the_own_reader_is_not_used_with_mlflow_workspaces(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_WORKSPACE", "team")
-    assert models.live_in_own_database(address, CHAMPION_URI) is None
+@pytest.mark.parametrize("address", ["http://127.0.0.1:5000", "postgresql://host/mlflow", "sqlite:////nowhere/m.db"])
+def test_other_registries_and_mlflows_workspaces_are_left_to_mlflow(
+    address: str, copied: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = copied.defaults()["MLFLOW_TRACKING_URI"]
+    with monkeypatch.context() as inside:
+        inside.setenv("MLFLOW_WORKSPACE", "team")
+        assert models.live_in_own_database(own, CHAMPION_URI) is None
+    assert models.live_in_own_database(own, CHAMPION_URI)
+    for content in (b"", b"this is no database" * 100):
+        (copied.mlflow / "mlflow.db").write_bytes(content)
+        for other in (own, address):
+            assert models.live_in_own_database(other, CHAMPION_URI) is None
+            assert models.names_in_own_database(other, "champion") is None
 
 
 @pytest.fixture
@@ -181,21 +165,10 @@ def test_what_is_written_is_read_back_and_anything_else_is_no_announcement(regis
     assert registry.version(ENCODER, "1").announcement is None, "an edited tag does not hide the version"
 
 
-def test_the_first_champion_answers_at_once_and_each_later_one_after_its_notice(registry: Registry) -> None:
+def test_the_first_champion_answers_at_once_and_each_later_one_after_its_notice(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert notice(announced(registry, "1")) == 0
-    before = time.time()
-    registry.promote(registry.version(ENCODER, "2"))
-    promoted = announced(registry, "2")
-    assert before <= promoted.announced_seconds <= time.time()
-    registry._follow(ENCODER, since=1)  # as a second process that finishes the same change
-    assert announced(registry, "2") == promoted
-    registry.roll_back(ENCODER)
-    rolled_back = announced(registry, "1")
-    assert rolled_back.announced_seconds > promoted.announced_seconds
-    assert notice(promoted) == notice(rolled_back) == pytest.approx(60)
-
-
-def test_whoever_sees_the_new_champion_sees_its_time(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Announcement | None] = []
     move = MlflowClient.set_registered_model_alias
 
@@ -205,19 +178,24 @@ def test_whoever_sees_the_new_champion_sees_its_time(registry: Registry, monkeyp
         move(client, name, alias, version)
 
     monkeypatch.setattr(MlflowClient, "set_registered_model_alias", looked)
+    before = time.time()
     registry.promote(registry.version(ENCODER, "2"))
-    assert seen == [announced(registry, "2")]
+    promoted = announced(registry, "2")
+    assert before <= promoted.announced_seconds <= time.time()
+    assert seen == [promoted], "whoever sees the new champion sees its time"
+    registry._follow(ENCODER, since=1)  # as a second process that finishes the same change
+    assert announced(registry, "2") == promoted
+    registry.roll_back(ENCODER)
+    rolled_back = announced(registry, "1")
+    assert rolled_back.announced_seconds > promoted.announced_seconds
+    assert notice(promoted) == notice(rolled_back) == pytest.approx(60)
 
 
-@pytest.mark.parametrize(
-    ("given", "seconds"), [("", 60.0), ("5", 5.0), ("0", 0.0), *((bad, None) for bad in ("-1", "soon", "inf", "nan"))]
-)
-def test_the_notice_can_be_set_to_a_number_of_seconds(
-    given: str, seconds: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(NOTICE_VARIABLE, given)
-    if seconds is None:
+def test_the_notice_can_be_set_to_a_number_of_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, seconds in (("", 60.0), ("5", 5.0), ("0", 0.0)):
+        monkeypatch.setenv(NOTICE_VARIABLE, given)
+        assert notice(Announcement.now()) == pytest.approx(seconds)
+    for bad in ("-1", "soon", "inf", "nan"):
+        monkeypatch.setenv(NOTICE_VARIABLE, bad)
         with pytest.raises(ParamsError, match=NOTICE_VARIABLE):
             Announcement.now()
-    else:
-        assert notice(Announcement.now()) == pytest.approx(seconds)

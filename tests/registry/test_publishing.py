@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import mlflow
@@ -17,7 +18,6 @@ import onnx
 import pytest
 from mlflow import MlflowClient
 
-from clozeline.inference.classifier import Classifier
 from clozeline.inference.package import load
 from clozeline.records.package import FILES, package_sha256, read_manifest, record_of, verify
 from clozeline.registry import models
@@ -26,7 +26,7 @@ from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.registry.served_model import PyfuncModel
 from clozeline.registry.versions import fetch_package
 from clozeline.registry.wheel import write_wheel
-from clozeline.system.errors import ArtifactError, ClozelineError, DataError, ParamsError, TransientError
+from clozeline.system.errors import ArtifactError, DataError, ParamsError, TransientError
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.mlflow import experiment_id
@@ -99,29 +99,22 @@ def released(template: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     return with_environment(template, monkeypatch)
 
 
-def test_each_package_becomes_a_version_once(
+def test_each_package_becomes_a_version_once_with_its_evidence_and_model_card(
     publisher: Publisher, encoder_package: Path, evidence: Evidence, tmp_path: Path
 ) -> None:
     first = publisher.publish(encoder_package, NAME, evidence)
     assert publisher.publish(encoder_package, NAME, evidence) == first
     assert first.package_sha256 == package_sha256(encoder_package)
+    with publisher.evidence(first) as folder:
+        assert (folder / "metrics/evaluate.json").read_text() == '{"perplexity": 12.5}'
+        assert card_in(folder).sections == {**card_in(encoder_package).sections, "Release": "- perplexity: 12.5"}
+    assert publisher.registry.run_of(first).data.tags["mlflow.source.git.commit"] == "abc"
+    described = MlflowClient(mlflow.get_tracking_uri()).get_model_version(NAME, "1").description
+    assert described.endswith("\n\n- perplexity: 12.5")
     other = shutil.copytree(encoder_package, tmp_path / "other")
     with (other / FILES.manifest).open("a") as manifest:
         manifest.write("\n")
     assert (first.version, publisher.publish(other, NAME, evidence).version) == ("1", "2")
-
-
-def test_a_version_carries_its_evidence_and_the_model_card_with_the_section_of_its_release(
-    released: Workspace, encoder_package: Path
-) -> None:
-    publisher = publisher_in(released.root)
-    version = publisher.registry.version(NAME, "1")
-    with publisher.evidence(version) as folder:
-        assert (folder / "metrics/evaluate.json").read_text() == '{"perplexity": 12.5}'
-        assert card_in(folder).sections == {**card_in(encoder_package).sections, "Release": "- perplexity: 12.5"}
-    assert publisher.registry.run_of(version).data.tags["mlflow.source.git.commit"] == "abc"
-    described = MlflowClient(mlflow.get_tracking_uri()).get_model_version(NAME, "1").description
-    assert described.endswith("\n\n- perplexity: 12.5")
 
 
 def test_the_runs_of_killed_releases_of_this_workspace_are_closed(publisher: Publisher, workspace: Workspace) -> None:
@@ -166,7 +159,6 @@ def test_what_was_damaged_in_the_registry_is_named(
     with pytest.raises(ArtifactError, match=r"tokenizer\.json"):
         publisher.check(version, texts)
     (package / FILES.tokenizer).write_bytes(whole)
-    mlflow.pyfunc.load_model(URI)
     change_weights(package)
     with pytest.raises(ArtifactError, match=f"{NAME} version 1: package sha256"):
         mlflow.pyfunc.load_model(URI)
@@ -175,23 +167,19 @@ def test_what_was_damaged_in_the_registry_is_named(
         pass
 
 
-@pytest.mark.parametrize("database", ["its tables", "MLflow"])
 @pytest.mark.parametrize(
     ("change", "told"),
     [(change_weights, f"{NAME} version 1: package sha256"), (flip_a_byte_of_fp32, r"model\.onnx")],
 )
 def test_a_package_that_differs_from_the_registered_one_is_refused(
-    template: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    database: str,
-    change: Callable[[Path], None],
-    told: str,
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], told: str
 ) -> None:
+    """It is found in the tables of the database, and then by MLflow."""
     copied = with_environment(shutil.copytree(template, tmp_path / "project"), monkeypatch)
     change(models.fetch(URI, copied).folder)
-    if database == "MLflow":
-        monkeypatch.setattr(models, "package_in_own_database", lambda *asked: None)
+    with pytest.raises(ArtifactError, match=told):
+        models.fetch(URI, copied)
+    monkeypatch.setattr(models, "package_in_own_database", lambda *asked: None)
     with pytest.raises(ArtifactError, match=told):
         models.fetch(URI, copied)
 
@@ -277,29 +265,19 @@ def test_code_planted_in_a_registered_model_runs_neither_in_the_server_nor_in_a_
 UNREACHABLE = "http://127.0.0.1:9"
 
 
-@pytest.mark.parametrize(
-    ("address", "uri", "error", "told"),
-    [
-        ("empty", URI, ArtifactError, NAME),
-        ("empty", f"models:/{NAME}/7", ArtifactError, NAME),
-        ("empty", "models:/nothing", ParamsError, "models:/"),
-        (UNREACHABLE, URI, TransientError, UNREACHABLE),
-    ],
-)
-def test_a_model_that_is_not_found_is_refused_by_name(
-    empty: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    address: str,
-    uri: str,
-    error: type[ClozelineError],
-    told: str,
-) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with_environment(empty, monkeypatch)
-    if address == UNREACHABLE:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-    with pytest.raises(error, match=told):
-        models.fetch(uri)
+def test_a_model_that_is_not_found_is_refused_by_name(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for uri, error, told in (
+        (URI, ArtifactError, NAME),
+        (f"models:/{NAME}/7", ArtifactError, NAME),
+        ("models:/nothing", ParamsError, "models:/"),
+        (URI, TransientError, UNREACHABLE),
+    ):
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+        with_environment(empty, monkeypatch)
+        if error is TransientError:
+            monkeypatch.setenv("MLFLOW_TRACKING_URI", UNREACHABLE)
+        with pytest.raises(error, match=told):
+            models.fetch(uri)
 
 
 def test_without_a_registry_there_are_no_champions_and_the_error_says_where_it_was_looked_for(
@@ -320,53 +298,44 @@ def opened(package: Path) -> PyfuncModel:
     return model
 
 
-@pytest.mark.parametrize(
-    ("kind", "key", "keys_of_one"),
-    [("tagger", "entities", {"entity_group", "score", "word", "start", "end"}), ("classifier", "labels", None)],
-)
-def test_a_registered_tagger_or_classifier_answers_each_text(
-    tmp_path: Path, kind: str, key: str, keys_of_one: set[str] | None
-) -> None:
-    getattr(packages, f"write_{kind}")(tmp_path / kind)
-    records = opened(tmp_path / kind).predict(None, ["open the lists of a file", "a"])
-    assert [set(record) for record in records] == [{key}] * 2
-    if keys_of_one:
-        assert set(records[0][key][0]) == keys_of_one
-    else:
-        assert {one["label"] for one in records[0][key]} == set(packages.LABELS)
-
-
-def test_a_pair_classifier_takes_both_texts_of_each_row(tmp_path: Path) -> None:
-    packages.write_ranker(tmp_path / "ranker")
-    model, ranker = opened(tmp_path / "ranker"), load(tmp_path / "ranker")
-    assert isinstance(ranker, Classifier)
-    asked = [example_texts(read_manifest(tmp_path / "ranker"))[0], '{"text": "open", "text_pair": "the file"}']
-    expected = ranker.classify([("What is returned?", "It returns a value."), ("open", "the file")])
-    scores = [record["labels"][0]["score"] for record in model.predict(None, asked)]
-    assert scores == pytest.approx([best.score for best, *_ in expected])
+def test_a_registered_tagger_answers_each_text(tmp_path: Path) -> None:
+    packages.write_tagger(tmp_path / "tagger")
+    records = opened(tmp_path / "tagger").predict(None, ["open the lists of a file", "a"])
+    assert [set(record) for record in records] == [{"entities"}] * 2
+    assert set(records[0]["entities"][0]) == {"entity_group", "score", "word", "start", "end"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "texts", "told"),
+    ("kind", "key", "texts", "told"),
     [
-        ("answerer", ['{"question": "a", "context": "b"}', "who?"], "text 1 .*`question` and `context`"),
-        ("ranker", ["open the file"], "text 0 .*`text` and `text_pair`"),
+        ("answerer", "answers", ['{"question": "a", "context": "b"}', "who?"], "text 1 .*`question` and `context`"),
+        ("ranker", "labels", ["open the file"], "text 0 .*`text` and `text_pair`"),
     ],
 )
-def test_a_row_without_both_texts_is_refused_and_the_own_example_is_answered(
-    tmp_path: Path, kind: str, texts: Sequence[str], told: str
+def test_a_pair_model_takes_both_texts_of_each_row_and_refuses_one_alone(
+    tmp_path: Path, kind: str, key: str, texts: Sequence[str], told: str
 ) -> None:
     getattr(packages, f"write_{kind}")(tmp_path / kind)
     model, example = opened(tmp_path / kind), example_texts(read_manifest(tmp_path / kind))
     records = model.predict(None, example, {"top_k": 2})
-    assert len(records) == len(example)
-    assert kind == "ranker" or [len(record["answers"]) for record in records] == [2, 2]
+    pairs = [tuple(json.loads(text).values()) for text in example]
+    own: Any = load(tmp_path / kind)
+    expected = own.ask(pairs, top_k=2) if kind == "answerer" else own.classify(pairs, top_k=2)
+    scores = [[one["score"] for one in record[key]] for record in records]
+    assert scores == [pytest.approx([one.score for one in best]) for best in expected]
     with pytest.raises(DataError, match=told):
         model.predict(None, texts)
 
 
-def test_the_wheel_installs_the_package_and_its_command(tmp_path: Path) -> None:
-    wheel = write_wheel(tmp_path)
+def test_the_same_files_give_the_same_wheel_which_installs_the_package_and_its_command(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    wheel, two = (write_wheel(tmp_path / name) for name in ("one", "two"))
+    assert wheel.read_bytes() == two.read_bytes()
+    names = zipfile.ZipFile(wheel).namelist()
+    assert not [name for name in names if "__pycache__" in name]
+    for part in (".html", ".dist-info/METADATA", ".dist-info/RECORD", "licenses/LICENSE"):
+        assert any(name.endswith(part) for name in names), f"{part} is part of the package"
     install = ["install", "--quiet", "--no-index", "--no-deps", "--no-compile", "--target", str(tmp_path / "away")]
     subprocess.run([sys.executable, "-m", "pip", *install, str(wheel)], check=True)
     # The interpreter's own site-packages name this checkout, so the installed copy has to come first.
@@ -376,15 +345,3 @@ def test_the_wheel_installs_the_package_and_its_command(tmp_path: Path) -> None:
     said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
     assert said.strip() == str(tmp_path / "away/clozeline/__init__.py")
     assert (tmp_path / "away/bin/clozeline").is_file()
-
-
-def test_the_same_files_give_the_same_wheel_without_compiled_ones(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    one, two = (write_wheel(tmp_path / name) for name in ("one", "two"))
-    assert one.read_bytes() == two.read_bytes()
-    names = zipfile.ZipFile(one).namelist()
-    parts = {".html", *(f".dist-info/{part}" for part in ("METADATA", "WHEEL", "RECORD", "entry_points.txt"))}
-    for part in (*parts, "licenses/LICENSE"):
-        assert any(name.endswith(part) for name in names), f"{part} is part of the package"
-    assert not [name for name in names if "__pycache__" in name]

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import pytest
 
 from clozeline.registry import models
-from clozeline.registry.models import FetchedPackage, Registered
+from clozeline.registry.models import FetchedPackage
 from clozeline.registry.sources import ModelSource, default_for, default_sources, parse_sources
 from clozeline.serving.loading import open_source
 from clozeline.system.errors import ArtifactError, ParamsError
@@ -22,25 +22,17 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("dist/encoder", "encoder"),
+def test_each_model_has_its_given_name_or_that_of_its_folder_or_registration(project: Path) -> None:
+    (project / "a=b").mkdir()
+    for text, name in (
         ("dist/encoder/", "encoder"),
         ("models:/clozeline-encoder@champion", "clozeline-encoder"),
         ("models:/clozeline-encoder/3", "clozeline-encoder"),
         ("next=models:/clozeline-encoder@candidate", "next"),
-        ("old=dist/encoder", "old"),
         ("a=b", "a=b"),  # a folder of that name
-    ],
-)
-def test_a_model_has_its_given_name_or_that_of_its_folder_or_registration(project: Path, text: str, name: str) -> None:
-    (project / "a=b").mkdir()
-    place = text if name == text else text.removeprefix(f"{name}=")
-    assert ModelSource.parse(text) == ModelSource(name, place)
-
-
-def test_two_models_of_one_name_are_refused_with_what_to_do() -> None:
+    ):
+        place = text if name == text else text.removeprefix(f"{name}=")
+        assert ModelSource.parse(text) == ModelSource(name, place)
     with pytest.raises(ParamsError) as raised:
         parse_sources(["models:/clozeline-encoder@champion", "models:/clozeline-encoder@candidate"])
     assert "clozeline-encoder-2=models:/clozeline-encoder@candidate" in raised.value.do
@@ -68,7 +60,9 @@ def test_a_verb_without_a_model_uses_a_suitable_one(project: Path, monkeypatch: 
     assert default_for("fill-mask").place == "dist/encoder"
 
 
-def test_the_released_model_of_the_task_is_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_released_model_of_the_task_is_found_and_of_two_that_could_answer_one_has_to_be_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folders = {f"models:/clozeline-{name}@champion": project / "released" / name for name in ("docsearch", "library")}
     for folder, task in zip(folders.values(), ("feature-extraction", "text-classification"), strict=True):
         write_encoder(folder)
@@ -78,25 +72,11 @@ def test_the_released_model_of_the_task_is_found(project: Path, monkeypatch: pyt
     monkeypatch.setattr(models, "fetch", lambda uri: FetchedPackage(folders[uri], None))
     assert default_for("text-classification").name == "clozeline-library"
     assert default_for("feature-extraction").name == "clozeline-docsearch"
-
-
-def test_two_models_that_could_answer_need_a_name(project: Path) -> None:
     for name in ("library", "topic"):
         write_classifier(project / "dist" / name)
     with pytest.raises(ParamsError) as raised:
         default_for("text-classification")
     assert "dist/library, dist/topic" in str(raised.value)
-
-
-def test_a_registered_model_is_fetched_and_has_the_version_of_the_registry(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_encoder(project / "elsewhere")
-    version = Registered("clozeline-encoder", "7", "", "", was_rolled_back=False)
-    fetched = {"models:/clozeline-encoder@champion": FetchedPackage(project / "elsewhere", version)}
-    monkeypatch.setattr(models, "fetch", fetched.__getitem__)
-    (source,) = parse_sources(["models:/clozeline-encoder@champion"])
-    assert open_source(source, "fp32").identity.version == "7"
 
 
 def test_a_model_name_that_is_invalid_in_a_header_is_percent_encoded(project: Path) -> None:

@@ -36,22 +36,13 @@ from clozeline.system.errors import ArtifactError
 from clozeline.tasks.similarity.bm25 import scorer_with_fusion
 
 NORMALIZED = [
-    ("", ""),
     ("the", ""),
-    ("?!", ""),
     ("The A An tHe", ""),
     ("The U.S.A.", "usa"),
-    ("Cat", "cat"),
     (" the  cat\tsat\non\u00a0it ", "cat sat on it"),
     ("mat-like", "matlike"),  # punctuation leaves no space, so the words grow together
-    ("another theme, anyone", "another theme anyone"),  # articles are whole words
-    ("the-cat", "thecat"),  # punctuation goes first, so this is no article any more
-    ("a.", ""),
     ("a—b", "—b"),  # a dash is no ASCII punctuation, and ends a word
-    ("“the” cat", "“ ” cat"),
-    ("naïve é", "naïve é"),
     ("aïoli", "aïoli"),  # a letter with an accent is part of the word, too
-    ("10,000 $5", "10000 5"),
     ("snake_case ~`^|", "snakecase"),
     ("İ ß", "i̇ ß"),  # lower case, not case-folded
 ]
@@ -59,71 +50,49 @@ FIGURES = [
     # answers, prediction, exact match, F1
     (("",), "", 1, 1),
     (("",), "house", 0, 0),
-    (("house",), "", 0, 0),
-    (("house",), "the", 0, 0),
     (("The House.",), "house", 1, 1),
-    (("10,000",), "10000", 1, 1),
-    (("U.S.",), "us", 1, 1),
     (("red house",), "house", 0, 2 / 3),
-    (("house",), "red house", 0, 2 / 3),
-    (("house",), "big red brick house", 0, 2 / 5),
     (("big red brick house",), "house here", 0, 1 / 3),
     (("house red",), "red house", 0, 1),  # F1 has no order
     (("apple",), "apple apple", 0, 2 / 3),  # a word counts as often as answer and prediction share it
-    (("apple apple pie",), "apple apple apple", 0, 2 / 3),
     (("red house",), "blue boat", 0, 0),
-    (("mat like",), "mat-like", 0, 0),
     (("naïve — café",), "naive café", 0, 2 / 5),
     (("the cat and the dog",), "a cat", 0, 1 / 2),  # articles count in neither text
     ((), "", 1, 1),
-    ((), "the", 1, 1),  # the prediction normalizes to nothing, too
     ((), "house", 0, 0),
     (("red house", "house"), "the house", 1, 1),
-    (("house", "red house"), "the house", 1, 1),
     (("red house", "old brick house"), "house", 0, 2 / 3),
-    (("old brick house", "red house"), "house", 0, 2 / 3),
     (("red house", "blue boat"), "red boat", 0, 1 / 2),  # the nearest answer, not the words of all
     (("the", "house"), "", 0, 0),  # an answer of which nothing is left counts only alone
-    (("house", "a", "?"), "the", 0, 0),
-    (("the",), "", 1, 1),
     (("the", "?"), "an", 1, 1),
-    (("the",), "house", 0, 0),
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), NORMALIZED)
-def test_texts_are_normalized_as_in_the_squad_script(text: str, expected: str) -> None:
-    assert normalized(text) == expected
+def test_texts_are_normalized_as_in_the_squad_script() -> None:
+    assert [normalized(text) for text, _ in NORMALIZED] == [expected for _, expected in NORMALIZED]
 
 
-@pytest.mark.parametrize(("answers", "said", "exact", "overlap"), FIGURES)
-def test_figures_equal_those_of_the_squad_script(
-    answers: tuple[str, ...], said: str, exact: int, overlap: float
-) -> None:
-    assert exact_match(answers, said) == exact
-    assert f1(answers, said) == pytest.approx(overlap)
+def test_figures_equal_those_of_the_squad_script() -> None:
+    for answers, said, exact, overlap in FIGURES:
+        assert exact_match(answers, said) == exact
+        assert f1(answers, said) == pytest.approx(overlap)
 
 
 DRAW = np.random.default_rng(0)
 CASES = {
     "random": (DRAW.normal(size=200), DRAW.normal(size=200)),
     "many ties": (DRAW.integers(0, 6, size=300).astype(float), DRAW.integers(0, 3, size=300).astype(float)),
-    "the same": (np.arange(9.0), np.arange(9.0)),
-    "the other way round": (np.arange(9.0), -(np.arange(9.0) ** 3)),
     "far from zero": (1e6 + DRAW.normal(size=50), DRAW.normal(size=50)),
     "two": (np.array([0.0, 1.0]), np.array([5.0, 3.0])),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_correlations_equal_those_of_scipy(name: str) -> None:
+def test_correlations_equal_those_of_scipy_and_constant_values_have_none(name: str) -> None:
     one, other = CASES[name]
     assert pearson(one, other) == pytest.approx(stats.pearsonr(one, other).statistic, abs=1e-9)
     assert spearman(one, other) == pytest.approx(stats.spearmanr(one, other).statistic, abs=1e-9)
     assert ranks(one).tolist() == stats.rankdata(one).tolist()
-
-
-def test_constant_values_have_no_correlation() -> None:
     for correlation in (pearson, spearman):
         assert math.isnan(correlation(np.full(5, 0.1), np.arange(5.0)))
         assert math.isnan(correlation(np.arange(5.0), np.full(5, 0.1)))
@@ -143,17 +112,10 @@ def test_ranks_equal_those_from_comparing_every_pair() -> None:
     assert found.reciprocal.mean() == pytest.approx(np.mean([1 / rank for rank in found.rank_Q]))
 
 
-@pytest.mark.parametrize(
-    ("scores", "belonging", "ranks"),
-    [
-        ([[1, 1, 0], [0, 0, 0]], [[0], [2]], [2, 3]),  # a tie counts against the right answer
-        ([[3, 3, 2, 1]], [[0, 1, 3]], [1]),  # other matches of a query do not lower the rank
-    ],
-)
-def test_ties_count_against_the_right_answer_and_other_matches_do_not(
-    scores: list[list[float]], belonging: list[list[int]], ranks: list[int]
-) -> None:
-    assert ranked(lambda start, stop: np.array(scores[start:stop], np.float32), belonging).rank_Q.tolist() == ranks
+def test_ties_count_against_the_right_answer_and_other_matches_do_not() -> None:
+    scores_QC = np.array([[1, 1, 0, 0], [0, 0, 0, -1], [3, 3, 2, 1]], np.float32)
+    belonging = [[0], [2], [0, 1, 3]]  # other matches of the third query do not lower the rank
+    assert ranked(lambda start, stop: scores_QC[start:stop], belonging).rank_Q.tolist() == [2, 3, 1]
 
 
 def test_the_fused_search_can_outrank_both_single_searches() -> None:
@@ -171,21 +133,16 @@ def test_the_random_baseline_equals_the_mean_over_all_orders(num_own: int, k: in
     assert chance_of_recall(6, [range(num_own)], k) == pytest.approx(np.mean(hits))
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
+def test_facts_survive_a_round_trip_through_config_json_and_defaults_add_no_key() -> None:
+    for facts in (
         ConfigFacts(),
-        ConfigFacts(reads_pairs=True),
         ConfigFacts(decision_threshold=0.0),
         ConfigFacts(reads_pairs=True, decision_threshold=0.25, no_answer_margin=-1.5),
-    ],
-    ids=str,
-)
-def test_facts_survive_a_round_trip_through_config_json_and_defaults_add_no_key(facts: ConfigFacts) -> None:
-    config = BertConfig()
-    facts.add_to(config)
-    assert ConfigFacts.of(BertConfig.from_dict(config.to_dict())) == facts
-    assert (config.to_dict() == BertConfig().to_dict()) == (facts == ConfigFacts())
+    ):
+        config = BertConfig()
+        facts.add_to(config)
+        assert ConfigFacts.of(BertConfig.from_dict(config.to_dict())) == facts
+        assert (config.to_dict() == BertConfig().to_dict()) == (facts == ConfigFacts())
 
 
 ITEMS = [
@@ -196,15 +153,12 @@ ITEMS = [
 ]
 
 
-def test_held_out_items_survive_a_round_trip_and_the_file_does_not_depend_on_their_order(tmp_path: Path) -> None:
+def test_held_out_items_survive_a_round_trip_in_any_order_and_their_number_is_limited(tmp_path: Path) -> None:
     write_held_out(tmp_path, ITEMS)
     first = (tmp_path / FILE).read_bytes()
     assert sorted(read_held_out(tmp_path), key=str) == sorted(ITEMS, key=str)
     write_held_out(tmp_path, [*reversed(ITEMS), ITEMS[0]])
     assert (tmp_path / FILE).read_bytes() == first
-
-
-def test_only_a_limited_number_of_held_out_items_is_kept(tmp_path: Path) -> None:
     write_held_out(tmp_path, [HeldOut(text=str(number)) for number in range(2 * MAX_ITEMS)])
     numbers = [int(item.text) for item in read_held_out(tmp_path)]
     assert len(numbers) == MAX_ITEMS
@@ -217,11 +171,9 @@ def test_only_a_limited_number_of_held_out_items_is_kept(tmp_path: Path) -> None
         b'{"words": 1}',
         b"",
         b'{"text": "caf\xe9"}',
-        b"\xff\xfe{\x00",
         b'{"text": "a", "second": "b", "score": NaN}',
         b'{"text": "a", "right": ["b"], "recall_at": 0}',
     ],
-    ids=["another record", "empty", "Latin-1", "UTF-16", "no number", "no place"],
 )
 def test_a_missing_file_gives_no_items_and_a_bad_line_is_named(tmp_path: Path, line: bytes) -> None:
     assert read_held_out(tmp_path) == []

@@ -1,4 +1,4 @@
-"""Claim: intervals equal those of the reference implementation in their field."""
+"""Claim: intervals equal those of the reference implementation in their field; a figure has to beat its baselines."""
 
 import math
 
@@ -10,6 +10,7 @@ from scipy.stats import binomtest, bootstrap
 
 from clozeline.records.finetune import statistics
 from clozeline.records.finetune.statistics import bootstrap_interval, ratio_intervals, sign_flip_p_value
+from clozeline.records.finetune.task_metrics import Headline
 
 
 @given(num_trials=st.integers(1, 5000), share=st.floats(0, 1))
@@ -21,15 +22,12 @@ def test_the_interval_equals_scipys_wilson_interval(num_trials: int, share: floa
     assert found == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
-def test_the_bootstrap_equals_that_of_scipy() -> None:
+def test_the_bootstrap_equals_that_of_scipy_is_repeatable_and_ignores_nan() -> None:
     values_N = np.random.default_rng(0).exponential(size=300)
     expected = bootstrap((values_N,), np.mean, method="percentile", rng=1).confidence_interval
     low, high = bootstrap_interval(lambda places: float(values_N[places].mean()), len(values_N))
     assert (low, high) == pytest.approx((expected.low, expected.high), abs=0.02)
-    assert low < values_N.mean() < high
 
-
-def test_the_bootstrap_is_repeatable_and_ignores_nan() -> None:
     def figure(places: np.ndarray) -> float:
         return math.nan if places[0] % 2 else 0.5
 
@@ -81,14 +79,25 @@ def test_long_documents_do_not_narrow_the_interval_and_samples_without_targets_a
     assert low == high == 2.0
 
 
-def test_p_values_of_equal_models_are_calibrated() -> None:
+def test_p_values_of_equal_models_are_calibrated_and_those_of_a_constant_difference_are_the_smallest() -> None:
     random = np.random.default_rng(3)
     p_values = [sign_flip_p_value(random.normal(0, 1, 40), seed=trial, num_samples=200) for trial in range(300)]
     assert 0.02 * 300 <= sum(p < 0.05 for p in p_values) <= 0.09 * 300
     assert np.mean(p_values) == pytest.approx(0.5, abs=0.06)
-
-
-def test_a_constant_difference_has_the_smallest_p_value_and_no_difference_has_1() -> None:
     assert sign_flip_p_value(np.full(30, 0.1), seed=1, num_samples=999) == 1 / 1000
     assert sign_flip_p_value(np.zeros(30), seed=1, num_samples=999) == 1
     assert sign_flip_p_value(np.array([0.5]), seed=1, num_samples=999) == 1  # one document is no evidence
+
+
+def test_baselines_that_a_figure_does_not_beat_are_named() -> None:
+    for value, baseline_value, named in (
+        (0.71, 0.7, []),
+        (0.7, 0.7, ["counting words"]),
+        (0.5, 0.7, ["counting words", "largest class"]),
+        (math.nan, 0.7, ["counting words", "largest class"]),
+        (0.6, math.nan, []),
+    ):
+        figure = {"metric": "accuracy", "value": value, "low": value, "high": value}
+        baselines = {"baseline": "counting words", "baseline_value": baseline_value}
+        trivial = {"trivial": "largest class", "trivial_value": 0.5}
+        assert [name for name, _ in Headline.model_validate(figure | baselines | trivial).unbeaten] == named

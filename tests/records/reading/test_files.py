@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.records.reading.files import FORMATS, check_fields, format_of, json_records, nearest
+from clozeline.records.reading.files import FORMATS, check_fields, format_of, nearest
 from clozeline.system.errors import DataError
 
 KNOBS = {"text_field": "text", "label_field": "label"}
-
-
-@pytest.mark.parametrize(
-    ("name", "present", "meant"),
-    [
-        ("text", ("id", "texts"), "texts"),
-        ("text", ("id", "Text"), "Text"),
-        ("text", ("id", "tweet_text"), "tweet_text"),
-        ("sentence_text", ("id", "text"), "text"),
-        ("text", ("id", "te"), "te"),
-        ("text", ("x", "body"), None),
-        ("label", ("a", "b"), None),
-        ("text", (), None),
-    ],
-)
-def test_the_likely_intended_field_is_suggested(name: str, present: tuple[str, ...], meant: str | None) -> None:
-    assert nearest(name, present) == meant
 
 
 def test_a_missing_field_is_reported_with_the_given_fields_and_the_likely_one() -> None:
@@ -40,19 +24,11 @@ def test_a_missing_field_is_reported_with_the_given_fields_and_the_likely_one() 
     assert caught.value.problem == "a.csv, line 1: no field `text`"
     assert caught.value.given == "fields: body_text, label"
     assert caught.value.do == "set `text_field` to body_text"
+    assert [nearest("text", ("id", other)) for other in ("texts", "Text", "body")] == ["texts", "Text", None]
     both = {"first_field": "sentence1", "second_field": "sentence2"}
     with pytest.raises(DataError) as caught:
         check_fields(("sentence1", "score"), both, "a.csv")
     assert caught.value.do.startswith("set `second_field` to one of these"), "another knob names the likely one"
-
-
-def test_renaming_the_field_is_advised_only_if_no_earlier_record_has_it() -> None:
-    lines = ['{"text": "a", "label": "b"}', "", '{"texts": "a", "label": "b"}']
-    with pytest.raises(DataError, match=r"a\.jsonl, line 3: no field `text`") as caught:
-        list(json_records(lines, "a.jsonl", KNOBS))
-    assert "earlier records have this field" in caught.value.do
-    with pytest.raises(DataError, match=r"set `text_field` to texts$"):
-        list(json_records(lines[1:], "a.jsonl", KNOBS))
 
 
 FIELDS = {"room.text_field": "body", "room.label_field": "topic"}
@@ -72,13 +48,10 @@ def as_json_lines(rows: Table) -> bytes:
     return ("\n\n".join(lines) + "\n").encode()
 
 
-def as_separated(delimiter: str) -> Callable[[Table], bytes]:
-    def write(rows: Table) -> bytes:
-        quoted = [[part.replace('"', '""') for part in (label, text)] for text, label in rows]
-        lines = ["topic" + delimiter + "body", *(f'"{label}"{delimiter}"{text}"' for label, text in quoted)]
-        return ("\r\n".join(lines) + "\r\n").encode("utf-8-sig")
-
-    return write
+def as_separated(rows: Table, delimiter: str) -> bytes:
+    quoted = [[part.replace('"', '""') for part in (label, text)] for text, label in rows]
+    lines = ["topic" + delimiter + "body", *(f'"{label}"{delimiter}"{text}"' for label, text in quoted)]
+    return ("\r\n".join(lines) + "\r\n").encode("utf-8-sig")
 
 
 WRITERS: dict[str, Callable[[Table], bytes]] = {
@@ -86,8 +59,8 @@ WRITERS: dict[str, Callable[[Table], bytes]] = {
     ".pq": as_parquet,
     ".jsonl": as_json_lines,
     ".ndjson": as_json_lines,
-    ".csv": as_separated(","),
-    ".tsv": as_separated("\t"),
+    ".csv": partial(as_separated, delimiter=","),
+    ".tsv": partial(as_separated, delimiter="\t"),
 }
 
 
@@ -105,16 +78,12 @@ def written(path: Path, content: bytes) -> Path:
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
-    assert read(written(tmp_path / f"data{suffix}", WRITERS[suffix](ROWS))) == ROWS
-
-
-@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv"])
-@pytest.mark.parametrize(("end", "compress"), [(".gz", gzip.compress), (".BZ2", bz2.compress), ("", gzip.compress)])
-def test_a_compressed_file_gives_the_same_rows(
-    tmp_path: Path, suffix: str, end: str, compress: Callable[[bytes], bytes]
-) -> None:
-    assert read(written(tmp_path / f"data{suffix}{end}", compress(WRITERS[suffix](ROWS)))) == ROWS
+def test_every_kind_of_file_gives_the_same_rows_also_if_it_is_compressed(tmp_path: Path, suffix: str) -> None:
+    content = WRITERS[suffix](ROWS)
+    assert read(written(tmp_path / f"data{suffix}", content)) == ROWS
+    if suffix in (".jsonl", ".csv", ".tsv"):
+        for end, compress in ((".gz", gzip.compress), (".BZ2", bz2.compress), ("", gzip.compress)):
+            assert read(written(tmp_path / f"data{suffix}{end}", compress(content))) == ROWS
 
 
 def test_the_format_is_recognized_by_the_name_without_its_compression() -> None:
@@ -125,21 +94,17 @@ def test_the_format_is_recognized_by_the_name_without_its_compression() -> None:
 
 @pytest.mark.parametrize(("suffix", "unit"), [(".jsonl", "line 3"), (".csv", "line 4"), (".parquet", "row 2")])
 def test_each_row_comes_with_its_file_and_line(tmp_path: Path, suffix: str, unit: str) -> None:
-    """In CSV the first text spans two lines; in JSON Lines an empty line separates the objects."""
-    path = written(tmp_path / f"data{suffix}", WRITERS[suffix](ROWS[:2]))
-    assert [place for place, _ in rows_in(path)][1] == f"{path}, {unit}"
-
-
-def test_every_parquet_row_has_its_row_number_and_only_the_wanted_columns(tmp_path: Path) -> None:
-    path = written(tmp_path / "data.parquet", as_parquet([(str(number), "x") for number in range(2_500)]))
-    rows = rows_in(path)
-    assert [values for _, values in rows] == [{"body": str(number), "topic": "x"} for number in range(2_500)]
-    assert [place for place, _ in rows[::1_200]] == [f"{path}, row {row}" for row in (1, 1_201, 2_401)]
+    """In CSV the first text spans two lines; in JSON Lines an empty line separates the objects. Of a Parquet file, only
+    the wanted columns are read."""
+    path = written(tmp_path / f"data{suffix}", WRITERS[suffix](ROWS[:2] * 1_000))
+    places, rows = zip(*rows_in(path), strict=True)
+    assert places[1] == f"{path}, {unit}"
+    assert suffix != ".parquet" or places[1_999] == f"{path}, row 2000"
+    assert rows == tuple({"body": text, "topic": label} for text, label in ROWS[:2] * 1_000)
 
 
 DIRT = {
     "a JSON array": ("data.jsonl", b'{"body": "a", "topic": "x"}\n[1]\n', "line 2: not a JSON object", "[1]"),
-    "a JSON null": ("data.jsonl", b"null\n", "line 1: not a JSON object", "null"),
     "broken JSON": ("data.jsonl", b'{"body": "a", "topic": "x"}\n\n{"body"\n', "line 3: not a JSON object", '{"body"'),
     "deep JSON": ("data.jsonl", b"[" * 200_000, "line 1: not a JSON object", "nested too deeply"),
     "a field by another name": ("data.csv", b"boddy,topic\na,x\n", "no field `body`", "fields: boddy, topic"),
@@ -147,16 +112,12 @@ DIRT = {
     "a row too long": ("data.csv", b"body,topic\na,x\nb,y,z\n", "line 3: 3 columns, but the header has 2", "'y', 'z'"),
     "a row too short": ("data.csv", b"body,topic\na\n", "line 2: 1 columns, but the header has 2", "['a']"),
     "semicolons": ("data.csv", b"body;topic\na;x\n", "line 1: separated by a semicolon", "body;topic"),
-    "bars": ("data.tsv", b"body|topic\na|x\n", "line 1: separated by a vertical bar", "body|topic"),
-    "TABs in a .csv": ("data.csv", b"body\ttopic\na\tx\n", "line 1: separated by a tab", "body\ttopic"),
     "commas in a .tsv": ("data.tsv", b"body,topic\na,x\n", "line 1: separated by a comma", "body,topic"),
     "an open quote": ("data.csv", b'body,topic\na,x\n"b,y\n', "line 3: not CSV", "unexpected end of data"),
     "an empty file": ("data.csv", b"", "line 1: no field `body`", "fields: none"),
-    "empty lines": ("data.tsv", b"\n\n", "line 2: no field `body`", "fields: none"),
     "UTF-16": ("data.csv", "body,topic\na,x\n".encode("utf-16"), "line 1: not UTF-8", "ff fe"),
     "Latin-1": ("data.csv", "body,topic\ngröße,x\n".encode("latin-1"), "line 2, byte 13: not UTF-8", "0xf6"),
     "no Parquet": ("data.parquet", b"PAR1 and then nothing", "Parquet file", "Parquet"),
-    "half of a Parquet": ("data.pq", as_parquet(ROWS * 100)[:-50], "Parquet file", "Parquet"),
     "half of a gzip": ("data.csv.gz", gzip.compress(b"body,topic\na,x\n")[:-9], "truncated or damaged", "near byte"),
 }  # fmt: skip
 
@@ -172,26 +133,17 @@ def test_invalid_values_are_reported_with_file_line_and_value(tmp_path: Path, na
     assert given in str(caught.value)
 
 
-def test_the_nearest_field_is_suggested_and_the_shape_of_an_object_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        read(written(tmp_path / "data.csv", b"body,topics\na,x\n"))
-    assert caught.value.do == "set `room.label_field` to topics"
-    with pytest.raises(DataError) as caught:
-        read(written(tmp_path / "data.jsonl", b"3\n"))
-    assert caught.value.expected.endswith('{"body": …, "topic": …}')
-
-
 def test_blank_lines_may_contain_separators_and_every_line_ending_is_accepted(tmp_path: Path) -> None:
     path = written(tmp_path / "data.tsv", b'\r\nbody\ttopic\r\na\tx\r\n \t\t\t\r\n\r\n"b\r\nc"\ty\n\t\r\n')
     assert read(path) == [("a", "x"), ("b\r\nc", "y"), ("", "")]
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [("data.csv", b"body,topic\ra,x\rb,y\r"), ("data.jsonl", b'{"body":"a","topic":"x"}\r{"body":"b","topic":"y"}')],
-)
-def test_a_lone_carriage_return_ends_a_line_in_tables(tmp_path: Path, name: str, content: bytes) -> None:
-    assert read(written(tmp_path / name, content)) == [("a", "x"), ("b", "y")]
+def test_a_lone_carriage_return_ends_a_line_in_tables(tmp_path: Path) -> None:
+    for name, content in (
+        ("data.csv", b"body,topic\ra,x\rb,y\r"),
+        ("data.jsonl", b'{"body":"a","topic":"x"}\r{"body":"b","topic":"y"}'),
+    ):
+        assert read(written(tmp_path / name, content)) == [("a", "x"), ("b", "y")]
 
 
 def test_the_name_of_a_single_column_may_contain_a_separator(tmp_path: Path) -> None:

@@ -56,29 +56,24 @@ def test_a_revision_is_resolved_to_its_commit(folder: Path, monkeypatch: pytest.
     monkeypatch.setattr(datasets, "load_dataset_builder", builder_of)
     assert commit_of(HubSplit("someone/something", "x", "train", "main", KNOBS)) == "0a" * 20
     assert asked == [("someone/something", "x", "main")]
+    # Without a network, only the source of the installed version can prove that its addresses still look like this.
+    source = inspect.getsource(datasets.load.HubDatasetModuleFactory)
+    assert 'f"hf://datasets/{self.name}@{self.commit_hash}/' in source
     Builder.base_path = None
     assert commit_of(split_of("someone/something")) is None
     assert commit_of(split_of(folder)) is None, "a folder has none"
 
 
-def test_datasets_still_puts_the_commit_into_its_file_addresses() -> None:
-    """`commit_of` looks for this text. Without a network, only the source of the installed version can prove it."""
-    source = inspect.getsource(datasets.load.HubDatasetModuleFactory)
-    assert 'f"hf://datasets/{self.name}@{self.commit_hash}/' in source
-
-
-def test_a_missing_field_is_named_with_its_knob(folder: Path) -> None:
+def test_what_is_missing_is_named_with_its_knob_and_a_subset_or_split_before_any_row_is_read(folder: Path) -> None:
     with pytest.raises(DataError, match="train row 0: no field `topics`") as caught:
         list(hub_records(split_of(folder), {"room.label_field": "topics"}))
     assert caught.value.do == "set `room.label_field` to topic"
-
-
-@pytest.mark.parametrize("wrong", [{"split": "trian"}, {"subset": "nope"}])
-def test_a_missing_subset_or_split_is_reported_before_any_row_is_read(folder: Path, wrong: dict[str, str]) -> None:
-    with pytest.raises(DataError, match="cannot read split") as caught:
-        hub_records(split_of(folder, **wrong), FIELDS)
-    assert all(value in str(caught.value) for value in wrong.values())
-    assert caught.value.do == f"correct {KNOBS}"
+    for split in (split_of(folder, "trian"), split_of(folder, subset="nope")):
+        with pytest.raises(DataError, match="cannot read split") as caught:
+            hub_records(split, FIELDS)
+        assert split.split in str(caught.value)
+        assert (split.subset or "") in str(caught.value)
+        assert caught.value.do == f"correct {KNOBS}"
 
 
 def unreachable(*_: object, **__: object) -> Any:

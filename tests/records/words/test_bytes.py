@@ -64,26 +64,10 @@ def test_similar_words_have_different_hashes() -> None:
     assert len(np.unique(hashes >> np.uint64(40))) > 0.99 * len(words)
 
 
-def test_changing_one_letter_flips_half_of_the_hash_bits() -> None:
-    one, other = (word_hashes(pa.array([f"{letter}{number}" for number in range(2000)])) for letter in "ab")
-    changed = np.unpackbits((one ^ other).view(np.uint8)).mean()
-    assert 0.49 < changed < 0.51
-
-
-MASK = 2**64 - 1
-
-
 def test_mixing_gives_the_published_outputs_of_splitmix64() -> None:
     """First outputs of splitmix64.c (Vigna 2015) for the seed 1234567; its state grows by a constant."""
-    seeds = np.array([(1234567 + step * 0x9E3779B97F4A7C15) & MASK for step in range(3)], dtype=np.uint64)
+    seeds = np.array([(1234567 + step * 0x9E3779B97F4A7C15) % 2**64 for step in range(3)], dtype=np.uint64)
     assert mixed(seeds).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
-
-
-def test_changing_one_bit_flips_half_of_the_output_bits() -> None:
-    values = np.arange(2000, dtype=np.uint64)
-    for bit in range(64):
-        changed = mixed(values) ^ mixed(values ^ np.uint64(1 << bit))
-        assert 0.45 < np.unpackbits(changed.view(np.uint8)).mean() < 0.55
 
 
 def test_spans_keep_their_order_and_may_overlap() -> None:

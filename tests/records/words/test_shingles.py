@@ -1,6 +1,5 @@
 """Claim: a test text is counted exactly if a training text is its near-duplicate or contains it."""
 
-import itertools
 import random
 from collections.abc import Iterator
 
@@ -40,17 +39,16 @@ def test_shingles_of_three_words_ignore_case_punctuation_and_repetition_but_not_
     assert not once & turned
 
 
-@pytest.mark.parametrize("text", ["word", "two words", "…", "!?"])
-def test_a_text_shorter_than_a_shingle_is_its_own_shingle(text: str) -> None:
-    same, other, short = sets_of([text, text + " x y z", text])
-    assert len(short) == 1
-    assert same == short
-    assert same != other
-
-
-def test_each_character_is_a_word_in_scripts_without_spaces() -> None:
+def test_short_texts_scripts_without_spaces_and_lone_surrogates_have_shingles() -> None:
+    for text in ("word", "two words", "!?"):
+        same, other, short = sets_of([text, text + " x y z", text])
+        assert len(short) == 1
+        assert same == short
+        assert same != other
     one, other = sets_of(["我喜欢吃苹果和香蕉", "我喜欢吃苹果和橘子"])
     assert len(one & other) == 5
+    one, other = (shingles.plain_sets([text]).hashes_S.tolist() for text in ("one \ud83d two three", "one two three"))
+    assert one == other, "a lone surrogate separates words"
 
 
 @given(st.lists(st.text(alphabet=[*map(chr, range(128)), "é", "東"]), max_size=4))
@@ -89,25 +87,6 @@ def test_the_banding_is_the_most_selective_that_finds_97_percent(similarity: flo
     assert Banding.finding(0.001) == Banding(num_bands=128, num_rows=1)
 
 
-def test_bands_agree_as_often_as_the_signatures_should(words) -> None:
-    """Pairs with Jaccard similarity s share a band with probability 1 - (1 - s^r)^b."""
-    hits, expected = 0, 0.0
-    for seed, changed in itertools.product(range(40), (4, 8, 12)):
-        text = words(seed, 60).split()
-        other = [*text[:-changed], *words(1000 + seed, changed).split()]
-        found = sketched([" ".join(text), " ".join(other)], Banding(8, 8))
-        left, right = sets_of([" ".join(text), " ".join(other)])
-        similarity = len(left & right) / len(left | right)
-        hits += bool((found.bands_NB[0] == found.bands_NB[1]).any())
-        expected += 1 - (1 - similarity**8) ** 8
-    assert hits == pytest.approx(expected, abs=15)
-
-
-def test_a_lone_surrogate_separates_words() -> None:
-    one, other = (shingles.plain_sets([text]).hashes_S.tolist() for text in ("one \ud83d two three", "one two three"))
-    assert one == other
-
-
 SENTENCE = "return a new array of the given shape and type filled with zeros unless the caller asks for something else"
 
 
@@ -138,9 +117,8 @@ INSIDE = " ".join([f"before{place}" for place in range(30)]) + f" {SENTENCE} " +
 LONG = SENTENCE + " and so on" * 20
 
 
-@pytest.mark.parametrize(
-    ("test", "training", "expected"),
-    [
+def test_only_a_near_copy_or_a_contained_text_counts_as_contamination() -> None:
+    for test, training, expected in (
         ([SENTENCE.replace("something else", "something more"), OTHER], [[SENTENCE]], Contamination(2, 1, 0)),
         ([SENTENCE.upper() + "!"], [[SENTENCE]], Contamination(1, 1, 0)),
         ([SENTENCE], [[INSIDE]], Contamination(1, 0, 1)),
@@ -148,15 +126,10 @@ LONG = SENTENCE + " and so on" * 20
         ([SENTENCE], [[SENTENCE, LONG], [LONG, SENTENCE]], Contamination(1, 1, 0)),
         ([], [[SENTENCE]], Contamination(0, 0, 0)),
         ([SENTENCE], [], Contamination(1, 0, 0)),
-    ],
-    ids=["a near copy", "case", "inside a longer text", "a phrase", "counted once", "no test text", "no training"],
-)
-def test_only_a_near_copy_or_a_contained_text_counts_as_contamination(
-    test: list[str], training: list[list[str]], expected: Contamination
-) -> None:
-    found = contamination(test, training)
-    assert found == expected
-    assert found.fraction == (found.num_near_duplicates + found.num_contained) / max(len(test), 1)
+    ):
+        found = contamination(test, training)
+        assert found == expected
+        assert found.fraction == (found.num_near_duplicates + found.num_contained) / max(len(test), 1)
 
 
 def test_the_places_of_near_duplicates_among_the_test_texts_are_known() -> None:
