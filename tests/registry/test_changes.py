@@ -1,6 +1,8 @@
 """The list of changes decides which change of the champion counts, and records who made it, when and why."""
 
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -20,7 +22,7 @@ from clozeline.registry.versions import Registry
 from clozeline.system.errors import ArtifactError
 from clozeline.tracking.mlflow import answering
 from tests.make import servers
-from tests.make.servers import Handler
+from tests.make.servers import Handler, server_over_postgres
 
 NAME = "clozeline-encoder"
 
@@ -219,3 +221,38 @@ def test_a_caller_and_a_file_refused_by_the_server_are_reported_as_refused(
         answer = requests.put(f"{address}/api/2.0/mlflow-artifacts/artifacts/x", timeout=60)  # as MLflow's client does
         with pytest.raises(ArtifactError, match="of nobody: no user is set"), answering(address, "evidence"):
             answer.raise_for_status()
+
+
+NUM_PEOPLE = 20
+
+
+@pytest.mark.deployment  # a minute and a half: most of it, losers trying again
+def test_twenty_promotions_at_once_end_with_one_champion_and_a_complete_history(
+    tmp_path: Path, free_port: Callable[[], int]
+) -> None:
+    with server_over_postgres(tmp_path, free_port) as server:
+        promote_all_at_once(server.url, "all")
+
+
+def promote_all_at_once(url: str, name: str) -> None:
+    registry = Registry.open(url)
+
+    def promote_until_it_counts(number: str) -> int:
+        """Promote over whoever is the champion, as a person does who tries again; return the number of refusals."""
+        mine, refused = Registry.open(url), 0
+        while True:
+            try:
+                mine.promote(mine.version(name, number), replacing=at(mine, CHAMPION, name), why=f"person {number}")
+            except ChampionChangedError:
+                refused += 1
+            else:
+                return refused
+
+    numbers = registered(registry, NUM_PEOPLE, name)
+    with ThreadPoolExecutor(NUM_PEOPLE) as people:
+        assert sum(people.map(promote_until_it_counts, numbers)) > 0, "no two met"
+    changes = registry.changes(name)
+    assert sorted(change.after for change in changes) == sorted(numbers)
+    assert [change.before for change in changes] == ["", *(change.after for change in changes[:-1])]
+    assert [change.why for change in changes] == [f"person {change.after}" for change in changes]
+    assert [at(registry, alias, name) for alias in (CHAMPION, PREVIOUS)] == [changes[-1].after, changes[-2].after]

@@ -96,9 +96,7 @@ class Answer:
     __pydantic_config__ = UNDESCRIBED
 
     answer: Annotated[str, Field(description="Empty if the context has no answer.")]
-    score: Annotated[
-        float, Field(ge=0, le=1.001, description="Probability among all spans of the context and no answer.")
-    ]
+    score: Annotated[float, Field(ge=0, le=1.001, description="Probability among all spans and no answer.")]
     start: Annotated[int, Field(ge=0, description="First character of the answer in the context.")]
     end: Annotated[int, Field(ge=0)]
 

@@ -232,9 +232,7 @@ def _faults_of_graph(session: GraphSession, manifest: Manifest) -> Iterator[tupl
 
 def _check(path: Path, faults: Iterator[tuple[str, str]]) -> None:
     for given, expected in faults:
-        raise ArtifactError(
-            f"{path} does not belong to the manifest beside it: expected {expected}, got {given}", do=_RESTORE
-        )
+        raise ArtifactError(f"{path} is not that of the manifest: expected {expected}, got {given}", do=_RESTORE)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -95,9 +95,7 @@ def read_tensors(headers: Headers, raw: bytes) -> int:
     bodies.check_encoding(headers)
     length = headers.get(HEADER_LENGTH, str(len(raw)))
     if not length.isdecimal() or int(length) > len(raw):
-        raise _unreadable(
-            f"{HEADER_LENGTH}: {length}, for a body of {len(raw)} bytes", "the length of the JSON in bytes"
-        )
+        raise _unreadable(f"{HEADER_LENGTH}: {length}, for a body of {len(raw)} bytes", "the bytes of the JSON")
     return int(length)
 
 
@@ -130,9 +128,7 @@ def _strings(number: int, tensor: InputTensor, raw: bytes) -> list[str]:
     else:
         texts = [text for row in tensor.data or [] for text in ([row] if isinstance(row, str) else row)]
     if len(texts) != math.prod(tensor.shape) or tensor.shape[1:] not in ([], [1]):
-        raise _unreadable(
-            f"shape {tensor.shape} with {len(texts)} strings", "shape [N] or [N, 1] with N strings", number
-        )
+        raise _unreadable(f"shape {tensor.shape} of {len(texts)} strings", "shape [N] or [N, 1] with N strings", number)
     return texts
 
 
@@ -190,9 +186,7 @@ def _decoded(number: int, raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise _unreadable(
-            f"bytes that are not UTF-8: {raw[error.start : error.end]!r}", "text in UTF-8", number
-        ) from error
+        raise _unreadable(f"not UTF-8: {raw[error.start : error.end]!r}", "text in UTF-8", number) from error
 
 
 def _unreadable(given: str, expected: str, number: int | None = None) -> errors.ApiError:
