@@ -4,7 +4,6 @@ B texts, L tokens, Q positions that the last layer is computed at, H hidden, V v
 """
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -16,7 +15,7 @@ from clozeline.exporting.forms import MOST, add_likeliest, last_layer_of, num_li
 from clozeline.exporting.graph import read_graph
 from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.inference.language import TOP_IDS, TOP_SCORES
-from clozeline.inference.open_model import MASKS_ONLY, GraphSession, TextBatch, likeliest
+from clozeline.inference.open_model import MASKS_ONLY, likeliest
 from clozeline.records.package import FILES
 
 Feed = dict[str, np.ndarray]
@@ -68,20 +67,6 @@ def test_computing_the_last_layer_only_at_masks_gives_the_same_logits(
     np.testing.assert_allclose(only_MV, logits_MV, atol=1e-5)
     assert (embedding_BH.shape, none_0H.shape) == ((2, HIDDEN), (0, HIDDEN))
     assert (whole_BLH.shape[1], chosen_BQH.shape[1]) == (30, max(len({0, *masks}), 2))
-
-
-def test_our_sessions_compute_the_whole_last_layer_only_for_embeddings(
-    trained: TrainedModel, graph: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = GraphSession(graph, input_names=INPUTS, num_threads=1)
-    fed: list[bool] = []
-    recorder = SimpleNamespace(run=lambda outputs, inputs: fed.append(bool(inputs[MASKS_ONLY][0])))
-    monkeypatch.setattr(opened, "_session", recorder)
-    told = feed(trained.tokenizer.mask_token_id, (3,))
-    batch = TextBatch((0, 1), told["input_ids"], told["attention_mask"])
-    for outputs in (("logits",), ("top_ids", "top_scores"), ("sentence_embedding",), ("logits", "sentence_embedding")):
-        opened.run(batch, *outputs)
-    assert fed == [True, True, False, False]
 
 
 LARGE = 30_522

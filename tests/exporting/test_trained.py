@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from clozeline.exporting import trained
 from clozeline.exporting.trained import open_trained
 from clozeline.system.errors import ArtifactError
+from tests.make.models import LABELS
 
 Copied = Callable[..., Path]
 
@@ -68,7 +69,6 @@ def renumber(folder: Path) -> None:
         (lambda folder: (folder / "tokenizer.json").unlink(), r"no .*tokenizer\.json"),
         (cut("model.safetensors"), "the weights of .* cannot be read"),
         (cut("config.json"), r"config\.json is damaged"),
-        (cut("tokenizer.json"), r"tokenizer\.json is damaged"),
         (lambda folder: (folder / "config.json").write_text("[]"), r"config\.json is damaged.* a list"),
         (change_weights(lambda weights: weights.pop("head.dense.weight")), r"such as head\.dense\.weight"),
         (change_weights(spoil), r"not finite.* such as encoder\.embeddings\.tokens"),
@@ -89,8 +89,6 @@ CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
     ("kind", "file", "key", "value", "told"),
     [
         ("encoder", CONFIG, "hidden_size", "x", r"config\.json is damaged"),
-        ("encoder", CONFIG, "architectures", ["ModernBertDecoder"], "architectures: ModernBertDecoder"),
-        ("encoder", CONFIG, "architectures", [None], "architectures: None"),
         ("encoder", CONFIG, "architectures", 5, "architectures: 5"),
         ("encoder", CONFIG, "model_type", "clozeline-encoder", "your own encoder"),
         ("encoder", CONFIG, "no_answer_margin", math.inf, "no_answer_margin inf"),
@@ -100,7 +98,6 @@ CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
         ("answerer", TOKENIZER, "model_max_length", 4, "room for 4 tokens, 3 of them special"),
         ("classifier", CONFIG, "problem_type", "regression", "3 labels, problem type regression"),
         ("topics", CONFIG, "id2label", {"0": "jax", "1": "numpy", "3": "torch"}, r"config\.json.*KeyError\(2\)"),
-        ("topics", CONFIG, "decision_threshold", math.nan, "decision_threshold nan"),
         ("topics", CONFIG, "decision_threshold", 1.5, "decision_threshold 1.5"),
     ],
 )
@@ -130,8 +127,7 @@ OF_IDENTITY = {"sbert_ce_default_activation_function": "torch.nn.modules.linear.
 @pytest.mark.parametrize(
     ("kind", "changes", "facts"),
     [
-        ("classifier", {}, {"label_scores": "softmax", "decision_threshold": None, "reads_pairs": False}),
-        ("classifier", {}, {"labels": ("jax", "numpy", "torch")}),  # in the order of the logits
+        ("classifier", {}, {"label_scores": "softmax", "labels": LABELS, "reads_pairs": False}),
         ("classifier", MULTI_LABEL, {"label_scores": "sigmoid", "decision_threshold": 0.5}),
         ("classifier", {"reads_pairs": True}, {"reads_pairs": True}),
         ("classifier", OF_SIGMOID, {"reads_pairs": True}),
