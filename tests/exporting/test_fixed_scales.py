@@ -13,19 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from clozeline.exporting.fixed_scales import (
-    SMOOTHED,
-    ActivationRange,
-    Seen,
-    Smoothing,
-    matrices,
-    measured,
-    range_of,
-    smoothable,
-    smoothed,
-    smoothed_at_no_cost,
-    smoothing_of,
-)
+from clozeline.exporting import fixed_scales
 from clozeline.exporting.graph import op_counts
 from clozeline.exporting.quantization import Scheme, quantize
 from clozeline.inference.package import load
@@ -52,8 +40,8 @@ def linear(weight_KN: np.ndarray = WEIGHT_KN) -> onnx.ModelProto:
 
 def smoothing(
     values_TK: np.ndarray, *weights_KN: np.ndarray, scheme: Scheme = DEFAULT, others_KN: np.ndarray = WEIGHT_KN
-) -> Smoothing:
-    return smoothing_of(seen_in(values_TK), [others_KN, *weights_KN], scheme)
+) -> fixed_scales.Smoothing:
+    return fixed_scales.smoothing_of(seen_in(values_TK), [others_KN, *weights_KN], scheme)
 
 
 def assert_same_answer(eased: onnx.ModelProto, graph: onnx.ModelProto) -> None:
@@ -63,8 +51,10 @@ def assert_same_answer(eased: onnx.ModelProto, graph: onnx.ModelProto) -> None:
 
 def error_of(factor_K: np.ndarray, scheme: Scheme) -> float:
     """Return the mean squared error that INT8 with one fixed scale adds to the products."""
-    ranges = {SMOOTHED.format("x"): range_of(seen_in((OUTLYING_TK / factor_K).astype(np.float32)))}
-    quantized = quantize(smoothed(linear(), {"x": factor_K}, ["product"]), scheme, ranges=ranges)
+    ranges = {
+        fixed_scales.SMOOTHED.format("x"): fixed_scales.range_of(seen_in((OUTLYING_TK / factor_K).astype(np.float32)))
+    }
+    quantized = quantize(fixed_scales.smoothed(linear(), {"x": factor_K}, ["product"]), scheme, ranges=ranges)
     return float(np.square(answer(quantized.model, {"x": OUTLYING_TK}) - OUTLYING_TK @ WEIGHT_KN).mean())
 
 
@@ -72,7 +62,7 @@ def test_smoothing_leaves_the_product_bit_identical() -> None:
     transposed = [node("Transpose", "V", "W", perm=[1, 0]), PRODUCT]
     for graph in (linear(), graph_of(transposed, {"x": OUTLYING_TK}, V=WEIGHT_KN.T.copy())):
         before = graph.SerializeToString(deterministic=True)
-        assert_same_answer(smoothed(graph, {"x": smoothing(OUTLYING_TK).factor_K}, ["product"]), graph)
+        assert_same_answer(fixed_scales.smoothed(graph, {"x": smoothing(OUTLYING_TK).factor_K}, ["product"]), graph)
         assert graph.SerializeToString(deterministic=True) == before, "the given graph is not changed"
 
 
@@ -88,11 +78,14 @@ def test_the_smoothing_factors_minimize_the_error_of_a_fixed_scale(scheme: Schem
 
 
 def test_only_outlier_channels_with_headroom_in_their_weights_are_divided_and_by_powers_of_two() -> None:
-    plain, eased = range_of(seen_in(OUTLYING_TK)), smoothing(OUTLYING_TK)
+    plain, eased = fixed_scales.range_of(seen_in(OUTLYING_TK)), smoothing(OUTLYING_TK)
     assert set(np.flatnonzero(eased.factor_K > 1)) == set(OUTLIERS)
     np.testing.assert_array_equal(np.log2(eased.factor_K), np.round(np.log2(eased.factor_K)))
     assert eased.reach.is_smoothed
     assert eased.reach.ratio < 0.5 * plain.ratio
+    width = (eased.reach.high - eased.reach.low) / (plain.high - plain.low)
+    coarser = np.sqrt(np.average(eased.factor_K**2, weights=np.square(WEIGHT_KN).sum(axis=1)))
+    assert eased.reach.ratio == pytest.approx(plain.ratio * width * coarser, rel=0.07)
     left_TK = OUTLYING_TK / eased.factor_K
     assert eased.reach.low <= left_TK.min() < left_TK.max() <= eased.reach.high
     assert (smoothing(np.sign(ALIKE_TK)).factor_K == 1).all(), "channels of similar range stay"
@@ -105,7 +98,7 @@ def test_only_outlier_channels_with_headroom_in_their_weights_are_divided_and_by
 def test_an_unmeasured_activation_is_not_smoothed(num_tokens: int, weight_KN: np.ndarray) -> None:
     kept = smoothing(np.zeros((num_tokens, 24), np.float32), others_KN=weight_KN)
     assert (kept.factor_K == 1).all()
-    assert kept.reach == ActivationRange(0, 0, np.inf, is_smoothed=True)
+    assert kept.reach == fixed_scales.ActivationRange(0, 0, np.inf, is_smoothed=True)
     assert np.isfinite(smoothing(OUTLYING_TK, others_KN=weight_KN).reach.ratio)
 
 
@@ -114,9 +107,9 @@ def test_products_of_one_activation_share_its_smoothed_copy() -> None:
     nodes = [node("MatMul", inputs, name, name=name) for name, inputs in products.items()]
     weights = {"W": WEIGHT_KN, "U": -2 * WEIGHT_KN, "V": WEIGHT_KN + 1}
     graph = graph_of([*nodes, node("Sum", "first second exact", "y")], {"x": OUTLYING_TK}, **weights)
-    (found,) = smoothable(graph.graph, ["first", "second"]).values()
-    np.testing.assert_array_equal(matrices(graph.graph, found), [weights["W"], weights["U"]])
-    eased = smoothed(graph, {"x": smoothing(OUTLYING_TK, weights["U"]).factor_K}, ["first", "second"])
+    (found,) = fixed_scales.smoothable(graph.graph, ["first", "second"]).values()
+    np.testing.assert_array_equal(fixed_scales.matrices(graph.graph, found), [weights["W"], weights["U"]])
+    eased = fixed_scales.smoothed(graph, {"x": smoothing(OUTLYING_TK, weights["U"]).factor_K}, ["first", "second"])
     read = {node.name: node.input[0] for node in eased.graph.node if node.op_type == "MatMul"}
     assert read == {"first": "x/smoothed", "second": "x/smoothed", "exact": "x"}
     assert_same_answer(eased, graph)
@@ -126,9 +119,9 @@ def test_products_of_one_activation_share_its_smoothed_copy() -> None:
 def test_a_normalization_read_only_by_products_absorbs_the_smoothing_factors(given: str) -> None:
     norm, vectors = node("LayerNormalization", given, "x", axis=-1), {name: VECTORS[name] for name in given.split()[1:]}
     graph = graph_of([norm, PRODUCT], {"h": OUTLYING_TK}, W=WEIGHT_KN, **vectors)
-    assert smoothed_at_no_cost(graph.graph, ["product"]) == {"x"}
+    assert fixed_scales.smoothed_at_no_cost(graph.graph, ["product"]) == {"x"}
     factor_K = smoothing(OUTLYING_TK).factor_K
-    eased = smoothed(graph, {"x": factor_K}, ["product"])
+    eased = fixed_scales.smoothed(graph, {"x": factor_K}, ["product"])
     assert op_counts(eased) == {"LayerNormalization": 1, "MatMul": 1, "Mul": len(vectors)}
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in eased.graph.initializer}
     np.testing.assert_array_equal(constants["W"], factor_K[:, None].astype(np.float32) * WEIGHT_KN)
@@ -136,8 +129,8 @@ def test_a_normalization_read_only_by_products_absorbs_the_smoothing_factors(giv
 
     graph.graph.node[-1].output[0] = "p"
     graph.graph.node.extend([node("ReduceMax", "x", "largest", keepdims=0), node("Add", "p largest", "y")])
-    assert not smoothed_at_no_cost(graph.graph, ["product"]), "it has another reader"
-    assert_same_answer(smoothed(graph, {"x": factor_K}, ["product"]), graph)
+    assert not fixed_scales.smoothed_at_no_cost(graph.graph, ["product"]), "it has another reader"
+    assert_same_answer(fixed_scales.smoothed(graph, {"x": factor_K}, ["product"]), graph)
 
 
 def test_a_weight_with_other_readers_stays_unchanged() -> None:
@@ -148,7 +141,7 @@ def test_a_weight_with_other_readers_stays_unchanged() -> None:
         return [node("MatMul", f"x {weight}", "h", name="first"), node("MatMul", f"h {weight}", "y", name="second")]
 
     for nodes in (twice("S"), [node("Transpose", "S", "T", perm=[1, 0]), *twice("T")]):
-        assert smoothable(graph_of(nodes, {"x": OUTLYING_TK}, S=square).graph, ["first", "second"]) == {}
+        assert fixed_scales.smoothable(graph_of(nodes, {"x": OUTLYING_TK}, S=square).graph, ["first", "second"]) == {}
 
 
 TEXTS = ["open the list", "return of the file", "list the files"]
@@ -164,8 +157,8 @@ def table_in(graph: onnx.ModelProto) -> onnx.TensorProto:
     return next(tensor for tensor in graph.graph.initializer if tensor.name == "embeddings")
 
 
-def seen_of(folder: Path, name: str, graph: onnx.ModelProto) -> Seen:
-    return measured(graph, [name], folder / FILES.int8, read_manifest(folder), TEXTS)[name]
+def seen_of(folder: Path, name: str, graph: onnx.ModelProto) -> fixed_scales.Seen:
+    return fixed_scales.measured(graph, [name], folder / FILES.int8, read_manifest(folder), TEXTS)[name]
 
 
 def test_token_and_channel_ranges_are_measured_over_all_texts_and_an_outlier_token_raises_the_ratio(
@@ -178,26 +171,26 @@ def test_token_and_channel_ranges_are_measured_over_all_texts_and_an_outlier_tok
     rows_VH = numpy_helper.to_array(table).copy()
     rows_TH = rows_VH[np.concatenate([text.ids_L for text in opened.tokenize(TEXTS)])]
     seen, expected = seen_of(tagger, "embedded_BLH", graph), seen_in(rows_TH)
-    for figure in fields(Seen):
+    for figure in fields(fixed_scales.Seen):
         np.testing.assert_allclose(getattr(seen, figure.name), getattr(expected, figure.name), rtol=1e-5)
-    reach = range_of(seen)
+    reach = fixed_scales.range_of(seen)
     assert 1.05 <= reach.high / rows_TH.max() <= 1.12
     assert 1.05 <= reach.low / rows_TH.min() <= 1.12
     assert reach.ratio < 2.5
     (row,) = opened.tokenize(["return"])[0].ids_L[1:-1]
     rows_VH[row] *= 200
     table.CopyFrom(numpy_helper.from_array(rows_VH, "embeddings"))
-    assert range_of(seen_of(tagger, "embedded_BLH", graph)).ratio > 50
+    assert fixed_scales.range_of(seen_of(tagger, "embedded_BLH", graph)).ratio > 50
 
 
 def test_ranges_of_a_fill_mask_head_are_measured_on_texts_with_masks(tiny_package: TinyPackage) -> None:
     """Texts without a mask would show the head nothing."""
     encoder = tiny_package(write_encoder)
-    assert 0 < range_of(seen_of(encoder, "hidden_MH", onnx.load(encoder / FILES.fp32))).ratio < 10
+    assert 0 < fixed_scales.range_of(seen_of(encoder, "hidden_MH", onnx.load(encoder / FILES.fp32))).ratio < 10
 
 
-def range_over(*tokens: tuple[float, float]) -> ActivationRange:
-    return range_of(seen_in(np.array(tokens, dtype=np.float32).reshape(-1, 2)))
+def range_over(*tokens: tuple[float, float]) -> fixed_scales.ActivationRange:
+    return fixed_scales.range_of(seen_in(np.array(tokens, dtype=np.float32).reshape(-1, 2)))
 
 
 @pytest.mark.parametrize(
@@ -217,5 +210,5 @@ def test_zero_is_in_every_range_and_the_last_bits_of_a_float_change_none() -> No
     """Processors differ in the last bits."""
     assert range_over((2, 4), (3, 5)).low == 0
     assert range_over((-5, -4), (-3, -2)).high == 0
-    one, other = (range_of(seen_in(ALIKE_TK * np.float32(factor))) for factor in (1.0, 1.0 + 1e-6))
+    one, other = (fixed_scales.range_of(seen_in(ALIKE_TK * np.float32(factor))) for factor in (1.0, 1.0 + 1e-6))
     assert (one.low, one.high) == (other.low, other.high)

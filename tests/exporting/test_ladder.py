@@ -27,12 +27,12 @@ from clozeline.inference.latency import measure
 from clozeline.inference.package import load
 from clozeline.params.delivery import RungParams
 from clozeline.records.limits import Limit
-from clozeline.records.package import FILES, Manifest, Rung, read_manifest, verify
+from clozeline.records.package import FILES, Manifest, Measured, Rung, read_manifest, verify
 from clozeline.system.errors import ArtifactError
 from tests.exporting.conftest import TinyPackage, sample_of
+from tests.make import packages
 from tests.make.models import OPEN as NO_GATES
 from tests.make.models import SENTENCES, ExportModel, Limits
-from tests.make.packages import LABELS, write_classifier
 
 LIMITS = NO_GATES.but(
     min_agreement=0.9,
@@ -62,31 +62,32 @@ def failed(checks: Iterable[Limit]) -> list[str]:
     return [check.name for check in checks if not check.is_passed]
 
 
-@pytest.fixture(scope="module")
-def measured(encoder_package: Path) -> Rung:
-    return rung_of(encoder_package)
-
-
 @pytest.mark.parametrize(
     ("figure", "limit", "value"),
     [
-        ("agreement", "min_agreement", 1.01),
-        ("agreement_texts", "min_agreement_texts", 6),
-        ("different_answers", "min_different_answers", 1000),
-        ("metric_ratio", "min_metric_ratio", 9.0),
-        ("metric_items", "min_metric_items", 1000),
-        ("embedding_cosine_mean", "min_embedding_cosine", 1.01),
-        ("token_cosine_mean", "min_token_cosine", 1.01),
-        ("batch_flips", "max_batch_flips", -0.1),
-        ("batch_cosine_min", "min_batch_cosine", 1.01),
+        ("agreement", "min_agreement", 0.95),
+        ("agreement_texts", "min_agreement_texts", 120),
+        ("different_answers", "min_different_answers", 3),
+        ("metric_ratio", "min_metric_ratio", 0.98),
+        ("metric_items", "min_metric_items", 400),
+        ("embedding_cosine_mean", "min_embedding_cosine", 0.995),
+        ("token_cosine_mean", "min_token_cosine", 0.99),
+        ("batch_flips", "max_batch_flips", 0.004),
+        ("batch_cosine_min", "min_batch_cosine", 0.9995),
     ],
 )
-def test_int8_fails_if_any_single_gate_fails_and_else_passes(
-    measured: Rung, figure: str, limit: str, value: float
-) -> None:
-    assert failed(measured.checks) == []
+def test_int8_fails_if_any_single_gate_fails_and_else_passes(figure: str, limit: str, value: float) -> None:
+    agreement, ratio, flips = (
+        Measured(value=middle, low=middle / 2, high=2 * middle, num_items=num_items, num_texts=120)
+        for middle, num_items in ((0.95, 300), (0.98, 400), (0.004, 300))
+    )
+    cosines = {"embedding_cosine_mean": 0.995, "token_cosine_mean": 0.99, "batch_cosine_min": 0.9995}
+    rung = packages.rung_of(metric_ratio=ratio, batch_flips=flips, different_answers=3, **cosines)
+    rung = rung.model_copy(update={"agreement": agreement})
     with LIMITS.but(**{limit: value}).applied() as gates:
-        assert failed(ladder.checks(measured, gates)) == [figure]
+        assert failed(ladder.checks(rung, gates)) == []
+    with LIMITS.but(**{limit: value * (0.999 if limit.startswith("max") else 1.001)}).applied() as gates:
+        assert failed(ladder.checks(rung, gates)) == [figure]
 
 
 def rename(graph: ModelProto, old: str, new: str) -> None:
@@ -147,6 +148,7 @@ def test_the_served_outputs_are_checked_and_not_only_the_logits(
     package: Path, damage: Callable[[ModelProto], None], figure: str
 ) -> None:
     """The logits of both graphs are right."""
+    assert failed(rung_of(package).checks) == []
     damage_int8(package, damage)
     assert failed(rung_of(package).checks) == [figure]
 
@@ -159,10 +161,10 @@ def test_one_text_is_too_few_to_pass_the_gates(package: Path) -> None:
 
 def test_a_constant_answer_of_fp32_fails_the_distinct_answers_check(tiny_package: TinyPackage) -> None:
     """All texts are of one class, and INT8 gives that class to every text."""
-    package = tiny_package(write_classifier)
+    package = tiny_package(packages.write_classifier)
     every = [f"{one} {other}" for one in "abcdefg" for other in "hijk"]
     named = [best.label for (best,) in load(package).classify(every)]
-    of_one = [text for text, label in zip(every, named, strict=True) if label == LABELS[1]]
+    of_one = [text for text, label in zip(every, named, strict=True) if label == packages.LABELS[1]]
     damage_int8(package, say_one_label)
     gates = LIMITS.but(min_different_answers=2)
     alike, different = (rung_of(package, gates, sample_of(texts)) for texts in (of_one, every))
@@ -172,7 +174,7 @@ def test_a_constant_answer_of_fp32_fails_the_distinct_answers_check(tiny_package
 
 
 def test_labels_changed_by_other_texts_are_counted_relative_to_given_labels(
-    topics_package: Path, measured: Rung, monkeypatch: pytest.MonkeyPatch
+    topics_package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run with others, one text loses its labels: a large share of the few given labels, not of all labels."""
     manifest, fp32 = read_manifest(topics_package), topics_package / FILES.fp32
@@ -180,7 +182,7 @@ def test_labels_changed_by_other_texts_are_counted_relative_to_given_labels(
     given_A = np.array([1, 0, 0] * 5)
     rounds = iter([given_A, given_A, *[given_A * (np.arange(15) >= 3)] * 3])
     monkeypatch.setattr(exams, "answers", lambda *asked: next(rounds))
-    flips = proof.rung(fp32, measured.scheme).batch_flips
+    flips = proof.rung(fp32, packages.SCHEME).batch_flips
     assert (flips.value, flips.num_items) == (pytest.approx(1 / 5), 15)
 
 

@@ -23,9 +23,10 @@ def test_the_package_card_keeps_the_model_card_and_reports_missing_int8(tmp_path
     model.mkdir()
     write_classifier(folder)
     (model / CARD).write_text("---\nlicense: mit\nlibrary_name: transformers\n---\n\n# topics\n\n## Figures\n\ngood\n")
-    write_card(model, folder, read_manifest(folder), Climbed(rungs=(), served=None))
+    write_card(model, folder, read_manifest(folder), Climbed(rungs=(), served=None), base_model="someone/encoder")
     card = card_in(folder)
-    assert card.facts == {"license": "mit", "library_name": "onnxruntime", "pipeline_tag": "text-classification"}
+    changed = {"library_name": "onnxruntime", "pipeline_tag": "text-classification", "base_model": "someone/encoder"}
+    assert card.facts == {"license": "mit"} | changed
     assert (list(card.sections), card.title) == (["Figures", "Package"], "topics")
     assert "none of 0 INT8 schemes passed" in card.sections["Package"]
 

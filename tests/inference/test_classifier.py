@@ -40,7 +40,7 @@ def test_scores_equal_those_of_the_trained_model(classifier_package: Path, small
 def test_a_pair_model_refuses_a_single_text(tmp_path: Path) -> None:
     write_ranker(tmp_path / "ranker")
     ranker = load_as(Classifier, tmp_path / "ranker")
-    with pytest.raises(NotAPairError, match="(?s)text 1 is a single text.*'the list'"):
+    with pytest.raises(NotAPairError, match=r"(?s)text 1 is a single text.*'the list'"):
         ranker.classify([("open", "the file"), "the list"])
 
 

@@ -30,6 +30,7 @@ from clozeline.encoder.families import FAMILIES
 from clozeline.encoder.families.layout import LanguageHead, TokenIds
 from clozeline.language import models
 from clozeline.system.errors import ArtifactError
+from tests.make.models import SHAPE as SMALL
 from tests.make.models import started
 
 ROW = [2, 10, 11, 12, 13, 14, 3]
@@ -144,10 +145,7 @@ def test_a_saved_model_gives_the_same_logits_in_stock_transformers(
     assert AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)("w10 w11").input_ids == [10, 11]
 
 
-SHAPE = {
-    **{"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
-    **{"intermediate_size": 48, "max_position_embeddings": 66},
-}
+SHAPE = SMALL | {"vocab_size": 64, "max_position_embeddings": 66}
 DEBERTA = {
     **{"type_vocab_size": 0, "relative_attention": True, "position_biased_input": False, "pos_att_type": "p2c|c2p"},
     **{"share_att_key": True, "norm_rel_ebd": "layer_norm", "position_buckets": 16},
