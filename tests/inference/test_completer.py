@@ -102,9 +102,9 @@ def test_a_completion_ends_before_a_stop_string_even_inside_a_token(completer: C
 def test_special_tokens_are_never_generated_and_the_end_token_of_the_model_ends_a_completion(
     completer: Completer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for seed in range(20):
-        found = told(completer, "the", Decoding(20, temperature=100.0, seed=seed))
-        assert not {SEP, *NEVER} & set(found.tokens)
+    drawn = [told(completer, "the", Decoding(20, temperature=100.0, seed=seed)) for seed in range(20)]
+    assert not any({SEP, *NEVER} & set(found.tokens) for found in drawn)
+    assert {found.finish_reason for found in drawn} == {"length", "stop"}, "the end token is drawn too"
     monkeypatch.setattr(Completer, "answers", lambda self, asked: [[(SEP, 0.9), (7, 0.1)] for _ in asked.texts])
     found = told(completer, "return", Decoding())
     assert (found.text, found.tokens, found.finish_reason) == ("", (), "stop")

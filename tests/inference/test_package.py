@@ -112,6 +112,7 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "max_length without room for text": (declare(max_length=2), "max_length"),
     "max_length above the positions": (declare(max_length=129, num_positions=128), "at most 128"),
     "another output": (lambda package, manifest: manifest["outputs"][0].update(name="scores"), "scores"),
+    "another input": (lambda package, manifest: manifest["inputs"][1].update(name="padding"), "padding"),
     "file in the folder above": (list_outside("../outside.bin"), r"'\.\./outside\.bin'"),
     "file at an absolute path": (list_outside("{outside}"), r"outside\.bin"),
     "unlisted tokenizer": (
