@@ -97,7 +97,6 @@ def test_the_graph_computes_what_the_model_computes(family: str, head: Any, expo
     if num_operators:
         turned = [[*it.attribute[0].ints] for it in graph.graph.node if it.op_type == "Transpose"]
         assert [0, 2, 1, 3] not in turned, "heads stay side by side"
-        assert op_counts(graph)["Expand"] <= 2, "layers with equally many queries share the mask"
     if head is MASKED:
         assert_int8_is_close_with_all_weights_and_the_table_in_8_bits(trained, graph, inputs, tmp_path / "int8.onnx")
     if family == "distilbert":
