@@ -201,19 +201,12 @@ def test_initial_weights_have_the_standard_deviations_of_the_stock_model(name, k
             assert ((parameter == 0).all(dim=1) == (expected == 0).all(dim=1)).all(), name
 
 
-NO_THETA = {"full_attention": {"rope_type": "default", "rope_theta": 1e4}} | {
-    "sliding_attention": {"rope_type": "default", "rope_theta": None}
-}
 YARN = {"full_attention": {"rope_type": "yarn", "rope_theta": 1e4}, "sliding_attention": {"rope_theta": 1e4}}
 NOT_COVERED = [
     ("bert", {"position_embedding_type": "relative_key"}, "`position_embedding_type`: relative_key"),
     ("bert", {"is_decoder": True, "add_cross_attention": True}, "`add_cross_attention`: True"),
-    ("bert", {"hidden_act": "no_such_activation"}, "`hidden_act`: no_such_activation"),
     ("distilbert", {"activation": "no_such_activation"}, "`activation`: no_such_activation"),
-    ("electra", {"position_embedding_type": "relative_key_query"}, "`position_embedding_type`: relative_key_query"),
-    ("modernbert", {"hidden_activation": "no_such_activation"}, "`hidden_activation`: no_such_activation"),
     ("modernbert", {"rope_parameters": YARN}, "`rope_parameters`"),
-    ("modernbert", {"rope_parameters": NO_THETA}, "`rope_parameters`"),
     ("modernbert", {"layer_types": ["full_attention", "chunked_attention"] * 11}, "`layer_types`: chunked_attention"),
     ("modernbert", {"head_dim": 32}, "`head_dim`: 32"),
 ]

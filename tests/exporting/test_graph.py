@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from clozeline.exporting import graph
 from clozeline.exporting.graph import op_counts, write_graph
 from clozeline.records.package import TensorSpec
+from tests.exporting.conftest import answer, graph_of, node
 
 FLOAT, BOOL = TensorProto.FLOAT, TensorProto.BOOL
 
@@ -24,15 +24,13 @@ def model() -> ModelProto:
     """Model with a product, an If node with another product in one branch, and an unread node."""
     weights = {"W": np.eye(3, dtype=np.float32), "unread": np.ones(3, dtype=np.float32)}
     branches = {
-        f"{name}_branch": helper.make_graph(
-            [helper.make_node(operator, ["product", "W"], [name])], name, [], [tensor(name, None, 3)]
-        )
+        f"{name}_branch": helper.make_graph([node(operator, "product W", name)], name, [], [tensor(name, None, 3)])
         for name, operator in {"then": "Add", "else": "MatMul"}.items()
     }
     nodes = [
-        helper.make_node("Neg", ["unread"], ["dead"]),
-        helper.make_node("MatMul", ["x", "W"], ["product"]),
-        helper.make_node("If", ["flag"], ["y"], **branches),
+        node("Neg", "unread", "dead"),
+        node("MatMul", "x W", "product"),
+        node("If", "flag", "y", **branches),
     ]
     constants = [numpy_helper.from_array(value, name) for name, value in weights.items()]
     inputs = [tensor("x", "rows", 3), tensor("flag", dtype=BOOL)]
@@ -40,17 +38,14 @@ def model() -> ModelProto:
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def test_branches_are_counted_and_what_they_read_is_kept(model: ModelProto) -> None:
+def test_branches_are_counted_outputs_declare_their_shape_and_what_branches_read_is_kept(model: ModelProto) -> None:
     assert (op_counts(model)["MatMul"], op_counts(model)["Neg"]) == (2, 1)
-    graph.drop_unread(model.graph)
-    assert [tensor.name for tensor in model.graph.initializer] == ["W"]
-    assert "Neg" not in op_counts(model)
-
-
-def test_outputs_declare_their_shape(model: ModelProto) -> None:
     graph.declare(model, [TensorSpec(name="y", dtype="float32", shape=("batch", 3), meaning="a test")])
     axes = model.graph.output[0].type.tensor_type.shape.dim
     assert [axis.dim_param or axis.dim_value for axis in axes] == ["batch", 3]
+    graph.drop_unread(model.graph)
+    assert [tensor.name for tensor in model.graph.initializer] == ["W"]
+    assert "Neg" not in op_counts(model)
 
 
 def test_weights_too_large_for_one_file_survive_a_round_trip_through_external_data(
@@ -95,21 +90,13 @@ def linear_layers(**attributes: object) -> ModelProto:
     """Return a graph of two linear layers that share a weight, as the exporter writes layers on two axes."""
     gemm = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1} | attributes
     nodes = [
-        helper.make_node("Gemm", ["x", "encoder.dense.weight", "bias"], ["first"], name="node_linear", **gemm),
-        helper.make_node("Gemm", ["x", "encoder.dense.weight"], ["second"], name="node_linear_1", **gemm),
-        helper.make_node("Add", ["first", "second"], ["y"], name="node_add"),
+        node("Gemm", "x encoder.dense.weight bias", "first", **gemm),
+        node("Gemm", "x encoder.dense.weight", "second", **gemm),
+        node("Add", "first second", "y"),
     ]
-    weights = {"encoder.dense.weight": WEIGHT_NK, "bias": np.ones(4, np.float32)}
-    constants = [numpy_helper.from_array(value, name) for name, value in weights.items()]
-    inputs, outputs, between = [tensor("x", "rows", 3)], [tensor("y", "rows", 4)], [tensor("first", "rows", 4)]
-    made = helper.make_graph(nodes, "test", inputs, outputs, constants, value_info=between)
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
-
-
-def answer(model: ModelProto) -> np.ndarray:
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    given: np.ndarray = session.run(["y"], {"x": X})[0]
-    return given
+    model = graph_of(nodes, {"x": X}, bias=np.ones(4, np.float32), **{"encoder.dense.weight": WEIGHT_NK})
+    model.graph.value_info.append(tensor("first", "rows", 4))
+    return model
 
 
 def test_linear_layers_become_products_with_their_transposed_weight_plus_a_bias() -> None:
@@ -118,23 +105,19 @@ def test_linear_layers_become_products_with_their_transposed_weight_plus_a_bias(
     graph.make_plain(model)
     assert op_counts(model) == {"Transpose": 2, "MatMul": 2, "Add": 2}
     assert graph.weight_of(model) == dict.fromkeys(("encoder.dense", "encoder.dense/2"), "encoder.dense.weight")
-    np.testing.assert_allclose(answer(model), 2 * X @ WEIGHT_NK.T + 1, rtol=1e-5)
-    for node in model.graph.node:
-        node.input[:] = ["positive" if name == "x" else name for name in node.input]
-    model.graph.node.insert(0, helper.make_node("Relu", ["x"], ["positive"]))
+    np.testing.assert_allclose(answer(model, {"x": X}), 2 * X @ WEIGHT_NK.T + 1, rtol=1e-5)
+    for each in model.graph.node:
+        each.input[:] = ["positive" if name == "x" else name for name in each.input]
+    model.graph.node.insert(0, node("Relu", "x", "positive"))
     graph.name_activations(model)
-    assert [node.input[0] for node in model.graph.node if node.op_type == "MatMul"] == ["encoder.dense/input"] * 2
-    np.testing.assert_allclose(answer(model), 2 * np.maximum(X, 0) @ WEIGHT_NK.T + 1, rtol=1e-5)
+    assert [each.input[0] for each in model.graph.node if each.op_type == "MatMul"] == ["encoder.dense/input"] * 2
+    np.testing.assert_allclose(answer(model, {"x": X}), 2 * np.maximum(X, 0) @ WEIGHT_NK.T + 1, rtol=1e-5)
 
 
-def test_a_scaled_gemm_stays_unchanged() -> None:
+def test_a_scaled_gemm_stays_and_source_file_names_and_intermediate_shapes_are_stripped() -> None:
     model = linear_layers(alpha=0.5)
     graph.make_plain(model)
     assert op_counts(model) == {"Gemm": 2, "Add": 1}
-
-
-def test_source_file_names_and_intermediate_shapes_are_stripped() -> None:
-    model = linear_layers()
     for part in (model, model.graph, model.graph.node[0], model.graph.initializer[0], model.graph.input[0]):
         entry = part.metadata_props.add()
         entry.key, entry.value = "pkg.torch.onnx.stack_trace", "/home/somebody/model.py"
@@ -145,13 +128,12 @@ def test_source_file_names_and_intermediate_shapes_are_stripped() -> None:
 
 def test_gathers_and_slices_of_rows_count_as_lookups() -> None:
     nodes = [
-        helper.make_node("Gather", ["table", "ids"], ["rows"]),
-        helper.make_node("Gather", ["table", "ids"], ["columns"], axis=1),
-        helper.make_node("Gather", ["other", "ids"], ["rows of another"]),
-        helper.make_node("Slice", ["table", "zero", "length", "zero"], ["first rows"]),
-        helper.make_node("Slice", ["table", "zero", "length", "one"], ["first columns"]),
-        helper.make_node("Slice", ["table", "zero", "length", "axes"], ["of unknown axes"]),
-        helper.make_node("Transpose", ["table"], ["turned"]),
+        node("Gather", "table ids", "rows"),
+        node("Gather", "table ids", "columns", axis=1),
+        node("Gather", "other ids", "of_another"),
+        node("Slice", "table zero length zero", "first_rows"),
+        node("Slice", "table zero length one", "first_columns"),
+        node("Transpose", "table", "turned"),
     ]
-    constants = [numpy_helper.from_array(np.array([value]), name) for name, value in {"zero": 0, "one": 1}.items()]
-    assert graph.lookups(helper.make_graph(nodes, "test", [], [], constants), {"table"}) == {"rows", "first rows"}
+    model = graph_of(nodes, {}, zero=np.array([0]), one=np.array([1]))
+    assert graph.lookups(model.graph, {"table"}) == {"rows", "first_rows"}

@@ -5,16 +5,15 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import ModernBertForMaskedLM
 
 from clozeline.exporting import trained
 from clozeline.exporting.trained import open_trained
 from clozeline.system.errors import ArtifactError
+from tests.make.models import LABELS
 
 Copied = Callable[..., Path]
 
@@ -33,7 +32,7 @@ def copied(tmp_path: Path, request: pytest.FixtureRequest) -> Copied:
     return copy
 
 
-def cut(name: str) -> Callable[[Path], None]:
+def cut(name: str) -> Callable[[Path], object]:
     def damage(folder: Path) -> None:
         content = (folder / name).read_bytes()
         (folder / name).write_bytes(content[: len(content) // 2])
@@ -41,7 +40,7 @@ def cut(name: str) -> Callable[[Path], None]:
     return damage
 
 
-def change_weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
+def change_weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], object]:
     def damage(folder: Path) -> None:
         weights = load_file(folder / "model.safetensors")
         change(weights)
@@ -62,13 +61,6 @@ def renumber(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
 
 
-def shrink(folder: Path) -> None:
-    model = ModernBertForMaskedLM.from_pretrained(folder)
-    torch.manual_seed(0)
-    model.resize_token_embeddings(20)
-    model.save_pretrained(folder)
-
-
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
@@ -77,48 +69,36 @@ def shrink(folder: Path) -> None:
         (lambda folder: (folder / "tokenizer.json").unlink(), r"no .*tokenizer\.json"),
         (cut("model.safetensors"), "the weights of .* cannot be read"),
         (cut("config.json"), r"config\.json is damaged"),
-        (cut("tokenizer.json"), r"tokenizer\.json is damaged"),
-        (cut("tokenizer_config.json"), r"tokenizer_config\.json is damaged"),
-        (lambda folder: (folder / "tokenizer.json").write_text('{"version": "1.0"}'), r"tokenizer\.json is damaged"),
         (lambda folder: (folder / "config.json").write_text("[]"), r"config\.json is damaged.* a list"),
         (change_weights(lambda weights: weights.pop("head.dense.weight")), r"such as head\.dense\.weight"),
         (change_weights(spoil), r"not finite.* such as encoder\.embeddings\.tokens"),
         (renumber, "ids up to 90, a model of 90"),
-        (shrink, "a model of 20"),
     ],
 )
-def test_an_incomplete_model_folder_is_refused(copied: Copied, damage: Callable[[Path], Any], told: str) -> None:
+def test_an_incomplete_model_folder_is_refused(copied: Copied, damage: Callable[[Path], object], told: str) -> None:
     folder = copied("encoder")
     damage(folder)
     with pytest.raises(ArtifactError, match=told):
         open_trained(folder)
 
 
-TOKENIZER = "tokenizer_config.json"
+CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
 
 
 @pytest.mark.parametrize(
     ("kind", "file", "key", "value", "told"),
     [
-        ("encoder", "config.json", "hidden_size", "x", r"config\.json is damaged"),
-        ("encoder", "config.json", "architectures", ["ModernBertDecoder"], "architectures: ModernBertDecoder"),
-        ("encoder", "config.json", "architectures", None, "architectures: none"),
-        ("encoder", "config.json", "architectures", [None], "architectures: None"),
-        ("encoder", "config.json", "architectures", 5, "architectures: 5"),
-        ("encoder", "config.json", "model_type", "clozeline-encoder", "your own encoder"),
-        ("encoder", "config.json", "no_answer_margin", "x", r"config\.json is damaged"),
-        ("encoder", "config.json", "no_answer_margin", math.inf, "no_answer_margin inf"),
-        ("encoder", TOKENIZER, "model_max_length", "x", r"tokenizer_config\.json is damaged"),
-        ("encoder", TOKENIZER, "model_max_length", 0, "room for 0 tokens, 2 of them special"),
+        ("encoder", CONFIG, "hidden_size", "x", r"config\.json is damaged"),
+        ("encoder", CONFIG, "architectures", 5, "architectures: 5"),
+        ("encoder", CONFIG, "model_type", "clozeline-encoder", "your own encoder"),
+        ("encoder", CONFIG, "no_answer_margin", math.inf, "no_answer_margin inf"),
         ("encoder", TOKENIZER, "model_max_length", 2, "room for 2 tokens, 2 of them special"),
         ("encoder", TOKENIZER, "pad_token", None, "without a padding token"),
         ("encoder", TOKENIZER, "mask_token", None, "without a mask token"),
         ("answerer", TOKENIZER, "model_max_length", 4, "room for 4 tokens, 3 of them special"),
-        ("classifier", "config.json", "problem_type", "regression", "3 labels, problem type regression"),
-        ("topics", "config.json", "id2label", {"0": "jax", "1": "numpy", "3": "torch"}, r"config\.json.*KeyError\(2\)"),
-        ("topics", "config.json", "decision_threshold", "x", r"config\.json is damaged"),
-        ("topics", "config.json", "decision_threshold", math.nan, "decision_threshold nan"),
-        ("topics", "config.json", "decision_threshold", 1.5, "decision_threshold 1.5"),
+        ("classifier", CONFIG, "problem_type", "regression", "3 labels, problem type regression"),
+        ("topics", CONFIG, "id2label", {"0": "jax", "1": "numpy", "3": "torch"}, r"config\.json.*KeyError\(2\)"),
+        ("topics", CONFIG, "decision_threshold", 1.5, "decision_threshold 1.5"),
     ],
 )
 def test_an_invalid_value_of_a_configuration_is_refused(
@@ -147,18 +127,13 @@ OF_IDENTITY = {"sbert_ce_default_activation_function": "torch.nn.modules.linear.
 @pytest.mark.parametrize(
     ("kind", "changes", "facts"),
     [
-        ("classifier", {}, {"label_scores": "softmax", "decision_threshold": None, "reads_pairs": False}),
-        ("classifier", {"problem_type": "single_label_classification"}, {"label_scores": "softmax"}),
+        ("classifier", {}, {"label_scores": "softmax", "labels": LABELS, "reads_pairs": False}),
         ("classifier", MULTI_LABEL, {"label_scores": "sigmoid", "decision_threshold": 0.5}),
-        ("classifier", MULTI_LABEL | {"decision_threshold": 0.3}, {"decision_threshold": 0.3}),
         ("classifier", {"reads_pairs": True}, {"reads_pairs": True}),
         ("classifier", OF_SIGMOID, {"reads_pairs": True}),
         ("classifier", OF_IDENTITY, {"reads_pairs": True}),
-        ("classifier", {}, {"labels": ("jax", "numpy", "torch")}),  # in the order of the logits
-        ("encoder", {}, {"labels": ()}),
         ("topics", {}, {"task": "text-classification", "label_scores": "sigmoid", "decision_threshold": 0.45}),
         ("answerer", {}, {"task": "question-answering", "labels": (), "no_answer_margin": 0.25}),
-        ("tagger", {}, {"task": "token-classification", "labels": ("O", "B-thing", "I-thing", "B-act", "I-act")}),
         # What a configuration says of the labels of a text does not apply to tags.
         ("tagger", MULTI_LABEL | {"reads_pairs": True}, {"label_scores": "softmax", "reads_pairs": False}),
     ],
@@ -170,6 +145,5 @@ def test_the_configuration_states_the_head_and_how_its_labels_are_scored(
     assert {name: getattr(opened, name) for name in facts} == facts
 
 
-@pytest.mark.parametrize(("kind", "length"), [("encoder", 10), ("answerer", 5)])
-def test_the_maximum_length_of_the_tokenizer_limits_the_model(copied: Copied, kind: str, length: int) -> None:
-    assert open_trained(copied(kind, TOKENIZER, model_max_length=length)).max_length == length
+def test_the_maximum_length_of_the_tokenizer_limits_the_model(copied: Copied) -> None:
+    assert open_trained(copied("encoder", TOKENIZER, model_max_length=10)).max_length == 10

@@ -10,7 +10,6 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, CharSpan
 from clozeline.inference.answerer import Answer, Answerer
 from clozeline.inference.fields import AnswerSearch
 from clozeline.inference.tokenization import TextTooLongError
-from clozeline.system.errors import DataError
 from tests.make.models import SENTENCES
 from tests.make.opened import load_as
 from tests.make.packages import write_answerer
@@ -58,8 +57,7 @@ def by_definition(folder: Path, pair: tuple[str, str], top_k: int, align: bool) 
     return sorted(found.values(), key=lambda it: -it.score)[:top_k], starts[0] * ends[0]
 
 
-@pytest.mark.parametrize("align", [True, False])
-@pytest.mark.parametrize("top_k", [1, 4])
+@pytest.mark.parametrize(("align", "top_k"), [(True, 4), (False, 1)])
 def test_answers_and_scores_equal_those_of_the_stock_model(
     answerer: Answerer, small_answerer: Path, top_k: int, align: bool
 ) -> None:
@@ -68,11 +66,8 @@ def test_answers_and_scores_equal_those_of_the_stock_model(
         theirs, _ = by_definition(small_answerer, pair, top_k, align)
         assert [(it.answer, it.start, it.end) for it in ours] == [(it.answer, it.start, it.end) for it in theirs]
         assert [it.score for it in ours] == pytest.approx([it.score for it in theirs], rel=1e-3)
-
-
-def test_the_no_answer_score_equals_that_of_the_stock_model(answerer: Answerer, small_answerer: Path) -> None:
-    (ours,) = answerer.ask(PAIRS[:1], top_k=999, search=IMPOSSIBLE)
-    (none,) = (one for one in ours if not one.answer)
+    (every,) = answerer.ask(PAIRS[:1], top_k=999, search=IMPOSSIBLE)
+    (none,) = (one for one in every if not one.answer)
     assert none.score == pytest.approx(by_definition(small_answerer, PAIRS[0], 1, True)[1], rel=1e-3)
     assert (none.start, none.end) == (0, 0)
 
@@ -103,11 +98,8 @@ def test_window_size_is_configurable_and_a_question_that_is_too_long_is_cut(tmp_
     texts = model.asking(pairs, search=AnswerSearch(max_seq_len=20, max_question_len=5)).texts
     assert max(len(text) for text in texts) == 20
     assert all((text.ids_L == model.tokenizer.ids_of("the")[0]).sum() == 5 for text in texts)
-    assert all(text.types_L is not None and text.types_L.sum() == len(text) - 7 for text in texts)
     with pytest.raises(TextTooLongError, match="no room for a context"):
         model.ask(pairs, search=AnswerSearch(max_seq_len=4))
-    with pytest.raises(DataError, match="top_k"):
-        model.ask(pairs, top_k=0)
 
 
 def test_the_trained_margin_decides_whether_there_is_an_answer(tmp_path: Path) -> None:
@@ -118,11 +110,3 @@ def test_the_trained_margin_decides_whether_there_is_an_answer(tmp_path: Path) -
     assert [one.answer for one in always] == ["", *(one.answer for one in never[:2])]
     assert always[1:] == never[:2]
     assert load_as(Answerer, tmp_path / "always").ask(asked) == [never[:1]]
-
-
-def test_the_probabilities_of_all_answers_add_up_to_at_most_one(tmp_path: Path) -> None:
-    search = IMPOSSIBLE.model_copy(update={"max_answer_len": 1, "align_to_words": False})
-    (answers,) = tiny(tmp_path / "reader").ask([("a", "b")], top_k=90, search=search)
-    assert [one.answer for one in answers if one.answer] == ["b"]
-    # The rest belongs to spans that start at no answer and end at `b`, or the other way round.
-    assert 0.2 < sum(one.score for one in answers) < 1

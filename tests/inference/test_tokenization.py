@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, processors
+from tokenizers import AddedToken, Tokenizer
 
 from clozeline.inference import tokenization
 from clozeline.inference.tokenization import KnownWords, NotUnicodeError, TextTokenizer, TextTooLongError
 from clozeline.records.package import FILES
 from tests.make.packages import write_encoder
-from tests.make.texts import ALGORITHMS, ODD, learned_tokenizer, odd_text
+from tests.make.texts import ALGORITHMS, learned_tokenizer, odd_text
 
 CLS, SEP, MASK = 2, 3, 4
 LONG = "the list " * 50
@@ -68,14 +68,6 @@ def test_every_spelling_of_a_mask_becomes_one_mask_token(folder: Path, tmp_path:
     assert [text.mask_spans for text in read] == [((2, 6),)] * 3
 
 
-def test_cached_and_uncached_texts_keep_their_order(tokenizer: TextTokenizer) -> None:
-    tokenizer.tokenize(["the list"], truncate=False)
-    given = ["list", ("the", "list"), "[MASK]", "the list", "a b c d e f g h i", "open"]
-    alone = [tokenizer.tokenize([one], truncate=True)[0].ids_L.tolist() for one in given]
-    assert [text.ids_L.tolist() for text in tokenizer.tokenize(given, truncate=True)] == alone
-    assert len({tuple(ids) for ids in alone}) == len(given)
-
-
 @pytest.mark.parametrize(("token", "filled"), [("the", "Is the Model"), ("##s", "Iss Model"), ("##", "Is ## Model")])
 def test_a_token_replaces_the_mask_and_a_word_piece_joins_the_word_before(
     tokenizer: TextTokenizer, token: str, filled: str
@@ -94,7 +86,6 @@ def test_a_truncation_saved_with_the_tokenizer_is_ignored(folder: Path, tmp_path
 
 
 WORDS = ["kato", "mire", "sulon", "Ber", "géshi", "votri", "ple", "kaka", "x1", "…", "don't", "a-b"]
-SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 Tokenizers = dict[str, Tokenizer]
 
 
@@ -139,14 +130,7 @@ def test_a_text_of_known_words_is_not_encoded_again(tokenizers: Tokenizers, algo
     assert known.num_words == num_words
 
 
-def test_a_text_with_many_new_words_is_learned_over_several_calls(tokenizers: Tokenizers) -> None:
-    tokenizer = tokenizers["wordpiece"]
-    known = known_of(tokenizer)
-    text = " ".join(f"{first}{second}" for first in WORDS[:5] for second in WORDS[:9])
-    assert [assert_same(known, tokenizer, [text]) for _ in range(5)] == [1, 1, 0, 0, 0]
-
-
-@pytest.mark.parametrize("special", SPECIALS)
+@pytest.mark.parametrize("special", ["[UNK]", "[MASK]"])
 def test_a_special_token_is_cached_as_a_word_only_if_words_end_before_it(tokenizers: Tokenizers, special: str) -> None:
     texts = [f"kato{special}mire", f"kato {special.lower()} mire", f"[{special}]", f"{special}{special[1:]}"]
     assert assert_same(known_of(tokenizers["wordpiece"]), tokenizers["wordpiece"], texts) == 0
@@ -154,13 +138,11 @@ def test_a_special_token_is_cached_as_a_word_only_if_words_end_before_it(tokeniz
         assert known_of(tokenizers[algorithm]).ids(texts[0]) is None, "left to the tokenizer"
 
 
-@pytest.mark.parametrize("takes", ["lstrip", "rstrip", "single_word"])
-def test_a_text_with_a_special_token_that_absorbs_neighbours_is_left_to_the_tokenizer(
-    tokenizers: Tokenizers, takes: str
-) -> None:
-    tokenizer = Tokenizer.from_str(tokenizers["wordpiece"].to_str())
-    tokenizer.add_special_tokens([AddedToken("<x>", normalized=False, **{takes: True})])
-    assert known_of(tokenizer).ids("kato <x> mire") is None
+def test_a_text_with_a_special_token_that_absorbs_neighbours_is_left_to_the_tokenizer(tokenizers: Tokenizers) -> None:
+    for takes in ("lstrip", "rstrip", "single_word"):
+        tokenizer = Tokenizer.from_str(tokenizers["wordpiece"].to_str())
+        tokenizer.add_special_tokens([AddedToken("<x>", normalized=False, **{takes: True})])
+        assert known_of(tokenizer).ids("kato <x> mire") is None
 
 
 def test_the_longest_of_overlapping_special_tokens_wins(tokenizers: Tokenizers) -> None:
@@ -170,33 +152,13 @@ def test_the_longest_of_overlapping_special_tokens_wins(tokenizers: Tokenizers) 
     assert assert_same(known_of(tokenizer), tokenizer, texts) == 0
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_an_evicted_word_is_learned_again(
-    tokenizers: Tokenizers, algorithm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evicted_word_is_learned_again(tokenizers: Tokenizers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenization, "_MOST_WORDS", 5)
-    known = known_of(tokenizers[algorithm])
+    known = known_of(tokenizers["bpe"])
     texts = [f" {one} {other}" for one, other in permutations(WORDS, 2)]
     for start in range(0, len(texts), 7):
-        assert assert_same(known, tokenizers[algorithm], texts[start : start + 7]) == 0
+        assert assert_same(known, tokenizers["bpe"], texts[start : start + 7]) == 0
         assert known.num_words <= 2 * (5 + 2)
-
-
-def test_words_of_the_earlier_cache_generation_do_not_count_as_new(
-    tokenizers: Tokenizers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tokenization, "_MOST_WORDS", 4)
-    monkeypatch.setattr(tokenization, "_MOST_NEW_WORDS", 1)
-    known = known_of(tokenizers["wordpiece"])
-    assert None not in [known.ids(word) for word in ("kato", "mire", "sulon", "votri", "ple")]
-    assert assert_same(known, tokenizers["wordpiece"], ["kato mire sulon votri"]) == 0
-
-
-@pytest.mark.parametrize("word", ["q" * 101, "x9z8w7v6u5t4"])
-def test_a_word_with_many_characters_or_ids_is_not_cached(tokenizers: Tokenizers, word: str) -> None:
-    known = known_of(tokenizers["wordpiece"])
-    assert assert_same(known, tokenizers["wordpiece"], [f"kato {word}", word]) == 0
-    assert known.num_words == 1
 
 
 def test_concurrent_threads_get_correct_ids(tokenizers: Tokenizers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,17 +170,8 @@ def test_concurrent_threads_get_correct_ids(tokenizers: Tokenizers, monkeypatch:
     assert found == [tokenizer.encode(text).ids for text in texts]
 
 
-@pytest.mark.parametrize("token", [AddedToken("kato", normalized=True, special=True), AddedToken("kato mire")])
-def test_a_tokenizer_with_a_token_that_is_normalized_or_has_a_space_gets_no_cache(
-    tokenizers: Tokenizers, token: AddedToken
-) -> None:
-    tokenizer = Tokenizer.from_str(tokenizers["wordpiece"].to_str())
-    tokenizer.add_tokens([token])
-    assert KnownWords.of(tokenizer) is None
-
-
-def test_a_tokenizer_without_special_tokens_is_supported(tokenizers: Tokenizers) -> None:
-    tokenizer = Tokenizer.from_str(tokenizers["bpe"].to_str())
-    tokenizer.post_processor = processors.ByteLevel()
-    texts = ["", " kato mire", ODD.replace("\x1c", "").replace("\x1f", "")]
-    assert assert_same(known_of(tokenizer), tokenizer, texts) == 0
+def test_a_tokenizer_with_a_token_that_is_normalized_or_has_a_space_gets_no_cache(tokenizers: Tokenizers) -> None:
+    for token in (AddedToken("kato", normalized=True, special=True), AddedToken("kato mire")):
+        tokenizer = Tokenizer.from_str(tokenizers["wordpiece"].to_str())
+        tokenizer.add_tokens([token])
+        assert KnownWords.of(tokenizer) is None

@@ -34,8 +34,19 @@ Outputs = Mapping[str, Sequence[str | int]]
 
 
 def write_encoder(folder: Path, *, num_layers: int = 0, width: int = 0) -> None:
-    """Write an encoder with `num_layers` matrices of `width` by `width` after the embedding table."""
-    graph = _encoder_graph()
+    """Write an encoder with `num_layers` matrices of `width` by `width` after the embedding table.
+
+    `logits` come at the masks only, from the mean of the text; `sentence_embedding` is that mean, normalized.
+    """
+    nodes = f"""{_EMBEDDING}
+        hidden_BLH = Add(embedded_BLH, mean_B1H)
+        masked_BL = Equal(input_ids, mask_id)
+        places_2M = NonZero(masked_BL)
+        places_M2 = Transpose<perm=[1, 0]>(places_2M)
+        hidden_MH = GatherND(hidden_BLH, places_M2)
+        logits = MatMul(hidden_MH, weights)"""
+    outputs: Outputs = {"logits": ["masks", len(VOCABULARY)], "sentence_embedding": ["batch", HIDDEN_SIZE]}
+    graph = _graph(nodes, outputs, num_outputs=len(VOCABULARY))
     _deepen(graph, num_layers, width)
     add_likeliest(graph, len(VOCABULARY), "masks")
     write_package(folder, "fill-mask", graph, labels=())
@@ -43,7 +54,15 @@ def write_encoder(folder: Path, *, num_layers: int = 0, width: int = 0) -> None:
 
 def write_completer(folder: Path) -> None:
     """Write a causal language model: the next token depends on the last one and on the mean of all."""
-    graph = _completer_graph()
+    nodes = f"""{_EMBEDDING}
+        length_B1 = ReduceSum<keepdims=1>(attention_mask, axis_1)
+        last_B1 = Sub(length_B1, axis_1)
+        last_BH = GatherND<batch_dims=1>(embedded_BLH, last_B1)
+        mean_BH = Squeeze(mean_B1H, axis_1)
+        hidden_BH = Add(last_BH, mean_BH)
+        logits = MatMul(hidden_BH, weights)"""
+    outputs: Outputs = {"logits": ["batch", len(VOCABULARY)], "sentence_embedding": ["batch", HIDDEN_SIZE]}
+    graph = _graph(nodes, outputs, num_outputs=len(VOCABULARY))
     add_likeliest(graph, len(VOCABULARY), "batch")
     write_package(folder, "text-generation", graph, labels=())
 
@@ -62,9 +81,15 @@ def write_encoder_of_another_mask(folder: Path) -> None:
 
 def write_embedder(folder: Path, *, num_layers: int = 0, width: int = 0) -> None:
     """Write a model that embeds as the encoder does, but fills no masks; layers as in `write_encoder`."""
-    graph = _embedder_graph()
+    vectors = {"sentence_embedding": ["batch", HIDDEN_SIZE], "last_hidden_state": ["batch", "length", HIDDEN_SIZE]}
+    graph = _graph(f"{_EMBEDDING}\nlast_hidden_state = Identity(embedded_BLH)", vectors, num_outputs=HIDDEN_SIZE)
     _deepen(graph, num_layers, width)
     write_package(folder, "feature-extraction", graph, labels=())
+
+
+def classifier_graph(num_labels: int = len(LABELS)) -> onnx.ModelProto:
+    nodes = f"{_MEAN}\nmean_BH = Squeeze(mean_B1H, axis_1)\nlogits = MatMul(mean_BH, weights)"
+    return _graph(nodes, {"logits": ["batch", num_labels]}, num_outputs=num_labels)
 
 
 def write_classifier(folder: Path) -> None:
@@ -91,13 +116,22 @@ def write_entailer(folder: Path, labels: Sequence[str] = ("contradiction", "neut
 
 def write_tagger(folder: Path) -> None:
     """Write a tagger that tags each token regardless of the tokens around it."""
-    write_package(folder, "token-classification", _tagger_graph(), labels=TAGS)
+    nodes = f"{_TOKENS}\nlogits = MatMul(embedded_BLH, weights)"
+    graph = _graph(nodes, {"logits": ["batch", "length", len(TAGS)]}, num_outputs=len(TAGS))
+    write_package(folder, "token-classification", graph, labels=TAGS)
 
 
 def write_answerer(folder: Path, no_answer_margin: float | None = None) -> None:
     """Write a question answerer that points at two tokens regardless of the question."""
+    nodes = f"""{_TOKENS}
+        ends_BL2 = MatMul(embedded_BLH, weights)
+        start_BL1, end_BL1 = Split<axis=2, num_outputs=2>(ends_BL2)
+        start_logits = Squeeze(start_BL1, axis_2)
+        end_logits = Squeeze(end_BL1, axis_2)"""
+    axes = ["batch", "length"]
+    graph = _graph(nodes, {"start_logits": axes, "end_logits": axes}, num_outputs=2)
     facts = {"types_tell_pairs": True, "no_answer_margin": no_answer_margin}
-    write_package(folder, "question-answering", _answerer_graph(), labels=(), **facts)
+    write_package(folder, "question-answering", graph, labels=(), **facts)
 
 
 SCHEME = QuantizationScheme(
@@ -127,7 +161,7 @@ def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequ
     for name in (FILES.fp32, FILES.int8):
         onnx.save(graph, str(folder / name))
     _tokenizer().save(str(folder / FILES.tokenizer))
-    tensors = [
+    inputs, outputs = (
         tuple(
             records.TensorSpec(
                 name=value.name,
@@ -138,25 +172,21 @@ def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequ
             for value in values
         )
         for values in (graph.graph.input, graph.graph.output)
-    ]
+    )
+    made = {"format_version": 2, "family": "bert", "served": "int8", "ladder": (), "quantization": SCHEME, "opset": 18}
+    sizes = {"max_length": MAX_LENGTH, "vocab_size": len(VOCABULARY), "hidden_size": HIDDEN_SIZE}
+    files = {name: records.record_of(folder / name) for name in (FILES.fp32, FILES.int8, FILES.tokenizer)}
     manifest = Manifest(
-        format_version=2,
         task=task,
-        family="bert",
-        inputs=tensors[0],
-        outputs=tensors[1],
+        inputs=inputs,
+        outputs=outputs,
         labels=tuple(labels),
-        max_length=MAX_LENGTH,
-        vocab_size=len(VOCABULARY),
-        hidden_size=HIDDEN_SIZE,
         special_tokens=records.SpecialTokens(ids=(0, 1, 2, 3, 4), pad_id=0, mask_id=4, mask_token="[MASK]"),
-        served="int8",
-        ladder=(),
-        quantization=SCHEME,
-        opset=18,
         versions={"onnx": onnx.__version__},
         lock_sha256="0" * 64,
-        files={name: records.record_of(folder / name) for name in (FILES.fp32, FILES.int8, FILES.tokenizer)},
+        files=files,
+        **made,
+        **sizes,
     )
     whole = Manifest.model_validate(manifest.model_dump() | facts)
     (folder / FILES.manifest).write_text(whole.model_dump_json(), encoding="utf-8")
@@ -186,60 +216,6 @@ def _tokenizer() -> Tokenizer:
     )
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer
-
-
-def _encoder_graph() -> onnx.ModelProto:
-    """`logits` at the masks only, from the mean of the text; `sentence_embedding` is that mean, normalized."""
-    nodes = f"""{_EMBEDDING}
-        hidden_BLH = Add(embedded_BLH, mean_B1H)
-        masked_BL = Equal(input_ids, mask_id)
-        places_2M = NonZero(masked_BL)
-        places_M2 = Transpose<perm=[1, 0]>(places_2M)
-        hidden_MH = GatherND(hidden_BLH, places_M2)
-        logits = MatMul(hidden_MH, weights)"""
-    outputs: Outputs = {"logits": ["masks", len(VOCABULARY)], "sentence_embedding": ["batch", HIDDEN_SIZE]}
-    return _graph(nodes, outputs, num_outputs=len(VOCABULARY))
-
-
-def _completer_graph() -> onnx.ModelProto:
-    """`logits` of the token after each text; `sentence_embedding` as the encoder's."""
-    nodes = f"""{_EMBEDDING}
-        length_B1 = ReduceSum<keepdims=1>(attention_mask, axis_1)
-        last_B1 = Sub(length_B1, axis_1)
-        last_BH = GatherND<batch_dims=1>(embedded_BLH, last_B1)
-        mean_BH = Squeeze(mean_B1H, axis_1)
-        hidden_BH = Add(last_BH, mean_BH)
-        logits = MatMul(hidden_BH, weights)"""
-    outputs: Outputs = {"logits": ["batch", len(VOCABULARY)], "sentence_embedding": ["batch", HIDDEN_SIZE]}
-    return _graph(nodes, outputs, num_outputs=len(VOCABULARY))
-
-
-def _embedder_graph() -> onnx.ModelProto:
-    outputs: Outputs = {
-        "sentence_embedding": ["batch", HIDDEN_SIZE],
-        "last_hidden_state": ["batch", "length", HIDDEN_SIZE],
-    }
-    return _graph(f"{_EMBEDDING}\nlast_hidden_state = Identity(embedded_BLH)", outputs, num_outputs=HIDDEN_SIZE)
-
-
-def classifier_graph(num_labels: int = len(LABELS)) -> onnx.ModelProto:
-    nodes = f"{_MEAN}\nmean_BH = Squeeze(mean_B1H, axis_1)\nlogits = MatMul(mean_BH, weights)"
-    return _graph(nodes, {"logits": ["batch", num_labels]}, num_outputs=num_labels)
-
-
-def _tagger_graph() -> onnx.ModelProto:
-    nodes = f"{_TOKENS}\nlogits = MatMul(embedded_BLH, weights)"
-    return _graph(nodes, {"logits": ["batch", "length", len(TAGS)]}, num_outputs=len(TAGS))
-
-
-def _answerer_graph() -> onnx.ModelProto:
-    nodes = f"""{_TOKENS}
-        ends_BL2 = MatMul(embedded_BLH, weights)
-        start_BL1, end_BL1 = Split<axis=2, num_outputs=2>(ends_BL2)
-        start_logits = Squeeze(start_BL1, axis_2)
-        end_logits = Squeeze(end_BL1, axis_2)"""
-    axes = ["batch", "length"]
-    return _graph(nodes, {"start_logits": axes, "end_logits": axes}, num_outputs=2)
 
 
 def _deepen(model: onnx.ModelProto, num_layers: int, width: int) -> None:

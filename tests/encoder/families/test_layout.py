@@ -21,18 +21,16 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForPreTraining,
-    BertForSequenceClassification,
     DebertaV2Config,
     DebertaV2ForMaskedLM,
     PreTrainedModel,
-    XLMRobertaConfig,
-    XLMRobertaForMaskedLM,
 )
 
 from clozeline.encoder.families import FAMILIES
 from clozeline.encoder.families.layout import LanguageHead, TokenIds
 from clozeline.language import models
 from clozeline.system.errors import ArtifactError
+from tests.make.models import SHAPE as SMALL
 from tests.make.models import started
 
 ROW = [2, 10, 11, 12, 13, 14, 3]
@@ -64,11 +62,6 @@ def test_the_logits_of_a_row_do_not_depend_on_padding_or_other_rows(model, batch
     others = [batch_of(ROW, [2, *range(20, 60), 3]), batch_of(ROW, [2, 33, 40, 41, 5, 6, 3])]
     for batch in (batch_of(ROW, pad_to=20), *others):
         assert (models.target_logits(model, batch)[:5] - alone_TV).abs().max() <= 1e-5
-
-
-@every_form
-@torch.inference_mode()
-def test_projecting_only_targets_gives_the_logits_of_the_stock_forward_pass(model, batch_of) -> None:
     batch = batch_of(ROW, [2, 33, 40, 3])
     stock_BLV = model(batch.input_ids_BL, attention_mask=batch.attention_mask_BL).logits
     expected_TV = stock_BLV.reshape(-1, stock_BLV.shape[-1])[batch.slot_T]
@@ -90,16 +83,7 @@ def test_attention_is_bidirectional_in_masked_models_and_backward_only_in_causal
 
 @every_form
 @torch.inference_mode()
-def test_the_initial_loss_equals_that_of_a_uniform_guess(model, batch_of) -> None:
-    torch.manual_seed(0)
-    batch = batch_of(*[[2, *torch.randint(5, 64, (30,)).tolist(), 3] for _ in range(20)])
-    loss = functional.cross_entropy(models.target_logits(model, batch), batch.labels_T)
-    assert loss.item() == pytest.approx(math.log(64), abs=0.1)
-
-
-@every_form
-@torch.inference_mode()
-def test_the_initial_loss_of_a_wide_model_is_higher_by_half_the_variance_of_its_logits(
+def test_the_initial_loss_is_that_of_a_uniform_guess_and_half_the_variance_of_its_logits(
     family, objective, params_of, ids, batch_of
 ) -> None:
     """768 wide, as `base` is: what a norm gives times a table drawn with sigma has logits of variance sigma^2 width,
@@ -127,8 +111,10 @@ def test_a_model_can_memorize_one_batch(model, batch_of) -> None:
             break
         loss.backward()
         optimizer.step()
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=False)
     assert loss.item() < 0.05
+    idle = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    assert all("pooler" in name or "global" in name for name in idle), idle
 
 
 @every_form
@@ -140,26 +126,12 @@ def test_padding_gives_no_nan_even_in_an_all_padding_row(model, batch_of) -> Non
     assert bool(whole.logits[:2].isfinite().all())
 
 
-@pytest.mark.parametrize("family", ["modernbert", "longformer", "big_bird"])
-@torch.inference_mode()
-def test_the_logits_of_a_long_row_do_not_depend_on_an_earlier_short_row(family, params_of, ids, batch_of) -> None:
-    """transformers' block-sparse BigBird changes its attention for good when it meets a short row."""
-    model = models.build(params_of(family, max_position_embeddings=800), "mlm", ids, seed=0).eval()
-    torch.manual_seed(0)
-    long = batch_of([2, *torch.randint(5, 64, (798,)).tolist(), 3])
-    before_TV = models.target_logits(model, long)
-    models.target_logits(model, batch_of(ROW))
-    assert torch.equal(models.target_logits(model, long), before_TV)
-
-
 @every_form
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @torch.inference_mode()
 def test_a_saved_model_gives_the_same_logits_in_stock_transformers(
-    family, objective, params_of, ids, tied, tiny_tokenizer: Path, tmp_path: Path
+    model, objective, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
-    model = with_other_weights(models.build(params_of(family, tie_word_embeddings=tied), objective, ids, seed=0), 0.05)
-    models.save(model, tiny_tokenizer, tmp_path)
+    models.save(with_other_weights(model, 0.05), tiny_tokenizer, tmp_path)
     stock, report = AUTO[objective].from_pretrained(tmp_path, local_files_only=True, output_loading_info=True)
     encoder = AutoModel.from_pretrained(tmp_path, local_files_only=True).eval()
     ours = models.load(tmp_path)
@@ -168,54 +140,27 @@ def test_a_saved_model_gives_the_same_logits_in_stock_transformers(
     assert (encoder(ROWS_BL).last_hidden_state - hidden_BLH).abs().max() <= 1e-5
     assert torch.equal(ours(ROWS_BL).logits, expected_BLV)
     assert report["missing_keys"] in ([], set())
-    assert (stock.get_input_embeddings().weight is stock.get_output_embeddings().weight) == tied
+    assert stock.get_input_embeddings().weight is stock.get_output_embeddings().weight
     assert type(ours) is type(model)
     assert AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)("w10 w11").input_ids == [10, 11]
 
 
-@every_form
-def test_every_parameter_exists_once_and_is_trainable(model, batch_of) -> None:
-    batch = batch_of(ROW, [2, 33, 40, 41, 42, 3])
-    functional.cross_entropy(models.target_logits(model, batch), batch.labels_T).backward()
-    assert len(set(map(id, model.parameters()))) == len(list(model.parameters()))
-    idle = {name for name, parameter in model.named_parameters() if parameter.grad is None}
-    assert all("pooler" in name or "global" in name for name in idle), idle
-
-
-SHAPE = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 48,
-    "max_position_embeddings": 66,
-}
+SHAPE = SMALL | {"vocab_size": 64, "max_position_embeddings": 66}
 DEBERTA = {
-    "type_vocab_size": 0,
-    "relative_attention": True,
-    "position_biased_input": False,
-    "pos_att_type": "p2c|c2p",
-    "share_att_key": True,
-    "norm_rel_ebd": "layer_norm",
-    "position_buckets": 16,
+    **{"type_vocab_size": 0, "relative_attention": True, "position_biased_input": False, "pos_att_type": "p2c|c2p"},
+    **{"share_att_key": True, "norm_rel_ebd": "layer_norm", "position_buckets": 16},
 }
 # With the heads that they were published with: the next sentence's, the order of sentences'.
 PUBLISHED: dict[str, Callable[[], PreTrainedModel]] = {
     "albert": lambda: AlbertForPreTraining(AlbertConfig(**SHAPE, embedding_size=16)),
     "bert": lambda: BertForPreTraining(BertConfig(**SHAPE)),
     "deberta-v3": lambda: DebertaV2ForMaskedLM(DebertaV2Config(**SHAPE, **DEBERTA)),
-    "xlm-roberta": lambda: XLMRobertaForMaskedLM(XLMRobertaConfig(**SHAPE, pad_token_id=0)),
 }
 
 
 def with_weights(name: str) -> PreTrainedModel:
     torch.manual_seed(0)
     return with_other_weights(PUBLISHED[name](), 0.1)
-
-
-@pytest.fixture(scope="module", params=PUBLISHED)
-def published(request: pytest.FixtureRequest) -> PreTrainedModel:
-    return with_weights(request.param)
 
 
 @pytest.fixture
@@ -262,12 +207,15 @@ def in_shards(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-@pytest.mark.parametrize("layout", [with_old_names, in_half, in_shards])
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [*((with_old_names, name) for name in PUBLISHED), *((layout, "bert") for layout in (in_half, in_shards))],
+)
 @torch.inference_mode()
 def test_every_published_layout_gives_the_outputs_of_stock_transformers(
-    layout, published, start, tiny_tokenizer: Path, tmp_path: Path
+    layout, name, start, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
-    folder, out = tmp_path / "published", tmp_path / "out"
+    folder, out, published = tmp_path / "published", tmp_path / "out", with_weights(name)
     published.save_pretrained(folder)
     layout(folder)
     stock = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
@@ -284,24 +232,9 @@ def test_every_published_layout_gives_the_outputs_of_stock_transformers(
     assert again.config.dtype == torch.float32
 
 
-def test_a_classifier_keeps_its_encoder_and_a_fresh_head_is_reported(start, tmp_path: Path, caplog) -> None:
-    classifier = with_other_weights(BertForSequenceClassification(BertConfig(**SHAPE, num_labels=3)), 0.1)
-    classifier.save_pretrained(tmp_path)
-    ours = start(tmp_path)
-    assert f"{tmp_path} (BertForSequenceClassification) has no trained head of this kind: " in caplog.text
-    with torch.inference_mode():
-        hidden_BLH = AutoModel.from_pretrained(tmp_path, local_files_only=True).eval()(ROWS_BL).last_hidden_state
-        assert (ours.base_model(ROWS_BL).last_hidden_state - hidden_BLH).abs().max() <= 1e-6
-        assert ours(ROWS_BL).logits.std() < 2, "a fresh head predicts at chance"
-
-
 def as_pickle(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({"weights": Caller(folder / "it-ran")}, folder / "pytorch_model.bin")
-
-
-def as_tensorflow(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "tf_model.h5")
 
 
 def without_a_shard(folder: Path) -> None:
@@ -313,7 +246,7 @@ def without_a_shard(folder: Path) -> None:
     ("harm", "told"),
     [
         (as_pickle, r"without running code.*pytorch_model\.bin.*is a program"),
-        (as_tensorflow, r"TensorFlow.*from_tf=True"),
+        (lambda bert: (bert / "model.safetensors").rename(bert / "tf_model.h5"), r"TensorFlow.*from_tf=True"),
         (without_a_shard, r"cannot be read.*model-00002-of-00003\.safetensors"),
     ],
 )
@@ -333,11 +266,9 @@ class Caller:
         return Path.touch, (self.path,)
 
 
-def test_tokens_of_another_vocabulary_txt_are_refused(start, bert: Path, made_tiny_tokenizer: Path, caplog) -> None:
-    start(bert, tokenizer=made_tiny_tokenizer)
-    assert f"{bert}: its tokenizer cannot be compared with the one that made the tokens" in caplog.text
-    words = json.loads((made_tiny_tokenizer / "tokenizer.json").read_text())["model"]["vocab"]
-    words = sorted(words, key=words.get)
+def test_tokens_of_another_vocabulary_txt_are_refused(start, bert: Path, made_tiny_tokenizer: Path) -> None:
+    numbers = json.loads((made_tiny_tokenizer / "tokenizer.json").read_text())["model"]["vocab"]
+    words = sorted(numbers, key=numbers.get)
     (bert / "vocab.txt").write_text("\n".join(words) + "\n")
     start(bert, tokenizer=made_tiny_tokenizer)
     words[10], words[11] = words[11], words[10]
