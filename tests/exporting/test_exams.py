@@ -109,7 +109,7 @@ def test_answers_are_those_of_the_encoder_in_text_order_asked_as_the_server_asks
     encoder.embed(SENTENCES[:1])
     served = requests.copy()
     requests.clear()
-    hidden = [exams.hide(text, encoder).text for text in encoder.tokenize(SENTENCES, truncate=True)]
+    hidden = [exams.hide(text, encoder)[0] for text in encoder.tokenize(SENTENCES, truncate=True)]
     place_T = np.arange(3)
     exam = exams.tokens_exam(hidden, place_T, np.full(3, exams.UNKNOWN), "agreement", place_T[:, None])
     found = exam.answers(encoder, encoder.batches(exam.texts))
