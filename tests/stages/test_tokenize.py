@@ -176,7 +176,7 @@ def test_special_tokens_written_in_a_text_are_counted_and_packed_as_text(
 ) -> None:
     """P10; and unknown characters are counted."""
     train = [*TRAIN, *["kato [MASK] mire [SEP]"] * 5]
-    clean = write_clean(tmp_path / "clean", train, ["kato [PAD] мир", "mire"])
+    clean = write_clean(tmp_path / "clean", train, ["kato [MASK] мир", "mire"])
     figures = run(clean, tmp_path / "out", algorithm=algorithm)
     assert (figures["train"]["special_strings_in_text"], figures["validation"]["special_strings_in_text"]) == (10, 1)
     assert "contain [MASK] or another special token in 10 places" in caplog.text

@@ -117,16 +117,6 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Line, Line]:
     return first, second
 
 
-def test_stages_import_rarely_used_packages_only_when_needed() -> None:
-    """Each import is time that every run of the stage waits."""
-    stages = ("snapshot", "preprocess", "tokenize", "pretrain", "evaluate", "finetune")
-    late = ("accelerate", "mlflow", "prefect", "scipy", "sklearn", "transformers.modeling_utils")
-    code = f"import importlib, sys\nfor it in {stages}: importlib.import_module(f'clozeline.stages.{{it}}')"
-    code += f"\nprint(sorted({{*{late}, 'torch.distributed.tensor'}} & set(sys.modules)))"
-    imported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert imported.stdout.strip() == "[]"
-
-
 def test_two_clean_runs_of_every_stage_give_the_same_lock_and_outputs_without_their_path(
     lines: tuple[Line, Line],
 ) -> None:

@@ -37,30 +37,25 @@ def test_a_table_is_read_by_its_suffix_and_values_are_converted_to_their_type_or
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "problem", "given"),
+    ("file", "content", "told"),
     [
-        ("data.csv", None, "there is no file", "data.csv"),
-        ("data.doc", b"x", "has a format that cannot be read", ".doc"),
-        ("data.jsonl", b'{"body": "a", "topic": ["x"]}\n', "line 1: field `topic`", "list: ['x']"),
-        ("data.jsonl", b'{"body": 3, "topic": "x"}\n', "line 1: field `body`", "int: 3"),
-        *((f"data{suffix}", b"", "is empty", "0 bytes") for suffix in files.TABLES),
-        ("data.csv", b"\xef\xbb\xbf\n", "is empty", "body, topic"),
-        ("data.csv.gz", gzip.compress(b""), "is empty", "body, topic"),
-        ("labels/a.csv", b"body,topic\n", "labels is a folder, and `splits` names no file in it", "a.csv"),
+        ("data.csv", None, "there is no file(?s:.*)data.csv"),
+        ("data.doc", b"x", "has a format that cannot be read(?s:.*).doc"),
+        ("data.jsonl", b'{"body": "a", "topic": ["x"]}\n', "line 1: field `topic`(?s:.*)list: ..x"),
+        ("data.jsonl", b'{"body": 3, "topic": "x"}\n', "line 1: field `body`(?s:.*)int: 3"),
+        *((f"data{suffix}", b"", "is empty(?s:.*)0 bytes") for suffix in files.TABLES),
+        ("data.csv", b"\xef\xbb\xbf\n", "is empty(?s:.*)body, topic"),
+        ("labels/a.csv", b"body,topic\n", "labels is a folder, and `splits` names no file in it(?s:.*)a.csv"),
     ],
 )
 def test_what_cannot_be_read_is_reported_with_file_line_and_value(
-    file: str, content: bytes | None, problem: str, given: str, tmp_path: Path
+    file: str, content: bytes | None, told: str, tmp_path: Path
 ) -> None:
     if content is not None:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_bytes(content)
-    asked = tmp_path / Path(file).parts[0]
-    with pytest.raises(DataError) as caught:
-        read(asked)
-    assert str(asked) in caught.value.problem
-    assert problem in caught.value.problem
-    assert given in str(caught.value)
+    with pytest.raises(DataError, match=told):
+        read(tmp_path / Path(file).parts[0])
 
 
 def parts_of(data: Path, **changes: object) -> list[tuple[str, str, str]]:
@@ -110,8 +105,7 @@ def test_a_hub_dataset_gives_the_names_of_its_classes_and_is_read_at_its_first_r
     [
         ("a|b", False, ("a|b",)),
         (3, False, ("3",)),
-        (" a ", False, ("a",)),
-        ("", False, None),
+        (" ", False, None),
         (["a", "b"], True, ("a", "b")),
         ("a| b|", True, ("a", "b")),
         ("", True, ()),
@@ -179,25 +173,22 @@ def test_each_line_of_a_label_file_or_each_file_of_a_label_folder_is_a_text(
 
 
 @pytest.mark.parametrize(
-    ("label_files", "data", "problem", "given"),
+    ("label_files", "data", "told"),
     [
-        (FILES | {"bad": "some.negative"}, ".", "names no file", "some.negative"),
-        (FILES | {"bad": "table.csv"}, ".", "names a table", "{bad: table.csv}"),
-        (FILES | {"bad": "empty.neg"}, ".", "empty.neg holds no text", "`bad`"),
-        (FILES | {"bad": "latin.neg"}, ".", "latin.neg, line 1, byte 2: not UTF-8", "0xf6"),
-        (FILES, "table.csv", "table.csv is a file, but `label_files`", "table.csv"),
-        (None, "files", "tell the labels", "one.pos"),
-        (None, "plain.txt", "plain.txt, line 2: a text without a label", "a fine film"),
-        (None, "nowhere", "there is no file", "nowhere"),
+        (FILES | {"bad": "some.negative"}, ".", "names no file"),
+        (FILES | {"bad": "table.csv"}, ".", "names a table"),
+        (FILES | {"bad": "empty.neg"}, ".", "empty.neg holds no text"),
+        (FILES | {"bad": "latin.neg"}, ".", "latin.neg, line 1, byte 2: not UTF-8"),
+        (FILES, "table.csv", "table.csv is a file, but `label_files`"),
+        (None, "files", "tell the labels"),
+        (None, "plain.txt", "plain.txt, line 2: a text without a label"),
     ],
 )
 def test_an_unusable_label_file_is_named(
-    folder: Path, label_files: Mapping[str, str] | None, data: str, problem: str, given: str
+    folder: Path, label_files: Mapping[str, str] | None, data: str, told: str
 ) -> None:
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=told):
         list(read_records(folder / data, FIELDS, formats.label_readers(label_files)))
-    assert problem in caught.value.problem
-    assert given in str(caught.value)
 
 
 def test_a_split_may_be_a_folder_of_label_folders(folder: Path) -> None:
@@ -242,26 +233,22 @@ def test_questions_come_with_context_and_answers_and_impossible_ones_with_none(t
 
 
 @pytest.mark.parametrize(
-    ("content", "place", "given", "do"),
+    ("content", "told"),
     [
-        ('{"data": [', "dev.json is not JSON", "", "correct it"),
-        ([1], 'dev.json: expected "data"', "list: [1]", "correct the file"),
-        ({"data": [{"title": "x"}]}, 'data[0]: expected "paragraphs"', "keys: title", "correct the file"),
-        (asked({"answers": []}), 'qas[0]: expected "question"', "keys: answers", "correct the file"),
-        (asked({"question": "Q", "answers": [{"text": "x"}]}), 'expected "answer_start"', "keys: text", "correct"),
-        (paragraphs({"context": "c", "QAs": []}), "paragraphs[0]", "keys: context, QAs", 'rename "QAs" to "qas"'),
-        (paragraphs({"context": "c", "qas": {"a": 1}}), "paragraphs[0]", "\"qas\": {'a': 1}", "correct the file"),
-        (paragraphs({"context": "c", "qas": ["What?"]}), "qas[0]", "str: What", "correct the file"),
+        ('{"data": [', "dev.json is not JSON"),
+        ([1], 'dev.json: expected "data"(?s:.*)list: .1'),
+        ({"data": [{"title": "x"}]}, r'data\[0\]: expected "paragraphs"(?s:.*)keys: title'),
+        (asked({"answers": []}), r'qas\[0\]: expected "question"(?s:.*)keys: answers'),
+        (asked({"question": "Q", "answers": [{"text": "x"}]}), 'expected "answer_start"(?s:.*)keys: text'),
+        (paragraphs({"context": "c", "QAs": []}), r'paragraphs\[0\](?s:.*)rename "QAs" to "qas"'),
+        (paragraphs({"context": "c", "qas": ["What?"]}), r"qas\[0\](?s:.*)str: What"),
     ],
 )
 def test_a_malformed_file_is_reported_with_the_place_and_the_likely_key(
-    tmp_path: Path, content: object, place: str, given: str, do: str
+    tmp_path: Path, content: object, told: str
 ) -> None:
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=told):
         squad(tmp_path, content)
-    assert place in caught.value.problem
-    assert given in (caught.value.given or "")
-    assert do in caught.value.do
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,13 @@ def test_classes_and_labels_get_the_probabilities_of_scikit_learn() -> None:
     assert (balanced[:, 1] - balanced[:, 0]).mean() > (plain[:, 1] - plain[:, 0]).mean() + 1, "rare ones are likelier"
 
 
-@pytest.mark.parametrize("present", [[3], [1, 3], [0, 1, 4]])
-def test_a_class_without_a_text_is_never_the_likeliest(present: list[int]) -> None:
-    place_T = np.arange(len(FEATURE_TF)) % len(present)
-    logits_TC = fitted(np.array(present)[place_T], num_classes=6).logits(FEATURE_TF)
-    assert logits_TC.shape == (len(FEATURE_TF), 6)
-    assert set(logits_TC.argmax(axis=1)) <= set(present)
-    known_TK = fitted(place_T, num_classes=len(present)).logits(FEATURE_TF)
-    np.testing.assert_allclose(logits_TC[:, present], known_TK, atol=1e-6)
+def test_a_class_without_a_text_is_never_the_likeliest() -> None:
+    for present in ([3], [1, 3], [0, 1, 4]):
+        place_T = np.arange(len(FEATURE_TF)) % len(present)
+        logits_TC = fitted(np.array(present)[place_T], num_classes=6).logits(FEATURE_TF)
+        assert (logits_TC.shape[1], set(logits_TC.argmax(axis=1)) <= set(present)) == (6, True)
+        known_TK = fitted(place_T, num_classes=len(present)).logits(FEATURE_TF)
+        np.testing.assert_allclose(logits_TC[:, present], known_TK, atol=1e-6)
 
 
 def strength(probe: Probe) -> float:
