@@ -31,71 +31,48 @@ def write(
     return folder
 
 
-def opened(folder: Path, texts: Sequence[np.ndarray], **how: int) -> TokenShards:
-    return TokenShards.open(write(folder, texts, **how), "train")
-
-
-@pytest.fixture(params=[100_000, 200, 1], ids=["one shard", "several shards", "a shard for each document"])
-def written(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[TokenShards, list[np.ndarray]]:
+@pytest.mark.parametrize("shard_tokens", [100_000, 200, 1])
+def test_documents_and_ranges_of_tokens_survive_a_round_trip(shard_tokens: int, tmp_path: Path) -> None:
+    """In one shard, in several, and in one for each document; what workers get is the path, not the corpus."""
     texts = documents(100)
-    return opened(tmp_path / "tokens", texts, shard_tokens=request.param), texts
-
-
-def test_every_document_survives_a_round_trip(written: tuple[TokenShards, list[np.ndarray]]) -> None:
-    shards, texts = written
-    assert shards.num_documents == len(texts)
-    assert shards.num_tokens == sum(map(len, texts))
+    shards = TokenShards.open(write(tmp_path / "tokens", texts, shard_tokens=shard_tokens), "train")
+    assert (shards.num_documents, shards.num_tokens) == (len(texts), sum(map(len, texts)))
     assert shards.text_bytes == 3 * shards.num_tokens
     assert shards.document_bytes.tolist() == [3 * len(text) for text in texts]
-    for ordinal, text in enumerate(texts):
-        np.testing.assert_array_equal(shards.document(ordinal), text)
-
-
-def test_ranges_of_tokens_are_those_of_the_corpus_even_across_shards(written) -> None:
-    shards, texts = written
+    assert [shards.document(ordinal).tolist() for ordinal in range(100)] == [text.tolist() for text in texts]
     whole = np.concatenate(texts)
     draw = np.random.default_rng(2)
     starts, lengths = draw.integers(0, len(whole) - 60, size=100), draw.integers(0, 60, size=100)
-    spans = [(start, start + length) for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
-    for start, stop in [*spans, (0, len(whole))]:
-        np.testing.assert_array_equal(shards.tokens(start, stop), whole[start:stop])
-    expected = np.concatenate([whole[start:stop] for start, stop in spans])
-    np.testing.assert_array_equal(shards.take(starts, lengths), expected)
+    spans = [whole[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    np.testing.assert_array_equal(shards.take(starts, lengths), np.concatenate(spans))
+    np.testing.assert_array_equal(shards.tokens(starts[0], starts[0] + lengths[0]), spans[0])
+    np.testing.assert_array_equal(shards.tokens(0, len(whole)), whole)
     assert len(shards.take(starts[:0], lengths[:0])) == 0
+    pickled = ForkingPickler.dumps(shards)
+    assert len(pickled) < 500
+    assert ForkingPickler.loads(pickled).document(9).tolist() == texts[9].tolist()
 
 
 def test_the_files_do_not_depend_on_the_partitions(tmp_path: Path) -> None:
     texts = documents(60)
     folders = [write(tmp_path / str(size), texts, shard_tokens=150, partition=size) for size in (1, 7, 60)]
-    contents = [{file.name: file.read_bytes() for file in folder.iterdir()} for folder in folders]
-    assert contents[0] == contents[1] == contents[2]
-    assert len(contents[0]) > 10
+    one, *others = ({file.name: file.read_bytes() for file in folder.iterdir()} for folder in folders)
+    assert [one, one] == others
+    assert len(one) > 10
 
 
-def test_only_a_single_long_document_exceeds_the_shard_limit(tmp_path: Path) -> None:
+def test_shards_have_their_limit_but_for_a_single_long_document_and_four_bytes_for_a_large_vocabulary(
+    tmp_path: Path,
+) -> None:
     texts = [np.arange(5, 5 + length) for length in (10, 90, 10, 300, 10, 50, 40)]
     info = TokensInfo.of_folder(write(tmp_path / "tokens", texts, shard_tokens=100))
     assert [shard.num_tokens for shard in info.splits["train"].shards] == [100, 10, 300, 100]
-
-
-def test_a_vocabulary_too_large_for_two_bytes_uses_four(tmp_path: Path) -> None:
     assert (dtype_for(65_536), dtype_for(65_537)) == ("uint16", "uint32")
-    shards = opened(tmp_path / "tokens", [np.array([5, 70_000])], shard_tokens=10, vocab_size=70_001)
-    assert shards.document(0).tolist() == [5, 70_000]
-
-
-def test_a_corpus_of_empty_documents_can_be_read_and_an_unknown_split_is_refused(tmp_path: Path) -> None:
-    shards = opened(tmp_path / "tokens", [np.zeros(0, int)] * 3, shard_tokens=10)
-    assert (shards.num_documents, shards.num_tokens, len(shards.document(2))) == (3, 0, 0)
+    few = [np.array([5, 70_000]), np.zeros(0, int)]
+    shards = TokenShards.open(write(tmp_path / "large", few, shard_tokens=10, vocab_size=70_001), "train")
+    assert [shards.document(ordinal).tolist() for ordinal in range(2)] == [[5, 70_000], []]
     with pytest.raises(ArtifactError, match="no split `test`"):
         TokenShards.open(tmp_path / "tokens", "test")
-
-
-def test_a_pickle_carries_the_path_not_the_corpus(tmp_path: Path) -> None:
-    shards = opened(tmp_path / "tokens", documents(100), shard_tokens=500)
-    pickled = ForkingPickler.dumps(shards)
-    assert len(pickled) < 500
-    np.testing.assert_array_equal(ForkingPickler.loads(pickled).document(9), shards.document(9))
 
 
 def offsets_of(*sizes: int) -> np.ndarray:
@@ -120,14 +97,19 @@ def many_rows() -> Rows:
 
 @pytest.mark.parametrize(
     ("size", "lengths"),
-    [(0, []), (1, [1]), (62, [62]), (63, [32, 31]), (124, [62, 62]), (125, [42, 42, 41]), (1000, [59] * 14 + [58] * 3)],
+    [(0, []), (1, [1]), (62, [62]), (63, [32, 31]), (125, [42, 42, 41]), (1000, [59] * 14 + [58] * 3)],
 )
-def test_no_token_of_a_document_is_dropped_or_repeated(size: int, lengths: list[int]) -> None:
-    """It is cut into rows of nearly equal length."""
-    rows = Rows.cut(offsets_of(10, size, 3), max_length=64)
-    of_it = rows.document_R == 1
-    assert rows.length_R[of_it].tolist() == lengths
-    assert rows.start_R[of_it].tolist() == np.cumsum([0, *lengths])[:-1].tolist()
+def test_no_token_of_a_document_is_dropped_or_repeated(
+    size: int, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is cut into rows of nearly equal length, however many documents are cut at once."""
+    whole = Rows.cut(offsets_of(10, size, 3), max_length=64)
+    of_it = whole.document_R == 1
+    assert whole.length_R[of_it].tolist() == lengths
+    assert whole.start_R[of_it].tolist() == np.cumsum([0, *lengths])[:-1].tolist()
+    monkeypatch.setattr("clozeline.language.shards._DOCUMENTS_AT_A_TIME", 2)
+    for one, other in zip(vars(whole).values(), vars(Rows.cut(offsets_of(10, size, 3), 64)).values(), strict=True):
+        assert one.tolist() == other.tolist()
 
 
 def test_a_batch_frames_each_row_and_records_the_origin_of_each_token() -> None:
@@ -140,10 +122,3 @@ def test_a_batch_frames_each_row_and_records_the_origin_of_each_token() -> None:
     assert tokens.document_N.tolist() == [1, 1, 1, 2, 2, 2, 2, 2]
     assert tokens.position_N.tolist() == [0, 1, 2, 0, 1, 2, 3, 4]
     assert gather(CountingTokens(offsets), rows, np.array([1])).position_N.tolist() == list(range(50, 100))
-
-
-def test_rows_do_not_depend_on_how_many_documents_are_cut_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = many_rows()
-    monkeypatch.setattr("clozeline.language.shards._DOCUMENTS_AT_A_TIME", 7)
-    for one, other in zip(vars(whole).values(), vars(many_rows()).values(), strict=True):
-        assert (one == other).all()

@@ -14,29 +14,13 @@ from tokenizers import Encoding, Tokenizer, decoders, models, pre_tokenizers, tr
 from clozeline.language.spelling import Spelling
 from clozeline.params.text import TokenizeParams
 from clozeline.system.errors import ArtifactError
-from clozeline.tokenizing.tokenizer.folder import save
 from clozeline.tokenizing.vocabularies import learn
-from clozeline.tokenizing.words import CountedTexts
 
 TEXT = "Don't re-read naïve (unbelievable) 12monkeys, under_score… Привет мир—да हिन्दी भाषा 東京タワー !!!"
-WORDS = ["Don", "'", "t", "re", "-", "read", "naïve", "(", "unbelievable", ")", "12monkeys", ",", "under", "_", "score"]
-WORDS += ["…", "Привет", "мир", "—", "да", "हिन्दी", "भाषा"]
 """Words of the text before its ideographs, for any tokenizer."""
 
 
 SPACES = ("Ġ", "▁")
-
-
-def words(tokenizer: Tokenizer, text: str) -> list[str]:
-    """Return the text of each word, as `Spelling` joins tokens."""
-    encoding = tokenizer.encode(text, add_special_tokens=False)
-    pieces: list[list[int]] = []
-    for (start, end), continues in zip(encoding.offsets, continued(spelling_of(tokenizer), encoding), strict=True):
-        if continues:
-            pieces[-1][1] = max(pieces[-1][1], end)
-        else:
-            pieces.append([start, end])
-    return [text[start:end].strip() for start, end in pieces]
 
 
 def assert_words_are_right(tokenizer: Tokenizer, *texts: str) -> None:
@@ -70,18 +54,16 @@ def byte_level(vocab_size: int, *texts: str, add_prefix_space: bool = False) -> 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(texts * 3, trainer)
+    sizes = {"vocab_size": vocab_size, "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+    tokenizer.train_from_iterator(texts * 3, trainers.BpeTrainer(**sizes, show_progress=False))
     return tokenizer
 
 
 def sentence_piece(vocab_size: int, *texts: str) -> Tokenizer:
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=vocab_size, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False
-    )
+    special = {"unk_token": "<unk>", "special_tokens": ["<unk>"]}
+    trainer = trainers.UnigramTrainer(vocab_size=vocab_size, **special, show_progress=False)
     tokenizer.train_from_iterator(texts * 3, trainer)
     return tokenizer
 
@@ -96,15 +78,6 @@ def sentence_piece(vocab_size: int, *texts: str) -> Tokenizer:
 def test_words_are_runs_of_letters_and_digits(learned: Callable[[], Tokenizer]) -> None:
     """P9, from single bytes on; the first word of a text has no Ġ before it."""
     assert_words_are_right(learned(), TEXT)
-
-
-def test_a_sentence_in_byte_tokens_has_its_visible_words() -> None:
-    assert [word for word in words(byte_level(256, TEXT), TEXT) if word][: len(WORDS)] == WORDS
-
-
-def test_each_token_of_a_script_without_spaces_is_a_word() -> None:
-    """Otherwise a Japanese sentence would be one word, hidden whole."""
-    assert words(byte_level(256, TEXT), "東京タワー") == list("東京タワー")
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
@@ -159,22 +132,9 @@ def test_the_marks_of_each_kind_of_vocabulary_are_understood(
 ) -> None:
     ids_N = np.array([spelling.ids[token] for token in tokens])
     assert spelling.continues_word(ids_N, np.arange(len(ids_N)) > 0).tolist() == continues
+    assert not spelling.continues_word(ids_N, np.zeros(len(ids_N), bool)).any(), "each begins a row"
     assert spelling.marks_words
-
-
-def test_a_word_does_not_continue_across_the_start_of_a_row() -> None:
-    follows_N = np.array([False, True, False, True])
-    assert WITH_ADDED.continues_word(np.array([1, 1, 1, 1]), follows_N).tolist() == [False, True, False, True]
-
-
-def test_a_vocabulary_without_continuation_marks_has_no_word_boundaries() -> None:
     assert not spelled("BPE", {"one": 0, "two": 1}, merges=[]).marks_words
-
-
-def test_a_tokenizer_folder_gives_the_ids_of_its_tokenizer(tmp_path: Path, partitions: list[CountedTexts]) -> None:
-    save(learn(tokenize_params("wordpiece"), partitions), tmp_path)
-    spelling = Spelling.open(tmp_path)
-    assert spelling.ids == Tokenizer.from_file(str(tmp_path / "tokenizer.json")).get_vocab(with_added_tokens=True)
 
 
 @pytest.mark.parametrize("content", [None, "{", "{}"])

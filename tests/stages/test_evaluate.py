@@ -16,19 +16,17 @@ from clozeline.evaluation.groups import NUM_FOLDS
 from clozeline.language import models
 from clozeline.params.pretraining import EvaluateParams, PretrainParams
 from clozeline.stages import evaluate
-from clozeline.system.errors import ArtifactError
 from tests.conftest import counting_documents, write_tokens
 from tests.make.tasks import contents
 
 PARAMS = EvaluateParams(max_length=32, num_bootstrap_samples=100, num_pseudo_documents=6)
 TRAINING = ("return a new array of the given shape", "raise an error if the file is not there")
 VALIDATION = ("sort the items of a list in place", "the same text in upper case is the same text")
-FIGURES = {"loss_nats_per_token", "perplexity", "top1", "top5", "nats_per_byte", "text_bytes", "unknown_tokens"}
 
 
-def encoder(params: PretrainParams, tokenizer: Path, folder: Path, vocab_size: int = 64) -> Path:
+def encoder(params: PretrainParams, tokenizer: Path, folder: Path) -> Path:
     folder.mkdir()
-    model = models.build(params.model, params.objective, TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=1)
+    model = models.build(params.model, params.objective, TokenIds(64, pad_id=0, cls_id=2, sep_id=3), seed=1)
     models.save(model, tokenizer, folder)
     return folder
 
@@ -59,11 +57,6 @@ def metrics_of(folder: Path) -> dict[str, float]:
     return metrics
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.fixture(scope="module")
 def language(made_tiny_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with the tokens and the tokenizer of the tiny language."""
@@ -85,18 +78,29 @@ def evaluated(untrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def test_the_metrics_have_the_promised_figures_the_baseline_and_pseudo_likelihood_unless_turned_off(
+def test_the_metrics_have_the_promised_figures_and_each_plot_covers_all_targets(
     untrained: Path, evaluated: Path, tmp_path: Path
 ) -> None:
     metrics = metrics_of(evaluated)
-    assert set(metrics) >= FIGURES
+    assert {"top1", "top5", "nats_per_byte", "text_bytes", "unknown_tokens"} <= set(metrics)
     assert metrics["target_tokens"] == metrics["validation_tokens"]
     assert metrics["unigram_perplexity"] == pytest.approx(59, rel=0.05)  # all words are equally frequent
     assert metrics["perplexity"] == pytest.approx(64, rel=0.2)  # untrained
     assert metrics["pseudo_documents"] == 6
     assert 0 < metrics["pseudo_target_tokens"] < metrics["target_tokens"]
     assert metrics["pseudo_perplexity"] == pytest.approx(64, rel=0.2)
-    without = run_stage(untrained, tmp_path, num_pseudo_documents=0)
+    assert 0 <= metrics["expected_calibration_error"] <= 1
+    for name in ("calibration", "frequency", "place", "word_class"):
+        with (evaluated / "plots" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert sum(int(row["targets"]) for row in rows) == metrics["target_tokens"]
+        if name != "calibration":
+            loss = sum(int(row["targets"]) * float(row["loss_nats_per_token"]) for row in rows)
+            assert loss / metrics["target_tokens"] == pytest.approx(metrics["loss_nats_per_token"])
+    assert [row["word_class"] for row in rows] == ["whole word"]  # the tokenizer has a token for each word
+    run_stage(untrained, tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(evaluated)
+    without = run_stage(untrained, tmp_path / "without", num_pseudo_documents=0)
     assert without == {name: value for name, value in metrics.items() if not name.startswith("pseudo_")}
 
 
@@ -131,9 +135,7 @@ def test_an_even_share_of_the_validation_texts_is_compared_with_those_trained_on
 def test_each_hidden_word_is_shown_with_its_probability_and_the_five_likeliest(evaluated: Path) -> None:
     page = evaluated / "examples"
     examples = json.loads((page / "examples.json").read_text())
-    html = (page / "examples.html").read_text()
-    assert html.count("<article>") == len(examples) == NUM_EXAMPLES
-    assert "http" not in html  # nothing from outside
+    assert (page / "examples.html").read_text().count("<article>") == len(examples) == NUM_EXAMPLES
     assert (page / "examples.txt").read_text().count("[MASK]") >= 3
     for example in examples:
         words = zip(example["original"].split(), example["masked"].split(), strict=True)
@@ -145,29 +147,3 @@ def test_each_hidden_word_is_shown_with_its_probability_and_the_five_likeliest(e
             assert list(likely.values()) == sorted(likely.values(), reverse=True)
             assert guess["original_probability"] == likely.get(guess["original"], guess["original_probability"])
             assert guess["original"] in likely or guess["original_probability"] <= min(likely.values())
-
-
-def test_each_plot_covers_all_targets(evaluated: Path) -> None:
-    metrics = metrics_of(evaluated)
-    assert 0 <= metrics["expected_calibration_error"] <= 1
-    for name in ("calibration", "frequency", "place", "word_class"):
-        rows = read_rows(evaluated / "plots" / f"{name}.csv")
-        assert sum(int(row["targets"]) for row in rows) == metrics["target_tokens"]
-        if name != "calibration":
-            loss = sum(int(row["targets"]) * float(row["loss_nats_per_token"]) for row in rows)
-            assert loss / metrics["target_tokens"] == pytest.approx(metrics["loss_nats_per_token"])
-    assert [row["word_class"] for row in rows] == ["whole word"]  # the tokenizer has a token for each word
-
-
-def test_two_runs_write_the_same_bytes(untrained: Path, evaluated: Path, tmp_path: Path) -> None:
-    run_stage(untrained, tmp_path)
-    assert contents(tmp_path) == contents(evaluated)
-
-
-def test_a_model_of_another_vocabulary_is_refused_before_any_work(
-    tiny_pretraining: PretrainParams, language: Path, tmp_path: Path
-) -> None:
-    made = encoder(tiny_pretraining, language / "tokenizer", language / "of more words", vocab_size=70)
-    with pytest.raises(ArtifactError, match="70 rows"):
-        run_stage(made, tmp_path)
-    assert not (tmp_path / "metrics.json").exists()

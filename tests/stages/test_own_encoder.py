@@ -2,7 +2,6 @@
 experiments, and measured by GLUE.
 """
 
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -11,20 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import clozeline as cz
-from clozeline.cli import app
 from clozeline.lab.experiment import Experiment, held
-from clozeline.lab.glue_data import glue_tasks
 from clozeline.lab.sweep import TaskTraining
 from clozeline.records.package import read_manifest
 from clozeline.registry.publishing import Evidence, Publisher
 from clozeline.registry.sources import ModelSource
 from clozeline.serving.loading import open_source
-from clozeline.system.errors import ArtifactError
 from tests.make.apps import running
-from tests.make.glue_copies import write_official
 from tests.make.projects import TINY_EVALUATION, TINY_MODEL, merge, toy_language
 
 PROJECT = Path(__file__).parents[2]
@@ -71,29 +65,26 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     sys.modules.pop("mine", None)
 
 
-def test_an_own_encoder_is_trained_fine_tuned_exported_and_asked(line: Line) -> None:
+def test_an_own_encoder_is_trained_fine_tuned_exported_released_and_asked_over_http(
+    line: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert cz.evaluate(line.encoder).perplexity < 250
     manifest = read_manifest(line.package)
     assert (manifest.family, len(manifest.ladder) > 0) == ("clozeline-encoder", True), "INT8 was tried"
     asked = line.records[240:300]
-    answers = cz.load(line.package).classify([record["text"] for record in asked])
-    right = sum(best.label == record["topic"] for (best,), record in zip(answers, asked, strict=True))
+    texts = [record["text"] for record in asked]
+    ours = [best.label for (best,) in cz.load(line.package).classify(texts)]
+    right = sum(label == record["topic"] for label, record in zip(ours, asked, strict=True))
     assert right > 40, "each topic has its own nouns"
-
-
-def test_a_released_own_encoder_answers_over_http(line: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     address = f"sqlite:///{tmp_path / 'mlflow.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     publisher = Publisher(address)
     publisher.registry.promote(publisher.publish(line.package, "clozeline-topics", Evidence({}, {})))
     monkeypatch.setitem(sys.modules, "mine", None)  # the server has the graph alone
-    asked = [record["text"] for record in line.records[240:260]]
     with running([open_source(ModelSource.parse("models:/clozeline-topics@champion"), None)]) as client:
-        answer = client.post("/classify", json={"inputs": asked})
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["x-model-version"] == "1"
-    ours = cz.load(line.package).classify(asked)
-    assert [scores[0]["label"] for scores in answer.json()] == [best.label for (best,) in ours]
+        answer = client.post("/classify", json={"inputs": texts[:20]})
+    assert (answer.status_code, answer.headers["x-model-version"]) == (200, "1"), answer.text
+    assert [scores[0]["label"] for scores in answer.json()] == ours[:20]
 
 
 def test_experiments_train_own_encoders_and_their_tasks(line: Line, tmp_path: Path) -> None:
@@ -108,18 +99,3 @@ def test_experiments_train_own_encoders_and_their_tasks(line: Line, tmp_path: Pa
     with (Path.cwd() / "mine.py").open("a") as file:
         file.write("# edited\n")
     assert TaskTraining.of(config, "topics", corpus, tmp_path).folder != task.folder, "of other code"
-
-
-def test_glue_is_measured_from_an_own_encoder_that_params_yaml_names(
-    line: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    encoder = line.encoder.model.resolve()
-    monkeypatch.chdir(line.encoder.folder)
-    write_official(tmp_path / "glue", [glue_tasks()["rte"]])
-    knobs = [word for knob in ("epochs=1", "max_length=24", "num_threads=1") for word in ("--set", knob)]
-    asked = ["glue", str(tmp_path / "glue"), "--out", str(tmp_path / "work"), "--json", *knobs]
-    result = CliRunner().invoke(app, asked, catch_exceptions=False)
-    assert [task["task"] for task in json.loads(result.stdout)["tasks"]] == ["rte"]
-    monkeypatch.chdir(tmp_path)  # outside the project nothing names the code
-    with pytest.raises(ArtifactError, match="but the params name"):
-        CliRunner().invoke(app, [*asked, "-m", str(encoder)], catch_exceptions=False)

@@ -6,6 +6,7 @@ import json
 import random
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,7 +14,7 @@ from clozeline.corpus.cleaning import building
 from clozeline.params.reading import read_params
 from clozeline.records.snapshot import FORGOTTEN_LOCK
 from clozeline.stages import preprocess, snapshot
-from clozeline.system.errors import ClozelineError, DataError, StorageError
+from clozeline.system.errors import DataError, StorageError
 from tests.make.models import PROJECT
 from tests.make.tasks import contents
 
@@ -22,10 +23,10 @@ PARAMS = read_params(PROJECT / "params.yaml").preprocess.model_copy(
 )
 
 
-def run(source: Path, folder: Path, *, kind: str = "files", seed: int = 1, **changes: float) -> dict[str, Any]:
+def run(source: Path, folder: Path, *, seed: int = 1, **changes: float) -> dict[str, Any]:
     """Run both stages from the source on; return the metrics. The text is in `folder`/clean."""
     params = PARAMS.model_copy(
-        update={"source": PARAMS.source.model_copy(update={"kind": kind, "path": "texts"}), **changes}
+        update={"source": PARAMS.source.model_copy(update={"kind": "files", "path": "texts"}), **changes}
     )
     raw, none, out, metrics = (folder / name for name in (".clean-raw", FORGOTTEN_LOCK, "clean", "preprocess.json"))
     snapshot.run(params, source=source, forgotten=none, out=raw)
@@ -37,10 +38,6 @@ def run(source: Path, folder: Path, *, kind: str = "files", seed: int = 1, **cha
 def paragraphs(count: int) -> str:
     draw = random.Random(3)
     return "\n\n".join(" ".join(f"word{draw.randrange(5_000)}" for _ in range(20)) for _ in range(count))
-
-
-def short(count: int) -> str:
-    return "".join(f"\n\nshort {number}" for number in range(count))
 
 
 @pytest.fixture
@@ -69,38 +66,30 @@ def test_the_stage_replaces_the_splits_with_an_account_of_every_text_and_a_secon
     assert contents(tmp_path / "clean") == first
 
 
-@pytest.mark.parametrize(("num_short", "is_told"), [(5, False), (30, True)])
-def test_many_texts_that_are_too_short_are_reported_with_the_knob(
-    tmp_path: Path, good: Path, num_short: int, is_told: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    good.write_text(good.read_text() + short(num_short))
-    run(good, tmp_path)
-    told = f"{num_short} of {100 + num_short} texts are too short: lower `preprocess.min_characters`"
-    assert (told in caplog.text) == is_told
-
-
-SAME = "\n\nthe same text, often enough to be most of this source"
+SHORT = [f"\n\nshort {number}" for number in range(120)]
+SAME = "\n\nthe same text, often enough to be most of this source" * 120
 
 
 @pytest.mark.parametrize(
-    ("lost", "remedy"),
-    [(short(120), "lower `preprocess.min_characters`"), (SAME * 120, "the source repeats itself")],
+    ("lost", "told"),
+    [
+        ("".join(SHORT[:5]), ""),
+        ("".join(SHORT[:30]), "30 of 130 texts are too short: lower `preprocess.min_characters`"),
+        ("".join(SHORT), "120 of 220 texts were dropped, most of them as too short: lower `preprocess.min_characters`"),
+        (SAME, "the source repeats itself"),
+    ],
 )
-def test_a_source_that_is_dropped_for_the_most_part_says_why_and_what_to_do(
-    tmp_path: Path, good: Path, lost: str, remedy: str, caplog: pytest.LogCaptureFixture
+def test_many_dropped_texts_are_reported_with_the_reason_and_what_to_do(
+    tmp_path: Path, good: Path, lost: str, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     good.write_text(good.read_text() + lost)
     run(good, tmp_path)
-    assert remedy in next(message for message in caplog.messages if "texts were dropped, most of them as" in message)
+    assert told in caplog.text
+    assert ("too short" in caplog.text or "were dropped" in caplog.text) == bool(told)
 
 
 @pytest.mark.parametrize(
-    ("num_texts", "told"),
-    [
-        (800, "set `preprocess.validation_fraction` to 0.19"),
-        (100, "fp32 is served until there is more text"),
-        (1_700, ""),
-    ],
+    ("num_texts", "told"), [(800, "set `preprocess.validation_fraction` to 0.19"), (100, "fp32 is served"), (1_700, "")]
 )
 def test_too_few_validation_texts_for_int8_are_reported_with_the_share_to_set(
     tmp_path: Path, num_texts: int, told: str, caplog: pytest.LogCaptureFixture
@@ -112,20 +101,18 @@ def test_too_few_validation_texts_for_int8_are_reported_with_the_share_to_set(
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "content", "named"),
+    ("name", "content", "named"),
     [
-        ("given.txt", "files", None, "no such file or folder"),
-        ("given.txt", "files", b"", "no text in 0 bytes"),
-        ("given.txt", "files", paragraphs(50).encode("utf-16"), "line 1: not UTF-8"),
-        ("given.txt", "files", gzip.compress(paragraphs(50).encode())[:-20], "truncated or damaged"),
-        ("given.jsonl", "files", b'{"text": "one"}\n["two"]\n', "line 2: not a JSON object"),
-        ("given.txt", "files", paragraphs(2).encode(), "too little text to split"),
-        ("given.txt", "wikipedia-xml", b"text", r"given\.txt is no complete MediaWiki dump"),
-        ("given.txt", "python-docs", b"no pin", r"given\.txt, line 1: not a pinned package"),
+        ("given.txt", None, "no such file or folder"),
+        ("given.txt", b"", "no text in 0 bytes"),
+        ("given.txt", paragraphs(50).encode("utf-16"), "line 1: not UTF-8"),
+        ("given.txt", gzip.compress(paragraphs(50).encode())[:-20], "truncated or damaged"),
+        ("given.jsonl", b'{"text": "one"}\n["two"]\n', "line 2: not a JSON object"),
+        ("given.txt", paragraphs(2).encode(), "too little text to split"),
     ],
 )
 def test_bad_input_is_named_and_earlier_outputs_stay(
-    tmp_path: Path, name: str, kind: str, content: bytes | None, named: str
+    tmp_path: Path, name: str, content: bytes | None, named: str
 ) -> None:
     source, old, metrics = tmp_path / name, tmp_path / "clean" / "train.parquet", tmp_path / "preprocess.json"
     if content is not None:
@@ -133,10 +120,8 @@ def test_bad_input_is_named_and_earlier_outputs_stay(
     old.parent.mkdir()
     for file in (old, metrics):
         file.write_text("of an earlier run")
-    with pytest.raises(DataError, match=named) as caught:
-        run(source, tmp_path, kind=kind)
-    assert "given" in caught.value.problem or "texts" in caught.value.problem
-    assert caught.value.do
+    with pytest.raises(DataError, match=named):
+        run(source, tmp_path)
     assert [file.read_text() for file in (old, metrics)] == ["of an earlier run"] * 2
     assert {file.name for file in tmp_path.iterdir()} <= {name, ".clean-raw", ".work", "clean", metrics.name}
 
@@ -144,15 +129,11 @@ def test_bad_input_is_named_and_earlier_outputs_stay(
 def test_a_full_disk_is_named_and_the_old_corpus_stays(
     tmp_path: Path, good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     run(good, tmp_path)
     before = contents(tmp_path / "clean")
     monkeypatch.setattr("clozeline.cluster.ledger.available_cores", lambda: 1)  # tasks run in this process
-    monkeypatch.setattr(building, "_append", full)
-    with pytest.raises(StorageError, match="no space left while writing") as caught:
+    monkeypatch.setattr(building, "_append", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(StorageError, match="no space left while writing"):
         run(good, tmp_path, seed=2)
-    assert isinstance(caught.value, ClozelineError)
     assert contents(tmp_path / "clean") == before
     assert not list(tmp_path.glob(".*partial"))

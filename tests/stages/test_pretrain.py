@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import logging
+import re
 import shutil
 import signal
 import subprocess
@@ -13,17 +14,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
 from ruamel.yaml import YAML
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from tokenizers import Tokenizer
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertModel
 
-from clozeline.language.shards import TokenShards
 from clozeline.params.pretraining import PretrainParams
+from clozeline.params.reading import read_params
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
-from clozeline.stages import pretrain
+from clozeline.stages import pretrain, tokenize
 from clozeline.training.state import Callback, State
-from tests.conftest import TokensMaker, counting_documents, write_tokens
+from tests.conftest import counting_documents, write_tokens
+from tests.make.models import SENTENCES, SaveTrained, small_bert
 from tests.make.packages import card_in
+from tests.make.projects import merge
+from tests.make.tasks import fine_tune, metrics_of
+from tests.make.texts import write_clean_text
+from tests.make.topics import topic_records
 
 PROJECT = Path(__file__).parents[2]
 CURVES = ("curve", "validation", "timing")
@@ -75,27 +85,21 @@ def trained(
     return folder
 
 
-def metrics_of(folder: Path) -> dict[str, Any]:
-    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
-    return metrics
-
-
-def test_the_encoder_loads_in_stock_transformers_and_figures_and_curve_agree(trained: Path) -> None:
+def test_the_encoder_loads_in_stock_transformers_and_figures_curve_and_card_agree(
+    trained: Path, tiny_pretraining: PretrainParams
+) -> None:
     model = AutoModelForMaskedLM.from_pretrained(trained / "encoder", local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(trained / "encoder", local_files_only=True)
     assert model.config.vocab_size == len(tokenizer)
     assert list((trained / "work").iterdir()) == [], "checkpoints are gone"
     with (trained / "curve.csv").open(newline="") as file:
         points = list(csv.DictReader(file))
-    metrics = metrics_of(trained)
+    metrics = json.loads((trained / "metrics.json").read_text())
     assert [int(point["step"]) for point in points] == [5, 10, 15, 20, 25, 30, 35, 40]
     assert metrics["steps"] == 40
     assert metrics["tokens"] == int(points[-1]["num_tokens"])
     assert metrics["last_training_loss_nats_per_token"] == float(points[-1]["loss"])
     assert metrics["last_training_accuracy"] == float(points[-1]["accuracy"]) > 0
-
-
-def test_the_model_card_states_text_budget_and_limits(trained: Path, tiny_pretraining: PretrainParams) -> None:
     card = card_in(trained / "encoder")
     assert card.facts == {"library_name": "transformers", "pipeline_tag": "fill-mask"}
     split = TokensInfo.of_folder(trained / "tokens").splits["train"]
@@ -103,71 +107,37 @@ def test_the_model_card_states_text_budget_and_limits(trained: Path, tiny_pretra
     assert f"| train | {split.num_documents:,} | {split.text_bytes:,} | {split.num_tokens:,} |" in told
     assert hashlib.sha256((trained / "tokens" / INFO_NAME).read_bytes()).hexdigest() in told
     assert "40 optimizer steps" in card.sections["Pre-training"]
-    assert "drawn at random" in card.sections["Base model"]
     assert f"{tiny_pretraining.max_length} tokens" in card.sections["Limits of the encoder"]
 
 
-def test_the_card_of_a_causal_model_says_that_it_continues_texts(train: Train) -> None:
-    card = card_in(train(objective="clm", steps=1) / "encoder")
-    assert card.facts["pipeline_tag"] == "text-generation"
-    assert "fills no blanks" in card.sections["Limits of the encoder"]
-
-
-@pytest.mark.parametrize(("stated", "told"), [({"license": "cc-by-4.0"}, "cc-by-4.0"), ({}, "not stated")])
-def test_the_model_card_passes_on_the_licence_of_the_base_model(
-    stated: dict[str, str], told: str, train: Train, trained: Path, tmp_path: Path
-) -> None:
+def test_the_model_card_passes_on_the_licence_of_the_base_model(train: Train, trained: Path, tmp_path: Path) -> None:
     base = Path(shutil.copytree(trained / "encoder", tmp_path / "base"))
-    facts = {**stated, "base_model": "someone/encoder"}
-    front = "\n".join(f"{name}: {fact}" for name, fact in facts.items())
-    (base / "README.md").write_text(f"---\n{front}\n---\n# Someone's\n", encoding="utf-8")
-    card = card_in(train(start=str(base), steps=0) / "encoder")
-    assert facts.items() <= card.facts.items()
-    assert ("license" in card.facts) == ("license" in stated)
-    assert f"Licence: {told}" in card.sections["Base model"]
+    for licence, told in (("license: cc-by-4.0\n", "cc-by-4.0"), ("", "not stated")):
+        (base / "README.md").write_text(f"---\n{licence}base_model: someone/encoder\n---\n# Someone's\n")
+        card = card_in(train(start=str(base), steps=0) / "encoder")
+        assert (card.facts["base_model"], card.facts.get("license", "not stated")) == ("someone/encoder", told)
+        assert f"Licence: {told}" in card.sections["Base model"]
 
 
-@pytest.mark.parametrize(("steps", "epochs", "found"), [(1000, 2.0, 1), (5, 2.0, 0), (None, 2.0, 1)])
+@pytest.mark.parametrize(("steps", "num_epochs"), [(1000, 1), (5, 0)])
 def test_a_training_ends_at_the_smallest_of_its_budgets(
-    steps: int | None, epochs: float, found: int, train: Train, caplog: pytest.LogCaptureFixture
+    steps: int, num_epochs: int, train: Train, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    metrics = metrics_of(train(steps=steps, epochs=epochs))
-    assert metrics["epochs"] == found
-    assert (metrics["steps"] == 5) is (steps == 5)
+    made = train(steps=steps, epochs=2.0, objective="clm")
+    metrics = json.loads((made / "metrics.json").read_text())
+    assert (metrics["epochs"], metrics["steps"] == 5) == (num_epochs, steps == 5)
     assert ("because the text is short: `epochs: 2`" in caplog.text) is (steps == 1000)
-
-
-def test_text_of_several_windows_is_read_ahead_and_trains_alike_with_and_without_workers(
-    tiny_pretraining: PretrainParams,
-    make_tokens: TokensMaker,
-    tiny_tokenizer: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tokens = make_tokens(counting_documents(2500, seed=0), counting_documents(40, seed=1))
-    assert len(TokensInfo.of_folder(tokens).splits["train"].shards) == 6
-    monkeypatch.setattr("clozeline.language.order.WINDOW_TOKENS", 20_000)
-    read: list[int] = []
-    monkeypatch.setattr(TokenShards, "read_ahead", lambda shards, ordinals: read.extend(ordinals))
-    for folder, num_workers in (("alone", 0), ("workers", 2)):
-        read.clear()
-        params = tiny_pretraining.model_copy(update={"steps": None, "epochs": 1.0, "num_workers": num_workers})
-        run_stage(params, tokens, tiny_tokenizer, tmp_path / folder)
-        assert set(read) == set(range(6))
-    assert outputs(tmp_path / "alone") == outputs(tmp_path / "workers")
+    assert card_in(made / "encoder").facts["pipeline_tag"] == "text-generation", "of a causal model"
 
 
 def project_with(params: PretrainParams, folder: Path) -> Path:
     """Return a folder in which `clozeline stage pretrain` reads these params."""
-    yaml = YAML(typ="safe")
-    tree = yaml.load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
-    tree["pretrain"] = params.model_dump()
-    tree["seed"] = 1
+    tree = YAML(typ="safe").load(PROJECT / "params.yaml")
+    tree |= {"pretrain": params.model_dump(), "seed": 1}
     tree["finetune"], tree["export"]["models"] = {}, {}  # their texts may be longer than this model reads
     folder.mkdir()
-    with (folder / "params.yaml").open("w") as file:
-        yaml.dump(tree, file)
+    YAML(typ="safe").dump(tree, folder / "params.yaml")
     return folder
 
 
@@ -201,3 +171,43 @@ def test_a_stage_killed_in_mid_run_ends_with_the_same_bytes(
     assert began.at_steps[0] >= 100
     assert began.at_steps[1] == 0
     assert outputs(killed) == outputs(tmp_path / "whole")
+
+
+NAME = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+def test_the_example_of_the_docs_fine_tunes_the_published_weights(
+    save_trained: SaveTrained, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As they are: weights, tokenizer, dropout. all-MiniLM-L6-v2 is a BERT without a head."""
+    torch.manual_seed(5)
+    published = save_trained(BertModel(small_bert()))
+    text = (PROJECT / "docs" / "tasks.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"## A published encoder\n.*?```yaml\n(.*?)```", text, re.DOTALL)
+    tree = YAML().load(PROJECT / "params.yaml")
+    merge(tree, YAML().load(example.replace(NAME, str(published))))
+    YAML().dump(tree, tmp_path / "params.yaml")
+    params = read_params(tmp_path / "params.yaml")
+    (tmp_path / "clean").mkdir()
+    for part in ("train", "validation"):
+        write_clean_text(tmp_path / "clean" / f"{part}.parquet", SENTENCES)
+    tokenizer, tokens, made = (tmp_path / name for name in ("tokenizer", "tokens", "made"))
+    paths = {"tokenizer": tokenizer, "out": tokens, "metrics": tmp_path / "t.json", "work": tmp_path / "ids"}
+    tokenize.run(params.tokenize, clean=tmp_path / "clean", **paths)
+    run_stage(params.pretrain, tokens, tokenizer, made)
+    assert "has no trained head of this kind" in caplog.text
+    theirs, ours = (AutoModel.from_pretrained(at, local_files_only=True) for at in (published, made / "encoder"))
+    written = ours.state_dict()
+    kept = {name: weight for name, weight in theirs.state_dict().items() if "pooler" not in name}
+    # Rows of the embedding table without a token are left out.
+    assert all(torch.equal(weight[: len(written[name])], written[name]) for name, weight in kept.items())
+    assert ours.config.hidden_dropout_prob == theirs.config.hidden_dropout_prob == 0.1
+    mine, published_one = (Tokenizer.from_file(str(at / "tokenizer.json")) for at in (made / "encoder", published))
+    assert mine.encode(SENTENCES[0]).ids == published_one.encode(SENTENCES[0]).ids
+    task = params.finetune["library"].model_copy(
+        update={"splits": None, "train_length": None, "label_field": "topic", "max_length": 32, "epochs": 1}
+    )
+    pq.write_table(pa.Table.from_pylist(topic_records(40)), tmp_path / "topics.parquet")
+    out = fine_tune(task, tmp_path / "out", encoder=made / "encoder", data=tmp_path / "topics.parquet")
+    assert metrics_of(out)["num_classes"] == 3
+    assert json.loads((out / "model" / "config.json").read_text())["model_type"] == "bert"

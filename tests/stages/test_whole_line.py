@@ -11,19 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.records.record import Lock
 from clozeline.versions.graph import read_stage_graph
-from tests.cluster.raylets import Cluster, cluster_of_two, kill_raylet
-from tests.make.processes import is_alive, wait_for
 from tests.make.projects import TINY_EVALUATION, TINY_MODEL, copy_project, toy_language, write_params, write_sentences
 
 TASKS = ("library",)  # the only one that works with the output of any source
-# Stages that run at the same time on a cluster.
-BESIDE = ("evaluate", "finetune@library")
 RUNNING = re.compile(r"^Running stage '(.+)':", re.MULTILINE)
 RESTORED = re.compile(r"^Stage '(.+)' is cached - skipping run", re.MULTILINE)
 SHRUNK: Mapping[str, Any] = {
@@ -51,35 +45,21 @@ SHRUNK: Mapping[str, Any] = {
 }
 
 
-IMPORTS = """
-import importlib, sys
-for stage in ("snapshot", "preprocess", "tokenize", "pretrain", "evaluate", "finetune"):
-    importlib.import_module(f"clozeline.stages.{stage}")
-late = {"accelerate", "mlflow", "prefect", "scipy", "sklearn"}
-late |= {"transformers.modeling_utils", "torch.distributed.tensor"}
-print(sorted(late & set(sys.modules)))
-"""
-
-
 @dataclass(frozen=True)
 class Line:
     """A copy of this project with a toy language and tiny models, in a folder of its own."""
 
     root: Path
 
-    def start(self, *command: str, **variables: str) -> subprocess.Popen[str]:
+    def start(self, *command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", *command],
             cwd=self.root,
-            env=environment(self.root) | variables | {"PYTHONPATH": str(self.root / "src")},
+            env=environment(self.root),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-
-    def run(self, *command: str) -> str:
-        (output,) = all_said(self.start(*command))
-        return output
 
     @property
     def lock(self) -> bytes:
@@ -91,26 +71,11 @@ class Line:
         stages: dict[str, Any] = YAML(typ="safe").load(self.lock)["stages"]
         return stages
 
-    def made_files(self) -> list[Path]:
-        """Return every file of every output that dvc.lock names."""
-        outs = [
-            self.root / out.path for stage in Lock.read(self.root / "dvc.lock").stages.values() for out in stage.outs
-        ]
-        return [file for out in outs for file in ([out] if out.is_file() else out.rglob("*")) if file.is_file()]
-
-    def forget(self, *names: str) -> None:
-        """Take stages out of dvc.lock and out of the run cache, with their outputs, as if they had never run."""
-        shutil.rmtree(self.root / ".dvc" / "cache" / "runs")
-        yaml = YAML()
-        lock = yaml.load(self.lock)
-        for out in (self.root / out["path"] for name in names for out in lock["stages"].pop(name)["outs"]):
-            shutil.rmtree(out) if out.is_dir() else out.unlink()
-        with (self.root / "dvc.lock").open("w") as file:
-            yaml.dump(lock, file)
-
-    def set_pseudo_documents(self, number: object) -> None:
-        changes = {"evaluate": {"num_pseudo_documents": number}}
+    def reproduced_with(self, num_pseudo_documents: object) -> str:
+        changes = {"evaluate": {"num_pseudo_documents": num_pseudo_documents}}
         write_params(self.root, changes, tasks=TASKS, source=self.root / "params.yaml")
+        (output,) = all_said(self.start("dvc", "repro"))
+        return output
 
 
 def all_said(*processes: subprocess.Popen[str]) -> list[str]:
@@ -136,8 +101,8 @@ def make_line(root: Path) -> Line:
     copy_project(root)
     write_params(root, SHRUNK, tasks=TASKS)
     write_sentences(root, toy_language(450))
-    for arguments in (["init", "--quiet"], ["config", "user.name", "Test"], ["config", "user.email", "test@localhost"]):
-        subprocess.run(["git", *arguments], cwd=root, check=True)
+    for arguments in ("init --quiet", "config user.name Test", "config user.email test@localhost"):
+        subprocess.run(["git", *arguments.split()], cwd=root, check=True)
     return Line(root)
 
 
@@ -148,88 +113,40 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Line, Line]:
     The second does without exports: tests/stages/test_export.py repeats one elsewhere.
     """
     first, second = (make_line(tmp_path_factory.mktemp("line") / name) for name in ("ein Ordner für zwei", "second"))
-    all_said(first.start("dvc", "repro"), second.start("dvc", "repro", *BESIDE))
+    all_said(first.start("dvc", "repro"), second.start("dvc", "repro", "evaluate", "finetune@library"))
     return first, second
 
 
-def test_stages_import_rarely_used_packages_only_when_needed() -> None:
-    """Each import is time that every run of the stage waits."""
-    imported = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
-    assert imported.stdout.strip() == "[]"
-
-
-def test_every_stage_runs_and_writes_its_metrics_and_package(lines: tuple[Line, Line]) -> None:
-    line = lines[0]
-    assert set(line.stages) == {
-        *("params", "snapshot", "preprocess", "tokenize", "pretrain", "evaluate", "finetune@library"),
-        *("export@encoder", "export@library"),
-    }
-    metrics = {file.relative_to(line.root).as_posix() for file in (line.root / "metrics").rglob("*.json")}
-    assert metrics == {
-        *(f"metrics/{name}.json" for name in ("preprocess", "tokenize", "pretrain", "evaluate")),
-        *("metrics/finetune/library.json", "metrics/export/encoder.json", "metrics/export/library.json"),
-    }
-    for package in ("encoder", "library"):
-        assert (line.root / "dist" / package / "manifest.json").is_file()
-
-
-def test_two_clean_runs_give_the_same_lock(lines: tuple[Line, Line]) -> None:
-    first, second = lines
-    wanted = {name: stage for name, stage in first.stages.items() if not name.startswith("export@")}
-    assert json.dumps(second.stages) == json.dumps(wanted), "the same hashes in the same order"
-
-
-def test_stages_on_two_raylets_give_the_same_lock_also_when_one_is_killed(
-    lines: tuple[Line, Line], tmp_path: Path
+def test_two_clean_runs_of_every_stage_give_the_same_lock_and_outputs_without_their_path(
+    lines: tuple[Line, Line],
 ) -> None:
-    line = Line(tmp_path / "on a cluster")
-    shutil.copytree(lines[0].root, line.root, symlinks=True)
-    line.forget(*BESIDE)
-    with cluster_of_two(tmp_path / "raylets.log", code=line.root / "src") as cluster:
-        beside = [line.start("clozeline.versions.reproduce", name, **cluster.environment) for name in BESIDE]
-        is_running = wait_for(lambda: all(stage_on(cluster, name) for name in BESIDE), 400)
-        assert is_running, all_said(*beside)
-        nodes = [node for name in BESIDE for node in stage_on(cluster, name)]
-        kill_raylet(cluster.nodes[1])  # without the head there is no cluster
-        said = all_said(*beside)
-    assert len(set(nodes)) == 2, said
-    assert "its node ended (attempt 1 of 4)" in said[nodes.index(cluster.nodes[1])]
-    assert line.stages == lines[0].stages
-
-
-def stage_on(cluster: Cluster, name: str) -> list[psutil.Process]:
-    """Return the node that runs a stage, if one does."""
-    told = ["stage", name.partition("@")[0]]
-    return [
-        node
-        for node in cluster.nodes
-        if any(one.cmdline()[3:5] == told for one in node.children(recursive=True) if is_alive(one.pid))
-    ]
-
-
-def test_no_output_contains_the_path_of_its_project(lines: tuple[Line, Line]) -> None:
+    first, second = lines
+    without_exports = {name: stage for name, stage in first.stages.items() if not name.startswith("export@")}
+    assert json.dumps(second.stages) == json.dumps(without_exports), "the same hashes in the same order"
+    stages = ("snapshot", "preprocess", "tokenize", "pretrain", "evaluate", "finetune@library")
+    assert set(first.stages) == {"params", *stages, "export@encoder", "export@library"}
+    metrics = {file.relative_to(first.root / "metrics").as_posix() for file in first.root.glob("metrics/**/*.json")}
+    of_tasks = ("finetune/library", "export/encoder", "export/library")
+    assert metrics == {f"{name}.json" for name in ("preprocess", "tokenize", "pretrain", "evaluate", *of_tasks)}
+    assert all((first.root / "dist" / package / "manifest.json").is_file() for package in ("encoder", "library"))
     for line in lines:
-        files = line.made_files()
+        outs = [line.root / out["path"] for stage in line.stages.values() for out in stage["outs"]]
+        files = [file for out in outs for file in (out, *out.rglob("*")) if file.is_file()]
         assert len(files) > 20
         place = str(line.root.parent).encode()
         assert [file.name for file in [*files, line.root / "dvc.lock"] if place in file.read_bytes()] == []
 
 
-def test_changing_a_knob_reruns_one_stage_and_reverting_it_restores_the_outputs(lines: tuple[Line, Line]) -> None:
+def test_changing_a_knob_reruns_one_stage_and_reverting_it_restores_what_the_flow_calls_unchanged(
+    lines: tuple[Line, Line],
+) -> None:
     line, before = lines[0], lines[0].lock
-    line.set_pseudo_documents(2)
-    assert RUNNING.findall(line.run("dvc", "repro")) == ["params", "evaluate"]
+    assert RUNNING.findall(line.reproduced_with(2)) == ["params", "evaluate"]
     assert line.lock != before
-    line.set_pseudo_documents(SHRUNK["evaluate"]["num_pseudo_documents"])
-    output = line.run("dvc", "repro")
+    output = line.reproduced_with(SHRUNK["evaluate"]["num_pseudo_documents"])
     assert (RUNNING.findall(output), RESTORED.findall(output)) == ([], ["params", "evaluate"])
     assert line.lock == before
-
-
-def test_the_flow_finds_outputs_of_dvc_repro_unchanged_even_without_git(lines: tuple[Line, Line]) -> None:
-    """The flow runs what its graph calls changed."""
-    line = lines[0]
-    shutil.rmtree(line.root / ".git")
+    shutil.rmtree(line.root / ".git")  # the flow works without it, and runs what its graph calls changed
     graph = read_stage_graph(line.root)
     assert {node.name for node in graph} == set(line.stages)
     assert [node.name for node in graph if node.is_changed] == []

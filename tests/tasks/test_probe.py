@@ -28,30 +28,29 @@ def reference(right_T: Classes) -> np.ndarray[tuple[int, ...], np.dtype[np.float
     return LogisticRegression(C=0.01, max_iter=300).fit(scaled_TF, right_T).predict_proba(scaled_TF)
 
 
-@pytest.mark.parametrize("num_classes", [2, 4])
-def test_classes_get_the_probabilities_of_scikit_learn(num_classes: int) -> None:
-    right_T = class_T(num_classes)
-    logits_TC = fitted(right_T, num_classes=num_classes).logits(FEATURE_TF)
-    np.testing.assert_allclose(torch.from_numpy(logits_TC).softmax(dim=1), reference(right_T), atol=1e-4)
-
-
-def test_each_label_has_its_own_regression() -> None:
+def test_classes_and_labels_get_the_probabilities_of_scikit_learn() -> None:
+    for num_classes in (2, 4):
+        right_T = class_T(num_classes)
+        logits_TC = fitted(right_T, num_classes=num_classes).logits(FEATURE_TF)
+        np.testing.assert_allclose(torch.from_numpy(logits_TC).softmax(dim=1), reference(right_T), atol=1e-4)
     is_true_TC = np.stack([class_T(2), class_T(2), np.zeros(200), np.ones(200)], axis=1).astype(np.float32)
     share_TC = torch.from_numpy(fitted(is_true_TC).logits(FEATURE_TF)).sigmoid().numpy()
     for column in (0, 1):
         np.testing.assert_allclose(share_TC[:, column], reference(is_true_TC[:, column])[:, 1], atol=1e-4)
     assert share_TC[:, 2].max() < 0.01
     assert share_TC[:, 3].min() > 0.99
+    right_T = (DRAW.normal(size=200) > 1.5).astype(np.int64)
+    plain, balanced = (fitted(right_T, is_balanced=given).logits(FEATURE_TF) for given in (False, True))
+    assert (balanced[:, 1] - balanced[:, 0]).mean() > (plain[:, 1] - plain[:, 0]).mean() + 1, "rare ones are likelier"
 
 
-@pytest.mark.parametrize("present", [[3], [1, 3], [0, 1, 4]])
-def test_a_class_without_a_text_is_never_the_likeliest(present: list[int]) -> None:
-    place_T = np.arange(len(FEATURE_TF)) % len(present)
-    logits_TC = fitted(np.array(present)[place_T], num_classes=6).logits(FEATURE_TF)
-    assert logits_TC.shape == (len(FEATURE_TF), 6)
-    assert set(logits_TC.argmax(axis=1)) <= set(present)
-    known_TK = fitted(place_T, num_classes=len(present)).logits(FEATURE_TF)
-    np.testing.assert_allclose(logits_TC[:, present], known_TK, atol=1e-6)
+def test_a_class_without_a_text_is_never_the_likeliest() -> None:
+    for present in ([3], [1, 3], [0, 1, 4]):
+        place_T = np.arange(len(FEATURE_TF)) % len(present)
+        logits_TC = fitted(np.array(present)[place_T], num_classes=6).logits(FEATURE_TF)
+        assert (logits_TC.shape[1], set(logits_TC.argmax(axis=1)) <= set(present)) == (6, True)
+        known_TK = fitted(place_T, num_classes=len(present)).logits(FEATURE_TF)
+        np.testing.assert_allclose(logits_TC[:, present], known_TK, atol=1e-6)
 
 
 def strength(probe: Probe) -> float:
@@ -67,21 +66,12 @@ def test_the_best_probe_is_chosen_and_of_equal_ones_the_most_regularized(
     strengths = {strength(probe) for probe in seen}
     assert strength(chosen) == choose(strengths)
     assert len(strengths) == len(seen) > 1
-
-
-@pytest.mark.parametrize("has_bias", [True, False])
-def test_an_output_layer_gives_the_logits_of_the_probe(has_bias: bool) -> None:
-    output = nn.Linear(6, 3, bias=has_bias)
-    probe = fitted(class_T(3), score=strength, num_classes=3, has_bias=has_bias)
-    probe.write_to(output)
-    with torch.inference_mode():
-        np.testing.assert_allclose(output(torch.from_numpy(FEATURE_TF)), probe.logits(FEATURE_TF), atol=1e-4)
-
-
-def test_balanced_classes_make_rare_ones_likelier() -> None:
-    right_T = (DRAW.normal(size=200) > 1.5).astype(np.int64)
-    plain, balanced = (fitted(right_T, is_balanced=given).logits(FEATURE_TF) for given in (False, True))
-    assert (balanced[:, 1] - balanced[:, 0]).mean() > (plain[:, 1] - plain[:, 0]).mean() + 1
+    for has_bias in (True, False):
+        output = nn.Linear(6, 3, bias=has_bias)
+        probe = fitted(class_T(3), score=score, num_classes=3, has_bias=has_bias)
+        probe.write_to(output)
+        with torch.inference_mode():
+            np.testing.assert_allclose(output(torch.from_numpy(FEATURE_TF)), probe.logits(FEATURE_TF), atol=1e-4)
 
 
 def test_the_loss_is_that_of_scikit_learn_without_labels_that_no_training_text_has() -> None:

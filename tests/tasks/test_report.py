@@ -29,10 +29,6 @@ def test_a_model_with_zero_weights_is_reported_to_give_a_constant_answer(
     assert task.test().only_answer is not None
 
 
-def test_a_constant_answer_is_a_fault_only_if_the_labels_differ() -> None:
-    assert [only_answer(*both.split()) for both in ("aa aa", "aa ab", "ab aa")] == [None, "a", None]
-
-
 @pytest.mark.parametrize(
     ("marks", "num_examples", "chosen"),
     [("+++-+-+-", 4, "0135"), ("++++++-", 4, "0126"), ("----+---", 4, "0124"), ("-+", 4, "01"), ("+-", 0, "")],
@@ -42,6 +38,7 @@ def test_equally_many_wrong_and_right_items_are_shown_in_order_if_there_are(
 ) -> None:
     items = [ShownItem({"text": str(place)}, "a", "a", mark == "+") for place, mark in enumerate(marks)]
     assert "".join(item.given["text"] for item in shown(items, num_examples)) == chosen
+    assert [only_answer(*both.split()) for both in ("aa aa", "aa ab", "ab aa")] == [None, "a", None]
 
 
 def test_the_headline_on_some_items_has_their_figures_and_its_lead_is_paired() -> None:
@@ -51,12 +48,9 @@ def test_the_headline_on_some_items_has_their_figures_and_its_lead_is_paired() -
     whole, some = figure.on(range(80)), figure.on([0, 4, 8], {"other": ours})
     assert (whole.value, whole.baseline_value, whole.trivial_value) == (0.75, 0.5, 0)
     assert 0.6 < whole.low < 0.75 < whole.high < 0.9
-    assert whole.lead_low is not None
-    assert whole.lead_high is not None
-    assert 0.1 < whole.lead_low < 0.25 < whole.lead_high < 0.4 < whole.high - whole.low + 0.3
-    assert (some.value, some.low, some.high) == (1, 1, 1)
-    assert [(it.name, it.value) for it in some.beside] == [("other", 1)]
-    assert HeadlineFigure("share", ours, ("ours", ours), ("usual", usual)).on(range(80)).lead_high == 0
+    lead_low, lead_high = whole.lead_low or 0.0, whole.lead_high or 0.0
+    assert 0.1 < lead_low < 0.25 < lead_high < 0.4 < whole.high - whole.low + 0.3
+    assert (some.value, some.low, some.high, some.beside[0].value) == (1, 1, 1, 1)
     nothing = HeadlineFigure("correlation", lambda place_N: math.nan, ("usual", usual), ("no", ours), is_paired=False)
     assert (nothing.on([1]).value, nothing.on([1]).low, nothing.on([1]).lead_low) == (0, 0, None)
 
@@ -84,11 +78,12 @@ def test_test_texts_seen_in_pre_training_and_near_duplicates_of_training_items_a
 
     report = report_on(parts)
     seen = [f"{text_of(number)} and more of it" for number in range(200, 230, 2)]
-    found = contamination(report.test_texts, [seen])
-    assert found.num_near_duplicates + found.num_contained == len(seen)
-    found = contamination(report.test_texts, in_batches(report.train_texts))
-    of_each = 2 if "score_field" in case[0] else 1  # texts of a test item
-    assert found.num_near_duplicates + found.num_contained == of_each * len(others)
+    for texts, num_found in (
+        ([seen], len(seen)),
+        (in_batches(report.train_texts), len(others) * (2 if "score_field" in case[0] else 1)),  # texts of a test item
+    ):
+        found = contamination(report.test_texts, texts)
+        assert found.num_near_duplicates + found.num_contained == num_found
     assert report.headline_on is not None
     whole = report.headline_on(range(len(report.test_rows)))
     assert whole == report.headline.model_copy(update={"beside": whole.beside})
@@ -101,5 +96,3 @@ def test_test_texts_seen_in_pre_training_and_near_duplicates_of_training_items_a
         assert (apart.value, apart.baseline_value) == pytest.approx((alone.value, alone.baseline_value))
     elif kind in ("question_answering", "similarity"):  # a mean over items
         assert apart.value + report.headline_on(near).value == pytest.approx(2 * report.headline.value)
-    if kind == "question_answering":
-        assert len({report.headline_on([place]).value for place in kept}) > 1, "each has its own"

@@ -5,7 +5,6 @@ code.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,78 +14,32 @@ from torch import Tensor, nn
 
 import clozeline
 from clozeline.records.finetune.task_metrics import ValidationScore
-from clozeline.system.errors import TrainingError
-from clozeline.tasks.kinds import train_each
-from clozeline.tasks.task import Task
 from clozeline.tasks.training import BestValidation, ValidationPlan, best_of, prepare_training
 from clozeline.training.checkpoints import Checkpoints
 from clozeline.training.loop import Loop
 from clozeline.training.state import Batch, Callback
-from tests.make.models import small_bert, with_random_weights
-from tests.make.tasks import CASES, EACH, Case, inputs_of_case, keep_last_weights, prepare, record, write_rows
+from tests.make.tasks import CASES, inputs_of_case, prepare, record, write_rows
 from tests.training.prepared import OPTIMIZER, plain_hardware
-
-KIND, CASE = "classification", CASES["classification"][0]
-
-
-def written(folder: Path, case: Case = CASE) -> Path:
-    return write_rows(folder / "data.jsonl", (record(number, case[1]) for number in range(80)))
-
-
-def tokens_of(task: Task[Any]) -> set[int]:
-    return {token for rows in task.trained_on for ids in rows.ids_T for token in ids.tolist()}
-
-
-@pytest.mark.parametrize(("kind", "case"), EACH)
-def test_a_task_reports_every_token_that_it_trains_on(
-    kind: str, case: Case, small_encoder: Path, tmp_path: Path
-) -> None:
-    task = prepare(kind, case, small_encoder, written(tmp_path, case))
-    brought: set[int] = set()
-    for batch in islice(task.batches_from(0, 0), task.batches_per_epoch):
-        for rows in [batch.inputs.firsts, batch.inputs.seconds] if hasattr(batch.inputs, "seconds") else [batch.inputs]:
-            mask_BL = torch.ones_like(rows.input_ids_BL) if rows.attention_mask_BL is None else rows.attention_mask_BL
-            brought |= set(rows.input_ids_BL[mask_BL.bool()].tolist())
-    assert brought == tokens_of(task)
-    assert bool(brought) == (kind != "zero_shot")
-
-
-def test_embeddings_of_words_outside_the_training_texts_stay_unchanged(
-    save_trained: Callable[[Any], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def table_of(task: Any) -> Tensor:
-        table: Tensor = task.model.get_input_embeddings().weight.detach()
-        return table
-
-    keep_last_weights(monkeypatch)
-    encoder, data = save_trained(with_random_weights("BertForMaskedLM", small_bert())), written(tmp_path)
-    inputs = inputs_of_case(KIND, CASE, encoder, data, epochs=1)
-    assert inputs.params.optimizer.weight_decay > 0
-    before = table_of(prepare(KIND, CASE, encoder, data)).clone()
-    trained = train_each(
-        inputs, tmp_path / "work", lambda it, seed: it.chosen().run(Callback(), lambda validation: None)
-    )
-    task = next(trained).task
-    has_changed = (table_of(task) != before).any(dim=1)
-    assert set(has_changed.nonzero().flatten().tolist()) == tokens_of(task)
 
 
 @pytest.mark.parametrize("changed", ["tasks/heads.py", "tokenizing/tokenizer/folder.py", "records/words/shingles.py"])
-def test_editing_code_that_a_kind_uses_renames_its_checkpoints(
+def test_other_params_or_edited_code_that_a_kind_uses_rename_its_checkpoints(
     changed: str, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """So no training resumes from them."""
     monkeypatch.setattr(clozeline, "__file__", str(tmp_path / "__init__.py"))
     for place in ("records/finetune/scored_items.py", changed):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).touch()
-    data = written(tmp_path)
-    inputs = inputs_of_case(KIND, CASE, small_encoder, data)
-    names = []
-    for line in ("one = 1\n", "one = 1\n", "one = 2\n"):
+    kind, case = "classification", CASES["classification"][0]
+    data, names = write_rows(tmp_path / "data.jsonl", (record(number, {}) for number in range(80))), []
+    for line, batch_size in (("one = 1\n", 16), ("one = 1\n", 16), ("one = 1\n", 8), ("one = 2\n", 8)):
         (tmp_path / changed).write_text(line, encoding="utf-8")
-        task = prepare(KIND, CASE, small_encoder, data)
+        task = prepare(kind, case, small_encoder, data, batch_size=batch_size)
+        inputs = inputs_of_case(kind, case, small_encoder, data, batch_size=batch_size)
         names.append(prepare_training(task, inputs, tmp_path / "work").loop.checkpoints.fingerprint)
-    assert names[0] == names[1] != names[2]
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
 
 
 STEPS_PER_EPOCH = 4
@@ -164,13 +117,10 @@ def are_equal(some: list[Tensor], others: list[Tensor]) -> bool:
     ("scores", "best"),
     [
         ((1, 5, 2, 3, 4), 2),
-        ((1, 2, 3, 4, 5), 5),
         ((0, 3, 1, 3, 2), 2),
         ((0, 0, 0, 0, 0), 5),
-        ((math.nan,) * 5, 5),
         ((math.nan, 1, math.nan, 3, 3), 4),
-        ((3, 3, 3, 1, 3), 3),
-        ((0, 0, 0, 0, 1), 5),
+        ((math.nan,) * 5, 5),
         ((3, 1, 2, 3, 0, 0), 1),  # six: the weights before the first step are validated too
         ((3, 1, 4, 3, 0, 0), 3),
     ],
@@ -179,9 +129,8 @@ def test_the_first_best_epoch_is_kept_or_the_last_if_none_improved(
     tmp_path: Path, scores: tuple[float, ...], best: int
 ) -> None:
     seen: list[list[Tensor]] = []
-    steps = [0, 4, 8, 12, 16, 20][-len(scores) :]
     points, weights = run(tmp_path, scores_of(*scores, seen=seen), validates_start=len(scores) == 6)
-    assert [point.step for point in points] == steps
+    assert [point.step for point in points] == [0, 4, 8, 12, 16, 20][-len(scores) :]
     assert [point.validation_score for point in points] == list(scores)
     assert [place for place, kept in enumerate(seen, start=1) if are_equal(weights, kept)] == [best]
     assert best_of(points) is points[best - 1]
@@ -189,10 +138,17 @@ def test_the_first_best_epoch_is_kept_or_the_last_if_none_improved(
 
 @pytest.mark.parametrize("killed_after", [0, 2, 4])
 def test_a_killed_run_resumes_and_ends_with_the_same_bytes(tmp_path: Path, killed_after: int) -> None:
+    steps = iter(range(100))
+
     def killed_once(model: nn.Module, asked: int) -> float:
         if asked == killed_after:
             raise Killed
         return weight_sum(model, asked)
+
+    def killed_at_step_14(outputs: Tensor) -> Tensor:
+        if next(steps) == 14:
+            raise Killed
+        return outputs.square()
 
     whole, weights = run(tmp_path / "whole", weight_sum)
     with pytest.raises(Killed):
@@ -202,20 +158,10 @@ def test_a_killed_run_resumes_and_ends_with_the_same_bytes(tmp_path: Path, kille
     assert (points, len(judged)) == (whole, NUM_EPOCHS - killed_after)
     assert are_equal(resumed, weights)
 
-
-def test_a_killed_run_resumes_from_a_checkpoint_between_two_validation_passes(tmp_path: Path) -> None:
-    steps = iter(range(100))
-
-    def killed_at_step_14(outputs: Tensor) -> Tensor:
-        if next(steps) == 14:
-            raise Killed
-        return outputs.square()
-
-    whole, weights = run(tmp_path / "whole", weight_sum)
-    with pytest.raises(Killed):
-        run(tmp_path / "parts", weight_sum, killed_at_step_14, checkpoint_every_steps=3)
-    assert [saved.name for saved in (tmp_path / "parts" / "run").iterdir()] == ["step-000000012"]
-    points, resumed = run(tmp_path / "parts", weight_sum, checkpoint_every_steps=3)
+    with pytest.raises(Killed):  # between two validation passes
+        run(tmp_path / "between", weight_sum, killed_at_step_14, checkpoint_every_steps=3)
+    assert [saved.name for saved in (tmp_path / "between" / "run").iterdir()] == ["step-000000012"]
+    points, resumed = run(tmp_path / "between", weight_sum, checkpoint_every_steps=3)
     assert points == whole
     assert are_equal(resumed, weights)
 
@@ -231,11 +177,6 @@ def test_a_training_without_improvement_stops_and_a_finished_one_is_not_continue
     again = run(tmp_path, scores_of(), patience=patience)
     assert again[0] == validations
     assert are_equal(again[1], weights)
-
-
-def test_a_nan_loss_stops_the_run(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="diverged at step 0"):
-        run(tmp_path, weight_sum, lambda outputs: outputs * float("nan"))
 
 
 def test_validation_passes_are_evenly_spaced_and_close_each_epoch(tmp_path: Path) -> None:
