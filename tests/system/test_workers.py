@@ -1,6 +1,5 @@
 """Workers return results in order, end with their parent, and pass errors on."""
 
-import importlib
 import multiprocessing
 import os
 import signal
@@ -9,9 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import psutil
-import pyarrow as pa
 import pytest
 
 from clozeline.system.errors import TransientError
@@ -50,19 +47,17 @@ def fails_at_three(number: int) -> int:
     return number
 
 
-def arrays_without_and_with_pandas(numbers: list[int]) -> tuple[list[int], bool, list[int]]:
-    """Return an Arrow array of the numbers, whether that imported pandas, and one of a pandas series of them."""
-    made, is_imported = pa.array(np.array(numbers)).to_pylist(), "pandas" in sys.modules
-    series = importlib.import_module("pandas").Series(numbers)
-    return made, is_imported, pa.array(series.to_numpy()).to_pylist()
-
-
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_results_come_in_the_order_of_the_items_and_an_error_is_raised_in_the_caller(num_workers: int) -> None:
+    """Released workers end before the block does."""
     with worker_processes(num_workers) as workers:
         assert list(workers.map(slow_square, range(30))) == [number * number for number in range(30)]
         with pytest.raises(ValueError, match="three"):
             list(workers.map(fails_at_three, range(100)))
+        children = [psutil.Process(child.pid) for child in multiprocessing.active_children()]
+        workers.release()
+        _gone, alive = psutil.wait_procs(children, timeout=60)
+        assert not alive
 
 
 def test_a_script_without_a_guard_runs_once(tmp_path: Path) -> None:
@@ -70,11 +65,6 @@ def test_a_script_without_a_guard_runs_once(tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [f"once {script}", f"A B C {script}"]
-
-
-def test_a_worker_creates_arrow_arrays_without_importing_pandas_but_can_import_it() -> None:
-    with worker_processes(2) as workers:
-        assert next(iter(workers.map(arrays_without_and_with_pandas, [[1, 2]]))) == ([1, 2], False, [1, 2])
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -106,13 +96,3 @@ def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
         os.kill(parent.pid, signal.SIGKILL)
     _gone, alive = psutil.wait_procs(children, timeout=60)
     assert not alive
-
-
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_released_workers_end_before_the_block_does(num_workers: int) -> None:
-    with worker_processes(num_workers) as workers:
-        assert list(workers.map(abs, [-1, -2, -3])) == [1, 2, 3]
-        children = [psutil.Process(child.pid) for child in multiprocessing.active_children()]
-        workers.release()
-        _gone, alive = psutil.wait_procs(children, timeout=60)
-        assert not alive

@@ -61,11 +61,8 @@ def test_requests_to_local_servers_bypass_a_proxy(server: str, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
-@pytest.mark.parametrize(
-    ("before", "after"), [("corp.example, localhost", "corp.example,localhost,127.0.0.1,::1"), ("*", "*")]
-)
-def test_existing_no_proxy_entries_are_kept(name: str, before: str, after: str, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv(name, before)
+def test_existing_no_proxy_entries_are_kept(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "corp.example, localhost")
     for _ in range(2):
         set_defaults(Workspace(tmp_path))
-        assert os.environ["no_proxy"] == os.environ["NO_PROXY"] == after
+        assert os.environ["no_proxy"] == os.environ["NO_PROXY"] == "corp.example,localhost,127.0.0.1,::1"

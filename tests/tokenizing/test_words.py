@@ -20,7 +20,6 @@ from clozeline.tokenizing.words import (
     count_bucket,
     count_partition,
     merged,
-    num_buckets_for,
 )
 from tests.tokenizing.conftest import MadeTexts
 
@@ -53,6 +52,13 @@ def counted(partitions: list[list[list[str]]], most_words: int, num_buckets: int
         return merged(sums, most_words)
 
 
+def test_characters_are_counted(tmp_path: Path) -> None:
+    count_partition(MadeTexts(["aé", "a", "東"]), CUTS_AT_PUNCTUATION, 1, tmp_path)
+    counts = np.zeros(NUM_CODE_POINTS, np.int64)
+    add_characters(tmp_path, counts)
+    assert {chr(place): int(counts[place]) for place in np.flatnonzero(counts)} == {"a": 2, "é": 1, "東": 1}
+
+
 def as_pairs(found: FrequentWords) -> list[tuple[str, int]]:
     return list(zip(found.words, found.count_U.tolist(), strict=True))
 
@@ -60,38 +66,13 @@ def as_pairs(found: FrequentWords) -> list[tuple[str, int]]:
 @given(partitions=partitions, most=st.integers(1, 5), num_buckets=st.integers(1, 4))
 @settings(deadline=None, max_examples=40)
 def test_the_requested_number_of_words_comes_most_frequent_first(partitions, most, num_buckets) -> None:
-    assert as_pairs(counted(partitions, most, num_buckets)) == by_hand(partitions)[:most]
+    """A text for a trainer holds each as often as it occurs."""
+    found = counted(partitions, most, num_buckets)
+    assert as_pairs(found) == by_hand(partitions)[:most]
+    assert Counter(" ".join(chain.from_iterable(found.as_texts())).split()) == dict(as_pairs(found))
 
 
 def test_words_that_are_rare_at_first_are_counted_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "_MOST_ROWS", 4)
     batches = [[f"the cat odd{number}"] for number in range(50)] + [["odd7 " * 60, "zz " * 55]]
     assert as_pairs(counted([batches[:20], batches[20:]], 4, 3)) == [("odd7", 61), ("zz", 55), ("cat", 50), ("the", 50)]
-
-
-def test_characters_are_counted(tmp_path: Path) -> None:
-    count_partition(MadeTexts(["aé", "a", "東"]), CUTS_AT_PUNCTUATION, 1, tmp_path)
-    counts = np.zeros(NUM_CODE_POINTS, np.int64)
-    for _ in range(2):
-        add_characters(tmp_path, counts)
-    assert {chr(place): int(counts[place]) for place in np.flatnonzero(counts)} == {"a": 4, "é": 2, "東": 2}
-
-
-def test_buckets_grow_with_the_text_up_to_a_limit() -> None:
-    assert [num_buckets_for(number) for number in (1, 2, 3, 8, 10**6)] == [1, 1, 2, 4, 256]
-
-
-@given(partitions)
-@settings(deadline=None, max_examples=40)
-def test_texts_for_a_trainer_hold_each_word_as_often_as_it_occurs(partitions: list[list[list[str]]]) -> None:
-    found = counted(partitions, 100)
-    shown = Counter(" ".join(chain.from_iterable(found.as_texts())).split())
-    assert shown == dict(as_pairs(found))
-
-
-def test_texts_for_a_trainer_are_short_and_come_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "_CHARACTERS_A_TEXT", 10)
-    monkeypatch.setattr(words, "_TEXTS_A_BATCH", 2)
-    shown = list(FrequentWords.of({"word": 5, "longer": 1, "than": 1, "a": 1, "text": 1}).as_texts())
-    assert max(map(len, shown)) == 2
-    assert all(len(text) <= 10 for batch in shown for text in batch)
