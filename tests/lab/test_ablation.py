@@ -29,8 +29,7 @@ def made(arm: str, seed: int, effect: float = 0.0, noise: float = 0.0, seconds: 
 def ablated(num_seeds: int = 5, folder: Path = Path("kept"), **of_second: int) -> ablation.Ablation:
     """Return the ablation of two arms, the second with other numbers of words."""
     config, other = Config(), Config()
-    for name, value in of_second.items():
-        other.tokenize[name] = value
+    other.tokenize.update(of_second)
     arms = [Arm("A", config, config.checked), Arm("B", other, other.checked)]
     return ablation.ablate(arms, num_seeds, CORPUS, config.checked, folder)
 
@@ -61,25 +60,19 @@ def test_an_effect_that_the_seeds_drown_names_no_arm_though_all_texts_agree(monk
     assert found.better is None
 
 
-def test_a_failed_training_names_its_arm_and_its_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fail(*_: object) -> Result:
-        raise TrainingError("the loss is not finite", given="nan", expected="a number", do="lower the rate")
+def test_arms_with_another_vocabulary_get_tokens_of_their_own_and_a_failure_names_arm_and_seed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    read: list[str] = []
+
+    def fail(experiment: ablation.Experiment, *_: object) -> Result:
+        read.append(experiment.corpus.digest)
+        if len(read) == 2:
+            raise TrainingError("the loss is not finite", given="nan", expected="a number", do="lower the rate")
+        return made("A", 1)
 
     monkeypatch.setattr(ablation.Experiment, "run", fail)
-    with pytest.raises(TrainingError, match=f"`A` from seed {Config().seed}: the loss is not finite"):
-        ablated(2, tmp_path)
-
-
-def test_arms_with_another_vocabulary_get_tokens_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: dict[str, str] = {}
-
-    def result(item: ablation._Item) -> Result:
-        read[item.arm] = item.experiment.corpus.digest
-        return made("A", item.seed)
-
-    monkeypatch.setattr(ablation, "_result", result)
-    monkeypatch.setattr(
-        ablation, "tokenized", lambda corpus, config, kept: Corpus(kept, f"{config.tokenize.vocab_size}")
-    )
-    ablated(2, vocab_size=500)
-    assert read == {"A": "a hash", "B": "500"}
+    monkeypatch.setattr(ablation, "tokenized", lambda corpus, config, kept: Corpus(kept, "tokens of B"))
+    with pytest.raises(TrainingError, match=f"`B` from seed {Config().seed}: the loss is not finite"):
+        ablated(2, tmp_path, vocab_size=500)
+    assert read == ["a hash", "tokens of B"]

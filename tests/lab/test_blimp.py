@@ -39,8 +39,7 @@ def test_pairs_are_read_from_every_file_of_a_folder_compressed_or_not(tmp_path: 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        *((line, r"a\.jsonl, line 2 is not a minimal pair") for line in ("{", '{"sentence_good": "a"}', "[]", "7")),
-        (json.dumps(record("a", "b") | {"sentence_bad": 1}), "line 2 is not a minimal pair"),
+        *((line, r"a\.jsonl, line 2 is not a minimal pair") for line in ("{", '{"sentence_good": "a"}', "7")),
         (None, "no file matches"),
     ],
 )

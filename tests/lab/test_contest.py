@@ -1,6 +1,7 @@
 """Claim: a model is judged on the same texts and masks as another, and a difference is tested in pairs."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -119,14 +120,6 @@ def test_pseudo_log_likelihood_sums_over_tokens_masked_one_at_a_time(
     assert records[0]["log_likelihood_nats"] == pytest.approx(total, rel=1e-5)
 
 
-def test_a_model_of_an_unsupported_family_is_evaluated_with_its_stock_head(save: Save, text: Path) -> None:
-    torch.manual_seed(0)
-    folder = save(fresh_stock(MPNetConfig(**SMALL, max_position_embeddings=64, pad_token_id=0), "mlm"))
-    figures = judge(folder, text=text).models[0].text
-    assert figures.perplexity == pytest.approx(64, rel=0.2)  # the model is untrained
-    assert figures.target_tokens == figures.validation_tokens
-
-
 @pytest.mark.parametrize(
     ("model", "told"),
     [
@@ -156,22 +149,20 @@ def clozeline(folder: Path, *arguments: str) -> tuple[str, ClozelineError | None
     return " ".join(result.stdout.split()), result.exception
 
 
-@pytest.mark.parametrize(
-    ("name", "told"), [("model", "other is better"), ("causal_model", "these figures do not say which is better")]
-)
 @pytest.mark.usefixtures("encoder")
 def test_the_command_ranks_models_of_one_objective_in_a_table_or_json(
-    name: str, told: str, save: Save, text: Path, request: pytest.FixtureRequest
+    save: Save, text: Path, causal_model: LanguageModel, model: LanguageModel
 ) -> None:
-    save(fond_of_w5(request.getfixturevalue(name)), "other")
+    save(fond_of_w5(model), "other")
     arguments = ("-m", "other", "--against", "encoder", "--text", text.name, "--one-document-per", "line")
     table, _ = clozeline(text.parent, *arguments)
     assert "30 documents" in table
-    assert told in table
-    assert ("is better" in table.replace(told, "")) is False
+    assert "other is better" in table
+    shutil.rmtree(text.parent / "other")
+    save(fond_of_w5(causal_model), "other")
+    assert "these figures do not say which is better" in clozeline(text.parent, *arguments)[0]
     judged = json.loads(clozeline(text.parent, *arguments, "--json")[0])
-    objective = "mlm" if name == "model" else "clm"
-    assert [(it["name"], it["objective"]) for it in judged["models"]] == [("other", objective), ("encoder", "mlm")]
+    assert [(it["name"], it["objective"]) for it in judged["models"]] == [("other", "clm"), ("encoder", "mlm")]
     assert judged["comparison"]["nats_per_byte"]["difference"] < 0
 
 
@@ -179,16 +170,14 @@ def test_the_command_ranks_models_of_one_objective_in_a_table_or_json(
     ("arguments", "kind", "told"),
     [
         ((), ParamsError, "--text FILE"),
-        (("--text", "nothing.txt"), DataError, "nothing.txt"),
         (("--text", "records.jsonl"), DataError, "set `--text-field` to one of"),
-        (("--text", "empty.txt"), DataError, "no text in it"),
     ],
 )
 def test_an_invalid_request_is_refused_in_terms_of_the_command(
     arguments: tuple[str, ...], kind: type, told: str, tmp_path: Path
 ) -> None:
     (tmp_path / "records.jsonl").write_text('{"body": "w5 w6"}\n')
-    (tmp_path / "empty.txt").write_text("\n\n")
+
     _, error = clozeline(tmp_path, "-m", "nowhere", *arguments)
     assert isinstance(error, kind)
     assert told in str(error)
@@ -203,10 +192,6 @@ def test_seeds_are_compared_by_the_paired_t_test() -> None:
     assert found.difference == pytest.approx(1.58)
     assert (found.low, found.high) == pytest.approx((0.7001, 2.4599), abs=1e-4)
     assert found.p_value == pytest.approx(0.00283, abs=1e-5)
-
-
-@pytest.mark.parametrize(("difference", "p_value"), [(0.0, 1.0), (0.5, 0.0)])
-def test_a_difference_without_any_spread_is_none_or_no_chance(difference: float, p_value: float) -> None:
-    first_S = np.array([1.0, 2.0, 3.0])
-    found = PairedTest.over_seeds(first_S + difference, first_S)
-    assert (found.difference, found.low, found.high, found.p_value) == (difference, difference, difference, p_value)
+    for difference, p_value in ((0.0, 1.0), (0.5, 0.0)):
+        steady = PairedTest.over_seeds(np.array([1.0, 2.0]) + difference, np.array([1.0, 2.0]))
+        assert (steady.difference, steady.low, steady.high, steady.p_value) == (*[difference] * 3, p_value)

@@ -8,11 +8,9 @@ from clozeline.lab.plan import NumberRange, SweepPlan, read_plan, value_in, with
 from clozeline.params.editing import Config
 from clozeline.system.errors import ParamsError
 
-THREADS = "pretrain: {num_threads: 1}"
 
-
-def read(folder: Path, plan: str, params: str = THREADS) -> tuple[SweepPlan, Config]:
-    (folder / "params.yaml").write_text(params, encoding="utf-8")
+def read(folder: Path, plan: str, params: str = "num_threads: 1") -> tuple[SweepPlan, Config]:
+    (folder / "params.yaml").write_text(f"pretrain: {{{params}}}", encoding="utf-8")
     (folder / "sweep.yaml").write_text(plan, encoding="utf-8")
     return read_plan(folder / "sweep.yaml", folder)
 
@@ -29,9 +27,6 @@ def test_a_plan_is_read_with_the_params_that_it_changes(tmp_path: Path) -> None:
     changed = with_values(config, {"pretrain.masking.mask_rate": 0.4, "pretrain.steps": 30})
     assert value_in(changed.checked, "pretrain.masking.mask_rate") == 0.4
     assert (changed.pretrain.steps, changed.pretrain.tokens, config.pretrain.masking.mask_rate) == (30, None, 0.3)
-
-
-def test_a_plan_of_a_task_knows_its_task(tmp_path: Path) -> None:
     plan, config = read(tmp_path, plan_of("finetune.library.epochs: [1, 2]", "validation_score"))
     assert (plan.stage, plan.direction, plan.task) == ("finetune", "maximize", "library")
     assert value_in(config.checked, "finetune.library.epochs") == config.checked.finetune["library"].epochs
@@ -41,38 +36,30 @@ STEPS, EPOCHS = "pretrain.steps: [1, 2]", "finetune.{}.epochs: [1, 2]"
 
 
 @pytest.mark.parametrize(
-    ("plan", "told"),
+    ("plan", "params", "told"),
     [
-        (plan_of(""), "`space`"),
-        (plan_of("pretrain.stepz: [1, 2]"), "unknown key `pretrain.stepz`"),
-        (plan_of("pretrain.masking.mask_rate: {low: 0.1, high: 1.5}"), "mask_rate: 1.5"),
-        (plan_of("pretrain.schedule.decay: [linear, cosy]"), "cosy"),
-        (plan_of("pretrain.steps: {low: 9, high: 2}"), "`low` below `high`"),
-        (plan_of("pretrain.steps: {low: 0, high: 2, log: true}"), "above 0"),
-        (plan_of("pretrain.steps: [5]"), "two values"),
-        (plan_of("pretrain.steps: {low: 1, hi: 2}"), "`space.pretrain.steps.hi`"),
-        (plan_of("tokenize.vocab_size: [100, 200]"), "tokenize.vocab_size"),
-        (plan_of("seed: [1, 2]"), "seed"),
-        ("metric: nats_per_byte\ntrials: 3\nspaze: {}", "`spaze`"),
-        (f"trials: 3\nspace: {{{STEPS}}}", "`metric`"),
-        (f"metric: nats_per_byte\ntrials: 0\nspace: {{{STEPS}}}", "`trials`"),
-        (plan_of(STEPS, "accuracy"), "validation_score"),
-        (plan_of(STEPS, "validation_score"), "cannot change the figure"),
-        (plan_of(EPOCHS.format("nothing"), "validation_score"), "docsearch, library"),
-        (plan_of(f"{EPOCHS.format('library')}, {EPOCHS.format('docsearch')}", "validation_score"), "one task"),
-        ("[", "not YAML"),
-        ("[1]", "keys: metric"),
+        *(
+            (plan, "num_threads: 1", told)
+            for plan, told in {
+                plan_of(""): "`space`",
+                plan_of("pretrain.stepz: [1, 2]"): "unknown key `pretrain.stepz`",
+                plan_of("pretrain.masking.mask_rate: {low: 0.1, high: 1.5}"): "mask_rate: 1.5",
+                plan_of("pretrain.schedule.decay: [linear, cosy]"): "cosy",
+                plan_of("pretrain.steps: {low: 9, high: 2}"): "`low` below `high`",
+                plan_of("pretrain.steps: {low: 0, high: 2, log: true}"): "above 0",
+                plan_of("tokenize.vocab_size: [100, 200]"): "tokenize.vocab_size",
+                f"trials: 3\nspace: {{{STEPS}}}": "`metric`",
+                plan_of(STEPS, "validation_score"): "cannot change the figure",
+                plan_of(EPOCHS.format("nothing"), "validation_score"): "docsearch, library",
+                plan_of(f"{EPOCHS.format('library')}, {EPOCHS.format('docsearch')}", "validation_score"): "one task",
+                "[": "not YAML",
+            }.items()
+        ),
+        (plan_of(STEPS), "start: champion", "live model"),
+        (plan_of(STEPS), "validation: {every_steps: null}", "no validation passes"),
     ],
 )
-def test_a_plan_that_cannot_work_is_refused(tmp_path: Path, plan: str, told: str) -> None:
+def test_a_plan_or_params_that_cannot_work_are_refused(tmp_path: Path, plan: str, params: str, told: str) -> None:
     with pytest.raises(ParamsError) as error:
-        read(tmp_path, plan)
+        read(tmp_path, plan, params)
     assert told in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("params", "told"), [("start: champion", "live model"), ("validation: {every_steps: null}", "no validation passes")]
-)
-def test_params_that_a_sweep_cannot_start_from_are_refused(tmp_path: Path, params: str, told: str) -> None:
-    with pytest.raises(ParamsError, match=told):
-        read(tmp_path, plan_of(STEPS), f"pretrain: {{{params}}}")

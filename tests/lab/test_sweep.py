@@ -99,22 +99,20 @@ def test_trials_end_finished_pruned_or_failed_and_only_weights_of_the_first_and_
     assert [trial.state for trial in whole.trials.read()].count("finished") == 4
 
 
-def test_a_figure_of_0_counts_and_a_pruned_trial_does_not(sweep: MadeSweep) -> None:
-    trials = [TrialRecord(number, {}, "finished", value=value) for number, value in enumerate([0.5, 0.0])]
-    pruned = TrialRecord(2, {}, "pruned")
-    assert sweep.best_of([*trials, pruned]) is trials[1]
-    assert sweep.best_of([pruned]) is None
-
-
-@pytest.mark.parametrize("figure", [math.nan, math.inf])
 def test_a_figure_that_is_not_finite_is_a_failure_and_the_sweep_goes_on(
-    sweep: MadeSweep, figure: float, monkeypatch: pytest.MonkeyPatch
+    sweep: MadeSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Made, "run", lambda made, on_validation: figure if made.rate == 0.3 else made.rate)
+    """A figure of 0 counts; without any figure the sweep ends."""
+    figures = dict(zip(RATES, (math.nan, math.inf, 0.5, 0.0, 0.2), strict=True))
+    monkeypatch.setattr(Made, "run", lambda made, on_validation: figures[made.rate])
+    begun = sweep.changed(trials=2)
+    run_trials(begun, unlogged)
+    with pytest.raises(TrainingError, match="no trial of the sweep has a figure"):
+        outcome_of(begun)
     run_trials(sweep, unlogged)
-    first, *others = sweep.trials.read()
-    assert (first.state, first.value, first.reason) == ("failed", None, f"nats_per_byte is {figure}")
-    assert [trial.state for trial in others] == ["finished"] * 4
+    trials = sweep.trials.read()
+    assert (trials[0].state, trials[0].value, trials[0].reason) == ("failed", None, "nats_per_byte is nan")
+    assert [trial.state for trial in trials[1:]] == ["failed", "finished", "finished", "finished"]
     assert winner_of(sweep) == RATES.index(0.2)
 
 
@@ -136,14 +134,6 @@ def test_test_data_are_used_once_for_each_winner_other_than_the_params_as_they_a
     assert outcome_of(sweep) == outcome_of(sweep)
     _, outcome = outcome_of(sweep)
     assert (outcome.winner, outcome.num_uses, used) == (1, 1, [1])
-
-
-def test_a_failure_of_the_params_as_they_are_ends_the_sweep(sweep: MadeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Sweep, "first", {KEY: 0.9})
-    with pytest.raises(TrainingError):
-        run_trials(sweep, unlogged)
-    with pytest.raises(TrainingError, match="no trial of the sweep has a figure"):
-        outcome_of(sweep)
 
 
 def test_the_winners_change_is_a_diff_of_params_yaml(tmp_path: Path) -> None:

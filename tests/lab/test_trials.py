@@ -114,11 +114,7 @@ def test_the_trial_of_a_killed_process_goes_on_with_its_values_and_figures(tmp_p
     assert found[1].validations == {10: 2.5}
 
 
-@pytest.mark.parametrize(
-    "place",
-    ["study.Study.add_trial", "study.Study.ask", "trial.Trial.set_user_attr", ""],
-    ids=lambda it: it or "training",
-)
+@pytest.mark.parametrize("place", ["study.Study.add_trial", "trial.Trial.set_user_attr", ""])
 def test_a_kill_at_any_point_changes_no_proposal(
     place: str, whole: Trials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +130,7 @@ def test_a_kill_at_any_point_changes_no_proposal(
     assert [trial.state for trial in found] == ["finished"] * 3
 
 
-@pytest.mark.parametrize("reason", [SystemExit(143), KeyboardInterrupt(), RuntimeError()])
+@pytest.mark.parametrize("reason", [SystemExit(143), RuntimeError()])
 def test_a_stopped_trial_is_waiting_at_once(reason: BaseException, tmp_path: Path) -> None:
     def stop(trial: TrialRecord) -> TrialRecord:
         raise reason
@@ -166,11 +162,6 @@ def test_a_process_that_stood_still_leaves_its_trial_to_the_one_that_took_it_up(
     assert (ended.state, ended.value) == ("finished", 1.5)
 
 
-def test_failures_of_values_are_not_repeated(tmp_path: Path) -> None:
-    found = run_all(of(tmp_path, 2), lambda trial: replace(trial, state="failed", reason="the loss is not finite"))
-    assert [(trial.state, trial.reason) for trial in found] == [("failed", "the loss is not finite")] * 2
-
-
 def test_proposals_lie_in_the_space_and_later_ones_are_better_and_what_mattered_is_told(whole: Trials) -> None:
     thirty = whole.read()
     assert thirty[0].values == FIRST
@@ -185,16 +176,6 @@ def test_proposals_lie_in_the_space_and_later_ones_are_better_and_what_mattered_
     shares = whole.importances()
     assert sum(shares.values()) == pytest.approx(1)
     assert max(shares, key=lambda key: shares[key]) == RATE
-
-
-def test_a_first_trial_outside_the_space_changes_no_proposal(whole: Trials, tmp_path: Path) -> None:
-    trials = of(tmp_path, 2)
-    for _ in range(2):
-        trials.run_next({**FIRST, RATE: 5.0}, finish)
-    outside, second = trials.read()
-    assert outside.values[RATE] == 5.0
-    assert second.values == whole.read()[1].values
-    assert trials.importances() == {}, "too few"
 
 
 @pytest.mark.parametrize("pruning", [True, False])

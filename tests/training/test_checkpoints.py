@@ -64,7 +64,6 @@ def change_a_letter_of_the_seal(saved: Path) -> None:
 
 HARMS = {
     "a byte": invert_a_byte,
-    "cut off": lambda saved: os.truncate(saved / "state.pt", 100),
     "no seal": lambda saved: (saved / "seal.json").unlink(),
     "null as seal": lambda saved: (saved / "seal.json").write_text("null"),
     "a letter of the seal": change_a_letter_of_the_seal,
@@ -135,7 +134,7 @@ def test_a_full_disk_during_a_save_is_reported_and_loses_no_checkpoint(tmp_path:
 
 @pytest.mark.parametrize(
     ("killed_at", "num_workers", "objective"),
-    [(3, 0, {}), (11, 2, {}), (38, 0, {}), (8, 2, {**DETECTING, "optimizer__learning_rate": 1e-3})],
+    [(11, 2, {}), (38, 0, {}), (8, 2, {**DETECTING, "optimizer__learning_rate": 1e-3})],
 )
 def test_a_killed_and_resumed_training_gives_the_bytes_of_an_uninterrupted_one(
     prepare: Prepare, killed_at: int, num_workers: int, objective: dict[str, object]

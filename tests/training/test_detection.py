@@ -73,21 +73,6 @@ def test_the_generator_gets_no_gradient_from_the_discriminator(prepare: Prepare)
     assert not torch.equal(*of_table)
 
 
-def test_a_model_can_memorize_one_batch(prepare: Prepare) -> None:
-    job = prepare()
-    batch = first_batch(job).rows(0, 3)
-    batch = batch.as_part_of(len(batch.labels_T), int((batch.text_ids_BL != 0).sum()))
-    optimizer = torch.optim.AdamW(job.model.parameters(), lr=1e-2)
-    for _ in range(600):
-        loss = job.loop.loss_sum(batch).loss_sum / len(batch.labels_T)
-        if loss.item() < 0.2:
-            break
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert loss.item() < 0.2
-
-
 def test_the_validation_loss_is_a_mean_over_targets_for_any_batching(prepare: Prepare) -> None:
     """P33: not a mean of the batches' means, though the share of targets differs from batch to batch."""
     whole, parts = prepare(), prepare(batch_tokens=64)

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from clozeline.training.checkpoints import Checkpoints
 from clozeline.training.curves import CurvePoint, Quality, ValidationPass
 from clozeline.training.distribution import Processes
 from clozeline.training.loop import Loop, Validation
+from clozeline.training.micro_batches import Precision
 from clozeline.training.optimizers import build_optimizer
 from clozeline.training.state import Batch, Callback, Callbacks, Scored, State
 from clozeline.training.steps import Steps
-from tests.training.prepared import plain_hardware
+from tests.training.prepared import CPU, Killed, KillsAt, largest_difference, plain_hardware, weights_of
 
 BATCHES_PER_EPOCH = 7
 
@@ -111,6 +113,23 @@ def test_a_point_has_the_accuracy_over_all_targets_since_the_one_before_it(loop:
     num_right = iter([0, 1, 2, 2])
     made = loop(lambda loss, x: Scored(loss, torch.tensor(next(num_right))), total_steps=4, log_every_steps=3)
     assert [point.accuracy for point in run(made).curve] == [3 / 12, 2 / 4]
+
+
+def test_a_resumed_fp16_training_equals_a_whole_one(loop: MakeLoop, tmp_path: Path) -> None:
+    """P29: a checkpoint holds the scale of gradients, which falls when they overflow."""
+
+    def made(folder: str) -> Loop[Tensor]:
+        halves = replace(plain_hardware(), precision=Precision.of("fp16", CPU))
+        return loop(hardware=halves, checkpoints=Checkpoints.of(tmp_path / folder, "run", keep=2))
+
+    whole, killed, resumed = made("whole"), made("killed"), made("killed")
+    run(whole)
+    with pytest.raises(Killed):
+        run(killed, KillsAt(10))
+    run(resumed)
+    scale, scale_of_resumed = (it.hardware.precision.scaler.get_scale() for it in (whole, resumed))
+    assert scale_of_resumed == scale < 2**16
+    assert largest_difference(weights_of(whole.model), weights_of(resumed.model)) == 0.0
 
 
 def test_a_nan_loss_stops_with_step_and_batch(loop: MakeLoop) -> None:

@@ -1,12 +1,10 @@
 """Claim: all processes cut their shares of a batch into equally many parts, which together train like the batch."""
 
-import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from clozeline.language.objectives import DetectionBatch, TargetBatch
 from clozeline.params.pretraining import PretrainParams
@@ -59,25 +57,19 @@ def test_all_processes_halve_micro_batches_alike_down_to_single_rows(world_size:
     ("num_rows", "length", "bound"),
     [
         (6, 64, 192),
-        (2, 64, 64),
         (1, 64, None),  # a part has at least one row
         (6, 20, 64),  # half of it is 60, which params.yaml would refuse
         (3, 20, None),  # ... and 64 would not cut it
     ],
 )
 def test_the_suggested_micro_batch_size_is_valid_and_gives_smaller_parts(
-    num_rows: int, length: int, bound: int | None
+    num_rows: int, length: int, bound: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    batch = rows(num_rows, length)
-    assert MicroBatches(None, CPU, longest_row=64).bound_to_set(batch) == bound
+    batch, micro_batches = rows(num_rows, length), MicroBatches(None, CPU, longest_row=64)
+    assert micro_batches.bound_to_set(batch) == bound
     assert bound is None or len(MicroBatches(bound, CPU).parts(batch)) > 1
-
-
-def test_a_halved_micro_batch_is_reported_with_the_value_to_set(caplog: pytest.LogCaptureFixture) -> None:
-    micro_batches = MicroBatches(None, CPU, longest_row=64)
-    assert micro_batches.halve(rows(6, 20))
-    assert micro_batches.most_slots == 60
-    assert "`micro_batch_tokens: 64`" in caplog.text
+    assert micro_batches.halve(batch) == (num_rows > 1)
+    assert bound is None or f"`micro_batch_tokens: {bound}`" in caplog.text
     assert is_knob_of(PretrainParams, "micro_batch_tokens")
 
 
@@ -147,63 +139,6 @@ def test_a_precision_that_the_processor_lacks_is_refused(
         Precision.choose(requested, device)
 
 
-def test_the_real_probe_gives_a_result_for_this_cpu() -> None:
-    capabilities = torch.cpu.get_capabilities()
-    assert {"avx512_bf16", "amx_bf16"} <= set(capabilities) or "bf16" in capabilities
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
-)
-def test_autocast_changes_the_dtype_of_products_and_not_of_weights(name: str, dtype: torch.dtype) -> None:
-    """Only fp16 has a scaler that does something."""
-    precision, layer = Precision.of(name, CPU), nn.Linear(4, 4)
-    with precision.autocast():
-        out = layer(torch.ones(2, 4))
-    out.float().sum().backward()
-    assert out.dtype == dtype
-    assert layer.weight.dtype == layer.weight.grad.dtype == torch.float32
-    assert (precision.scaler.scale(torch.tensor(3.0)).item() == 3.0) == (name != "fp16")
-    assert bool(precision.scaler.state_dict()) == (name == "fp16")
-
-
-class Halves:
-    """A layer that learns in fp16."""
-
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        self.layer = nn.Linear(4, 4)
-        self.precision = Precision.of("fp16", CPU)
-        self.scaler = self.precision.scaler
-        self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=0.1)
-
-    def take_steps(self, inputs: torch.Tensor) -> None:
-        for row in inputs:
-            self.optimizer.zero_grad()
-            with self.precision.autocast():
-                loss = self.layer(row).float().square().mean()
-            self.scaler.scale(loss).backward()
-            self.scaler.unscale_(self.optimizer)
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-
-
-def test_fp16_skips_a_step_with_gradient_overflow_and_its_lower_scale_survives_a_checkpoint() -> None:
-    """P29, the scaler's part."""
-    inputs = torch.cat([torch.full((1, 4), 6e4), torch.randn(5, 4)])  # only the first row overflows
-    whole, first, second = Halves(), Halves(), Halves()
-    before, scale = first.layer.weight.detach().clone(), first.scaler.get_scale()
-    first.take_steps(inputs[:1])
-    assert torch.equal(first.layer.weight, before)
-    assert first.scaler.get_scale() < scale
-    whole.take_steps(inputs)
-    second.scaler.load_state_dict(first.scaler.state_dict())
-    second.layer.load_state_dict(first.layer.state_dict())
-    second.take_steps(inputs[1:])
-    assert second.scaler.state_dict() == whole.scaler.state_dict()
-    assert torch.equal(second.layer.weight, whole.layer.weight)
-
-
 HUGE = 1 << 50
 HUGE_WORDS = "4,503,599,627,370,496 bytes were requested"
 
@@ -237,32 +172,6 @@ def test_an_out_of_memory_error_is_recognized_from_any_source(ask, told, keeps_k
     assert ("bf16" in caplog.text) == (not keeps_kernels)
 
 
-@pytest.mark.parametrize("words", ["mat1 and mat2 shapes cannot be multiplied", f"{KERNEL} descriptor for a matmul"])
-def test_other_errors_are_raised_unchanged(words: str) -> None:
-    with pytest.raises(RuntimeError, match=words), noting_shortage():
-        fail(RuntimeError(words))
-
-
-def test_tensors_of_the_failed_block_are_released() -> None:
-    held: list[weakref.ref[torch.Tensor]] = []
-
-    def ask() -> None:
-        large = torch.empty(1)
-        held.append(weakref.ref(large))
-        torch.empty(HUGE)
-
-    with noting_shortage() as shortage:
-        ask()
-    assert shortage.requested
-    assert held[0]() is None
-
-
-def test_training_continues_after_a_kernel_ran_out_of_memory() -> None:
-    found = run_alone(little_memory.__name__)
-    assert found["told"] == f"the requested amount is unknown: {KERNEL}"
-    assert found["later"] == pytest.approx(841.345, abs=0.001)
-
-
 def test_a_batch_too_large_for_main_memory_is_halved_with_the_same_result(prepare: Prepare, tmp_path: Path) -> None:
     shape = {"model__hidden_size": 128, "model__intermediate_size": 256, "model__num_hidden_layers": 2}
     slow = {"optimizer__learning_rate": 1e-3, "schedule__warmup_fraction": 0.0}
@@ -282,6 +191,12 @@ def test_a_row_too_large_for_memory_is_refused_with_its_size(prepare: Prepare, m
     with pytest.raises(TrainingError, match=f" tokens.*{HUGE_WORDS}") as caught:
         job.run()
     assert caught.value.do == remedies(prepare.params)
+
+
+@pytest.mark.parametrize("words", ["mat1 and mat2 shapes cannot be multiplied", f"{KERNEL} descriptor for a matmul"])
+def test_other_errors_are_raised_unchanged(words: str) -> None:
+    with pytest.raises(RuntimeError, match=words), noting_shortage():
+        fail(RuntimeError(words))
 
 
 @pytest.mark.parametrize(

@@ -7,22 +7,16 @@ import pytest
 
 from clozeline.language.objectives import Split, unigram_entropy
 from clozeline.language.shards import TokenShards
-from clozeline.params.pretraining import PretrainParams
-from clozeline.pretraining import job as pretraining
-from clozeline.training.curves import CurvePoint, ValidationPass
-from clozeline.training.state import Callback, Callbacks, PlateauWarning, State
-
-
-def points(losses: list[float]) -> list[CurvePoint]:
-    return [CurvePoint(10 * place, loss, 1e-3, 1.0, 0, 0.5) for place, loss in enumerate(losses, start=1)]
+from clozeline.training.curves import CurvePoint
+from clozeline.training.state import PlateauWarning
 
 
 def warned(losses: list[float], caplog: pytest.LogCaptureFixture) -> int:
     """Return the number of warnings about a training with these losses; token frequencies alone give a loss of 6.1."""
     warning = PlateauWarning(unigram_loss=6.1, first_step=50, patience_points=5)
     with caplog.at_level(logging.WARNING):
-        for point in points(losses):
-            warning.on_point(point)
+        for place, loss in enumerate(losses, start=1):
+            warning.on_point(CurvePoint(10 * place, loss, 1e-3, 1.0, 0, 0.5))
     return len(caplog.records)
 
 
@@ -54,35 +48,3 @@ def test_the_unigram_entropy_equals_that_of_the_tokens(tiny_tokens: Path) -> Non
     """In the tiny language 59 words are almost equally frequent: ln 59 = 4.08."""
     split = Split.open(TokenShards.open(tiny_tokens, "train"), max_length=32)
     assert unigram_entropy(split.shards, split.vocabulary) == pytest.approx(4.07, abs=0.02)
-
-
-class Heard(Callback):
-    def __init__(self) -> None:
-        self.all: list[str] = []
-
-    def on_start(self, state: State) -> None:
-        self.all.append(f"start at {state.step}")
-
-    def on_point(self, point: CurvePoint) -> None:
-        self.all.append(f"point {point.step}")
-
-    def on_validation(self, validation: ValidationPass) -> None:
-        self.all.append(f"validation {validation.step}")
-
-    def on_end(self, state: State) -> None:
-        self.all.append(f"end at {state.step}")
-
-
-def test_callbacks_receive_start_points_validation_passes_and_end_in_order(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path
-) -> None:
-    validation = tiny_pretraining.validation.model_copy(update={"every_steps": 10})
-    params = tiny_pretraining.model_copy(update={"steps": 20, "log_every_steps": 10, "validation": validation})
-    first, second = Heard(), Heard()
-    pretraining.pretrain(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, callbacks=[first, second])
-    assert first.all == ["start at 0", "point 10", "validation 10", "point 20", "validation 20", "end at 20"]
-    assert second.all == first.all
-
-
-def test_a_callback_without_overrides_does_nothing() -> None:
-    Callbacks((Callback(),)).on_point(points([1.0])[0])
