@@ -62,9 +62,7 @@ def test_whole_words_follow_80_10_10_but_theirs_do_not(wordpiece: PreTrainedToke
 
 
 @pytest.mark.slow
-def test_byte_level_bpe_words_are_masked_at_the_rate_but_theirs_mask_whole_rows(
-    byte_level: PreTrainedTokenizerFast,
-) -> None:
+def test_byte_level_bpe_words_are_masked_at_the_rate_but_theirs_mask_whole_rows(byte_level) -> None:
     """P9: to transformers, whose words end at a gap between offsets, a row without gaps is one word."""
     rows = even_rows(byte_level, 1000, 64)
 
@@ -81,9 +79,7 @@ def test_byte_level_bpe_words_are_masked_at_the_rate_but_theirs_mask_whole_rows(
     assert ((ours > 0) & (ours < 0.6)).mean() > 0.95
 
 
-def test_whole_words_are_masked_in_rows_of_unequal_length_which_theirs_refuses(
-    wordpiece: PreTrainedTokenizerFast,
-) -> None:
+def test_whole_words_are_masked_in_rows_of_unequal_length_which_theirs_refuses(wordpiece) -> None:
     """P9."""
     encoded = wordpiece(sentences(200, 2), return_offsets_mapping=True, return_special_tokens_mask=True)
     rows = [{name: encoded[name][row] for name in encoded} for row in range(200)]

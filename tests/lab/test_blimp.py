@@ -63,9 +63,7 @@ def test_accuracy_is_per_phenomenon_and_its_mean_is_over_paradigms() -> None:
 
 
 @pytest.mark.parametrize("name", ["model", "causal_model"])
-def test_the_likelier_sentence_is_chosen_and_a_tie_counts_as_wrong(
-    name: str, request: pytest.FixtureRequest, tiny_tokenizer: Path, tmp_path: Path
-) -> None:
+def test_the_likelier_sentence_is_chosen_and_a_tie_counts_as_wrong(name, request, tiny_tokenizer, tmp_path) -> None:
     asked: LanguageModel = request.getfixturevalue(name)
     with torch.no_grad():
         asked.head.output.bias[5] += 3.0

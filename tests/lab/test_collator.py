@@ -38,9 +38,7 @@ def test_a_batch_is_padded_and_has_labels_where_there_is_a_loss(wordpiece: PreTr
 
 
 @pytest.mark.parametrize("settings", [{}, {"unit": "word"}, {"unit": "span", "mean_span_tokens": 3.8}])
-def test_masks_do_not_depend_on_batch_size_order_or_workers(
-    wordpiece: PreTrainedTokenizerFast, rows: Rows, settings: dict[str, Any]
-) -> None:
+def test_masks_do_not_depend_on_batch_size_order_or_workers(wordpiece, rows: Rows, settings: dict[str, Any]) -> None:
     """P4, P6: a rank that sees every other row masks it as a single one would."""
     collator = MaskingCollator(wordpiece, seed=3, **settings)
     whole = collated(collator, rows)
@@ -50,9 +48,7 @@ def test_masks_do_not_depend_on_batch_size_order_or_workers(
     assert [collated(collator, rows[rank::2], batch_size=5) for rank in (0, 1)] == [whole[0::2], whole[1::2]]
 
 
-def test_each_epoch_has_different_masks_and_those_for_evaluation_stay(
-    wordpiece: PreTrainedTokenizerFast, rows: Rows
-) -> None:
+def test_each_epoch_has_different_masks_and_those_for_evaluation_stay(wordpiece, rows: Rows) -> None:
     """P5, P32: the epoch is in memory shared by all workers, whether they persist or start anew."""
     collator = MaskingCollator(wordpiece, seed=3, mask_rate=0.4, final_mask_rate=0.1)
     held_out = collator.fixed(rows[:50])
@@ -96,9 +92,7 @@ def test_special_tokens_are_never_masked_drawn_or_labelled(wordpiece: PreTrained
         ({"seed": 2**63}, str(2**63)),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_named(
-    wordpiece: PreTrainedTokenizerFast, settings: dict[str, Any], told: str
-) -> None:
+def test_a_setting_that_cannot_be_used_is_named(wordpiece, settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ParamsError) as caught:
         MaskingCollator(wordpiece, **settings)
     assert told in str(caught.value)
@@ -160,9 +154,7 @@ def trained(wordpiece: PreTrainedTokenizerFast, rows: Rows, tmp_path: Path) -> C
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
-def test_masks_in_a_trainer_depend_on_the_epoch_alone_and_a_resumed_one_continues_with_them(
-    trained: Callable[..., list[Any]],
-) -> None:
+def test_masks_in_a_trainer_depend_on_the_epoch_alone_and_a_resumed_one_continues_with_them(trained) -> None:
     """P4, P5: killed in the second epoch, resumed from step 6 of 8."""
     alone = trained(save_strategy="steps", save_steps=6)
     assert trained(resume="checkpoint-6") == alone[6 * 16 :]

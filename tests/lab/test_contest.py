@@ -72,9 +72,7 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_better_model_is_found_on_the_same_masks_and_none_is_better_than_itself(
-    encoder: Path, model: LanguageModel, save: Save, text: Path
-) -> None:
+def test_the_better_model_is_found_on_the_same_masks_and_none_is_better_than_itself(encoder, model, save, text) -> None:
     same = judge(encoder, encoder, text=text)
     assert same.same_tokens
     assert same.models[0].text == same.models[1].text
@@ -92,9 +90,7 @@ def test_the_better_model_is_found_on_the_same_masks_and_none_is_better_than_its
     assert test.high - test.low < better.loss_nats_per_token_high - better.loss_nats_per_token_low
 
 
-def test_models_with_different_tokenizers_are_compared_per_byte_only(
-    encoder: Path, model: LanguageModel, save: Save, text: Path
-) -> None:
+def test_models_with_different_tokenizers_are_compared_per_byte_only(encoder, model, save: Save, text: Path) -> None:
     other = save(model)
     (other / "tokenizer.json").write_text((other / "tokenizer.json").read_text().replace('"w9"', '"v9"'))
     judged = judge(encoder, other, text=text)
@@ -105,9 +101,7 @@ def test_models_with_different_tokenizers_are_compared_per_byte_only(
 
 
 @torch.inference_mode()
-def test_pseudo_log_likelihood_sums_over_tokens_masked_one_at_a_time(
-    encoder: Path, model: LanguageModel, text: Path, tmp_path: Path
-) -> None:
+def test_pseudo_log_likelihood_sums_over_tokens_masked_one_at_a_time(encoder, model, text: Path, tmp_path) -> None:
     judge(encoder, text=text, scores=tmp_path / "scores.jsonl", estimator="pll")
     records = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
     lines = [line for line in text.read_text().split("\n") if line]
@@ -128,9 +122,7 @@ def test_pseudo_log_likelihood_sums_over_tokens_masked_one_at_a_time(
     ],
     ids=["no head", "tokenizer of another model"],
 )
-def test_a_model_that_cannot_predict_the_text_is_refused(
-    model: Callable[[], Any], told: str, save: Save, text: Path
-) -> None:
+def test_a_model_that_cannot_predict_the_text_is_refused(model: Callable[[], Any], told: str, save, text: Path) -> None:
     with pytest.raises(ArtifactError, match=f"(?s){told}"):
         judge(save(model()), text=text)
 
@@ -150,9 +142,7 @@ def clozeline(folder: Path, *arguments: str) -> tuple[str, ClozelineError | None
 
 
 @pytest.mark.usefixtures("encoder")
-def test_the_command_ranks_models_of_one_objective_in_a_table_or_json(
-    save: Save, text: Path, causal_model: LanguageModel, model: LanguageModel
-) -> None:
+def test_the_command_ranks_models_of_one_objective_in_a_table_or_json(save, text, causal_model, model) -> None:
     save(fond_of_w5(model), "other")
     arguments = ("-m", "other", "--against", "encoder", "--text", text.name, "--one-document-per", "line")
     table, _ = clozeline(text.parent, *arguments)
@@ -173,9 +163,7 @@ def test_the_command_ranks_models_of_one_objective_in_a_table_or_json(
         (("--text", "records.jsonl"), DataError, "set `--text-field` to one of"),
     ],
 )
-def test_an_invalid_request_is_refused_in_terms_of_the_command(
-    arguments: tuple[str, ...], kind: type, told: str, tmp_path: Path
-) -> None:
+def test_an_invalid_request_is_refused_in_terms_of_the_command(arguments, kind: type, told: str, tmp_path) -> None:
     (tmp_path / "records.jsonl").write_text('{"body": "w5 w6"}\n')
 
     _, error = clozeline(tmp_path, "-m", "nowhere", *arguments)

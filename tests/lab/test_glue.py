@@ -12,7 +12,7 @@ from clozeline.lab import glue as running
 from clozeline.lab.glue import TaskFigures, Trained, average_of, figures_of, summary
 from clozeline.lab.glue_data import chosen, glue_tasks
 from clozeline.records.finetune.statistics import Interval
-from clozeline.system.errors import ArtifactError, ClozelineError, DataError, ParamsError
+from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from tests.make.glue_copies import write_official
 
 SETTINGS = ("epochs=1", "max_length=24", "num_threads=1", "optimizer.learning_rate=0.01")
@@ -30,9 +30,7 @@ def glue(*arguments: object) -> str:
     return result.stdout
 
 
-def test_tasks_are_trained_once_and_missing_ones_are_named(
-    small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_are_trained_once_and_missing_ones_are_named(small_encoder: Path, tmp_path, monkeypatch) -> None:
     write_official(tmp_path / "glue", [glue_tasks()["mnli"], glue_tasks()["stsb"]])
     asked = ("glue", "-m", small_encoder, *SMALL)
     found = json.loads(glue(*asked, "--json"))
@@ -59,9 +57,7 @@ def test_tasks_are_trained_once_and_missing_ones_are_named(
         ("glue -m MODEL --tasks rte,axb", ParamsError, "axb"),
     ],
 )
-def test_faults_are_told_before_any_training(
-    arguments: str, kind: type[ClozelineError], words: str, small_encoder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faults_are_told_before_any_training(arguments, kind, words: str, small_encoder, monkeypatch) -> None:
     monkeypatch.setattr(running, "trained", lambda *_: pytest.fail("trained"))
     write_official(Path("glue"), [glue_tasks()["rte"]])
     with pytest.raises(kind, match=words):
@@ -76,9 +72,7 @@ def test_faults_are_told_before_any_training(
         ("-m MODEL --set optimizer.learning_rate=0.1", 0.1),
     ],
 )
-def test_another_model_than_ours_gets_the_rate_of_published_ones(
-    arguments: str, rate: float, small_encoder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_model_than_ours_gets_the_rate_of_published_ones(arguments, rate, small_encoder, monkeypatch) -> None:
     def stop(_task: object, params: object, *_: object) -> None:
         raise InterruptedError(params.optimizer.learning_rate)  # type: ignore[attr-defined]
 

@@ -13,7 +13,6 @@ from clozeline.lab.ablation import ablate
 from clozeline.lab.experiment import Arm, Corpus
 from clozeline.lab.plan import SweepPlan
 from clozeline.lab.sweep import Sweep, run_trials
-from clozeline.params.editing import Config
 from tests.cluster.raylets import cluster_of_two
 from tests.cluster.test_ray_workers import until
 from tests.conftest import PROJECT
@@ -34,9 +33,7 @@ print(ablate(arms, 2, sweep.corpus, sweep.config.checked, sweep.kept))
 KEY = "pretrain.optimizer.learning_rate"
 
 
-def test_two_raylets_train_what_one_process_trains_and_a_killed_sweep_goes_on(
-    config: Config, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_two_raylets_train_what_one_process_trains_and_a_killed_sweep_goes_on(config, corpus: Corpus, tmp_path) -> None:
     """The first trial, the params as they are, is also a training of the ablation."""
     plan = {"metric": "best_validation_loss_nats_per_token", "trials": 3, "pruning": False}
     plan["space"] = {KEY: {"low": 1e-4, "high": 1e-2, "log": True}}

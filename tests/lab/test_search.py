@@ -3,7 +3,6 @@ Retrieval in BEIR's layout is measured as pytrec_eval does, for the encoder, BM2
 """
 
 import json
-from collections.abc import Sequence
 from math import log2
 from pathlib import Path
 
@@ -123,9 +122,7 @@ JUDGEMENTS = [("q1", "d1", 1), ("q1", "d3", 2), ("q2", "d2", 1), ("q2", "d1", 0)
         ([], ParamsError, "nothing to search for"),
     ],
 )
-def test_faults_are_told_with_what_to_do(
-    project: Path, arguments: Sequence[str], kind: type[ClozelineError], told: str
-) -> None:
+def test_faults_are_told_with_what_to_do(project, arguments, kind: type[ClozelineError], told: str) -> None:
     write(project / "unjudged", JUDGEMENTS[-1])
     with (write(project / "torn", JUDGEMENTS[0]) / "qrels/test.tsv").open("a") as file:
         file.write("q1 d1 1\n")

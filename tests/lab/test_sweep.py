@@ -99,9 +99,7 @@ def test_trials_end_finished_pruned_or_failed_and_only_weights_of_the_first_and_
     assert [trial.state for trial in whole.trials.read()].count("finished") == 4
 
 
-def test_a_figure_that_is_not_finite_is_a_failure_and_the_sweep_goes_on(
-    sweep: MadeSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_figure_that_is_not_finite_is_a_failure_and_the_sweep_goes_on(sweep: MadeSweep, monkeypatch) -> None:
     """A figure of 0 counts; without any figure the sweep ends."""
     figures = dict(zip(RATES, (math.nan, math.inf, 0.5, 0.0, 0.2), strict=True))
     monkeypatch.setattr(Made, "run", lambda made, on_validation: figures[made.rate])
@@ -116,9 +114,7 @@ def test_a_figure_that_is_not_finite_is_a_failure_and_the_sweep_goes_on(
     assert winner_of(sweep) == RATES.index(0.2)
 
 
-def test_test_data_are_used_once_for_each_winner_other_than_the_params_as_they_are(
-    sweep: MadeSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_test_data_are_used_once_for_each_winner_other_than_the_params_as_they_are(sweep, monkeypatch) -> None:
     used: list[int] = []
 
     def tested(sweep: Sweep, best: TrialRecord, base: TrialRecord) -> FinalFigure:
@@ -186,9 +182,7 @@ def train(steps: range) -> None:
     logger.close()
 
 
-def test_a_killed_trial_is_continued_by_the_next_sweep(
-    sweep: MadeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_trial_is_continued_by_the_next_sweep(sweep: MadeSweep, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv(OUTBOX, raising=False)
     with log_in(sweep, "first", 1)(TRIAL):
         train(range(1, 4))

@@ -115,9 +115,7 @@ def test_the_trial_of_a_killed_process_goes_on_with_its_values_and_figures(tmp_p
 
 
 @pytest.mark.parametrize("place", ["study.Study.add_trial", "trial.Trial.set_user_attr", ""])
-def test_a_kill_at_any_point_changes_no_proposal(
-    place: str, whole: Trials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_at_any_point_changes_no_proposal(place: str, whole: Trials, tmp_path, monkeypatch) -> None:
     trials = of(tmp_path, 3)
     trials.run_next(FIRST, finish)
     with monkeypatch.context() as patched:
@@ -144,9 +142,7 @@ def test_a_stopped_trial_is_waiting_at_once(reason: BaseException, tmp_path: Pat
     assert taken.state == "finished"
 
 
-def test_a_process_that_stood_still_leaves_its_trial_to_the_one_that_took_it_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_stood_still_leaves_its_trial_to_the_one_that_took_it_up(tmp_path, monkeypatch) -> None:
     first, second = of(tmp_path, 1), of(tmp_path, 1)
 
     def stand_still(trial: TrialRecord) -> TrialRecord:

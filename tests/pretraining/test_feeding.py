@@ -64,9 +64,7 @@ def test_old_text_gets_its_share_of_the_rows_and_all_new_text_is_kept(tokens, st
         (slice(10), 0.9, NUM_DOCUMENTS),  # all old text is less than its share
     ],
 )
-def test_all_old_text_is_used_if_none_is_new_or_more_is_wanted(
-    tokens: Path, start: Path, old: object, fraction: float | None, num_documents: int
-) -> None:
+def test_all_old_text_is_used_if_none_is_new_or_more_is_wanted(tokens, start, old, fraction, num_documents) -> None:
     np.save(documents_path(start, "train"), KEYS[old])
     assert len(documents_of(replay(tokens, start, fraction))) == num_documents
 

@@ -39,9 +39,7 @@ def test_a_token_budget_trains_on_about_that_number_of_tokens(prepare: Prepare) 
 @pytest.mark.parametrize(
     ("micro_batch_tokens", "objective"), [(32, {}), (100, {}), (255, {}), (32, DETECTING), (100, DETECTING)]
 )
-def test_micro_batches_give_the_parameters_of_the_whole_batch(
-    prepare: Prepare, micro_batch_tokens: int, objective: dict[str, object]
-) -> None:
+def test_micro_batches_give_the_parameters_of_the_whole_batch(prepare, micro_batch_tokens, objective) -> None:
     """P21: parts with uneven numbers of targets and of tokens; loss, gradient norm and parameters within 1e-5."""
     changes = {"steps": 10, "optimizer__learning_rate": 1e-3, **objective}
     whole, parts = prepare.trained(**changes), prepare.trained(**changes, micro_batch_tokens=micro_batch_tokens)
@@ -164,9 +162,7 @@ def test_training_from_python_warns_of_a_plateau(prepare: Prepare, caplog: pytes
 # dynamo reads `.grad` at graph breaks, and fails to suppress this warning itself.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize(("objective", "most_graphs"), [({}, 4), (DETECTING, 8)])
-def test_batches_of_all_shapes_share_a_few_compiled_graphs(
-    prepare: Prepare, objective: dict[str, object], most_graphs: int
-) -> None:
+def test_batches_of_all_shapes_share_a_few_compiled_graphs(prepare, objective, most_graphs: int) -> None:
     """P39: with and without an attention mask, and extra ones for a first single row or target. Drawing tokens is not
     part of a graph: one is before it, one after. With a backend that needs no compiler; how graphs are cut and shared
     does not depend on it.
@@ -304,9 +300,7 @@ def test_a_negative_seed_is_refused(prepare: Prepare) -> None:
         ({}, ""),
     ],
 )
-def test_masking_params_ignored_by_causal_training_are_reported(
-    prepare: Prepare, changes: dict[str, object], told: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_masking_params_ignored_by_causal_training_are_reported(prepare, changes, told: str, caplog) -> None:
     prepare(**changes)
     assert not caplog.records, "masked training has no such warning"
     prepare(**changes, objective="clm")

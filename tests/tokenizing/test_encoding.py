@@ -81,9 +81,7 @@ WITH_A_SPACE = AddedToken("a b", special=False, normalized=False)
     ],
     ids=["no pre-tokenizer", "a word with a space", "the first word is different", "spaces are deleted"],
 )
-def test_a_tokenizer_with_dependent_words_encodes_whole_texts(
-    pre_tokenizer: object, normalizer: object, added: list[AddedToken]
-) -> None:
+def test_a_tokenizer_with_dependent_words_encodes_whole_texts(pre_tokenizer, normalizer, added) -> None:
     pieces = ["[UNK]", "a", "b", "a b", " ", "##b", "##a", "▁a", "▁", "ab"]
     tokenizer = Tokenizer(models.WordPiece({piece: id_ for id_, piece in enumerate(pieces)}, unk_token="[UNK]"))
     if pre_tokenizer:

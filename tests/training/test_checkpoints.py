@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
@@ -71,9 +70,7 @@ HARMS = {
 
 
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
-def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(
-    tmp_path: Path, harm: Callable[[Path], object], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(tmp_path, harm, caplog) -> None:
     save(checkpoints(tmp_path), 9, 10)
     harm(tmp_path / NEWEST)
     assert newest_step(tmp_path) == 9
@@ -81,9 +78,7 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(
 
 
 @pytest.mark.parametrize("harm", [lambda shard: shard.write_bytes(b"tensorz"), Path.unlink])
-def test_a_checkpoint_with_a_damaged_shard_is_skipped_with_a_warning(
-    tmp_path: Path, harm: Callable[[Path], object], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_checkpoint_with_a_damaged_shard_is_skipped_with_a_warning(tmp_path, harm, caplog) -> None:
     own = checkpoints(tmp_path)
     for step in (8, 9, 10):
         with own.replacing(step) as beside:

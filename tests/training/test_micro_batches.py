@@ -10,7 +10,7 @@ from clozeline.language.objectives import DetectionBatch, TargetBatch
 from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining.losses import TargetLoss
 from clozeline.system.errors import ParamsError, TrainingError
-from clozeline.training.micro_batches import MicroBatches, Precision, Requested, noting_shortage, remedies, share_of
+from clozeline.training.micro_batches import MicroBatches, Precision, noting_shortage, remedies, share_of
 from tests.make.params import is_knob_of, named_in
 from tests.make.processes import run_alone
 from tests.training import little_memory
@@ -28,9 +28,7 @@ def rows(num_rows: int, length: int = 8) -> TargetBatch:
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 5, 9, 16, 17])
 @pytest.mark.parametrize("most_slots", [1, 8, 17, 30, 64])
-def test_all_processes_cut_equally_many_parts_and_each_target_is_in_one(
-    world_size: int, num_rows: int, most_slots: int
-) -> None:
+def test_all_processes_cut_equally_many_parts_and_each_target_is_in_one(world_size, num_rows, most_slots: int) -> None:
     whole = rows(num_rows)
     parts = [MicroBatches(most_slots, CPU).parts(*share_of(whole, rank, world_size)) for rank in range(world_size)]
     assert len({len(of_one) for of_one in parts}) == 1
@@ -62,9 +60,7 @@ def test_all_processes_halve_micro_batches_alike_down_to_single_rows(world_size:
         (3, 20, None),  # ... and 64 would not cut it
     ],
 )
-def test_the_suggested_micro_batch_size_is_valid_and_gives_smaller_parts(
-    num_rows: int, length: int, bound: int | None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_suggested_micro_batch_size_is_valid_and_gives_smaller_parts(num_rows, length, bound, caplog) -> None:
     batch, micro_batches = rows(num_rows, length), MicroBatches(None, CPU, longest_row=64)
     assert micro_batches.bound_to_set(batch) == bound
     assert bound is None or len(MicroBatches(bound, CPU).parts(batch)) > 1
@@ -130,9 +126,7 @@ def test_a_precision_suits_the_processor(monkeypatch, matmul_precision, device, 
         ("bf16", GPU, "compute capability"),
     ],
 )
-def test_a_precision_that_the_processor_lacks_is_refused(
-    monkeypatch: pytest.MonkeyPatch, requested: Requested, device: torch.device, told: str
-) -> None:
+def test_a_precision_that_the_processor_lacks_is_refused(monkeypatch, requested, device, told: str) -> None:
     """P28."""
     have_bf16(monkeypatch, None)
     with pytest.raises(ParamsError, match=f"`precision: {requested}` .*{told}"):
@@ -207,9 +201,7 @@ def test_other_errors_are_raised_unchanged(words: str) -> None:
         ({"start": "some/encoder"}, ["gradient_checkpointing", "max_length", "start"]),
     ],
 )
-def test_remedies_are_params_of_this_section_that_need_less_memory(
-    tiny_pretraining: PretrainParams, changes: dict[str, object], knobs: list[str]
-) -> None:
+def test_remedies_are_params_of_this_section_that_need_less_memory(tiny_pretraining, changes, knobs: list[str]) -> None:
     """A model that is loaded has its own shape."""
     assert named_in(remedies(changed(tiny_pretraining, **changes))) == knobs
     assert all(is_knob_of(PretrainParams, knob) for knob in knobs)

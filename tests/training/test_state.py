@@ -20,9 +20,7 @@ def warned(losses: list[float], caplog: pytest.LogCaptureFixture) -> int:
     return len(caplog.records)
 
 
-def test_a_loss_stuck_at_the_unigram_entropy_gets_one_warning_with_advice(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_loss_stuck_at_the_unigram_entropy_gets_one_warning_with_advice(caplog: pytest.LogCaptureFixture) -> None:
     """P23."""
     assert warned([9.0, 7.0, *[6.12] * 40], caplog) == 1
     assert "half the learning rate" in caplog.text
@@ -38,9 +36,7 @@ def test_a_loss_stuck_at_the_unigram_entropy_gets_one_warning_with_advice(
         [8.0] * 40,  # stands elsewhere
     ],
 )
-def test_a_training_that_passes_the_plateau_gets_no_warning(
-    losses: list[float], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_training_that_passes_the_plateau_gets_no_warning(losses: list[float], caplog) -> None:
     assert warned(losses, caplog) == 0
 
 

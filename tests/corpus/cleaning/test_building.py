@@ -21,6 +21,7 @@ from clozeline.stages.calling.profiles import sample_of
 from clozeline.system.errors import DataError
 from clozeline.system.workers import worker_processes
 from clozeline.tasks.files import read_records
+from tests.corpus.cleaning.test_near_duplicates import true_jaccard
 from tests.make.texts import take_snapshot
 
 SPLITS = ("train", "validation", "holdout")
@@ -118,14 +119,8 @@ def test_every_text_is_kept_or_has_a_reason(usual: Built, texts) -> None:
 
 
 def test_no_two_splits_hold_similar_texts(usual: Built) -> None:
-    def shingles(text: str) -> set[tuple[str, ...]]:
-        words = text.split()
-        return {tuple(words[start : start + 3]) for start in range(len(words) - 2)}
-
     for (one, side), (other, other_side) in itertools.combinations(usual.sides.items(), 2):
-        if side != other_side:
-            left, right = shingles(one), shingles(other)
-            assert len(left & right) / len(left | right) < 0.5
+        assert side == other_side or true_jaccard(one, other) < 0.5
 
 
 def test_rows_are_identified_and_shuffled_by_content(usual: Built, texts) -> None:
@@ -139,17 +134,19 @@ def test_rows_are_identified_and_shuffled_by_content(usual: Built, texts) -> Non
     assert all(row["source"] == f"k{place_of[row['text']] % 3}" for row in rows if row["text"] in place_of)
 
 
-def test_a_wide_character_counts_as_three_letters_of_the_shortest_text(build: Build, texts) -> None:
+def test_limits_of_length_count_a_wide_character_as_three_and_may_be_in_words(build: Build, texts) -> None:
+    """A long text is cut, and its parts stay together; entities are decoded."""
     chinese, korean, short = "人人生而自由在尊严上一律平等", "모든인간은태어날때부터", "人人生而自由"
-    built = build([*texts[:40], chinese, korean, short])
-    assert {chinese, korean} <= built.sides.keys()
+    added = [chinese, korean, short, f"{'long' * 10} word", "R&amp;D and the rest of the department", texts[-1]]
+    built = build([*texts[:40], *added], max_characters=500)
+    assert {chinese, korean, f"{'long' * 10} word", "R&D and the rest of the department"} <= built.sides.keys()
     assert built.report.dropped["too_short"] == 1, "six characters count as 18 of 20 letters"
-
-
-def test_texts_of_few_words_are_too_short(build: Build, texts) -> None:
-    for name, min_words, num_short in (("any", 2, 0), ("out", 3, 1)):
-        built = build([*texts[:20], f"{'long' * 10} word"], name, min_words=min_words)
-        assert built.report.dropped["too_short"] == num_short
+    parts = {text: split for text, split in built.sides.items() if text in texts[-1]}
+    assert len(parts) > 5
+    assert max(map(len, parts)) <= 500
+    assert len(set(parts.values())) == 1
+    in_words = build([*texts[:40], *added], "in-words", min_words=3)
+    assert in_words.report.dropped["too_short"] == 4
 
 
 def test_altered_texts_are_counted_by_kind_also_from_kept_results(build: Build, texts, tmp_path) -> None:
@@ -158,18 +155,6 @@ def test_altered_texts_are_counted_by_kind_also_from_kept_results(build: Build, 
         found = build([*texts[:20], *altered], name, work=tmp_path / "work").report.altered
         told = {kind: number for kind, number in found.items() if number}
         assert told == dict.fromkeys(("lone_surrogates", "zero_width", "direction_marks"), 1)
-
-
-def test_entities_in_files_are_decoded(build: Build, texts) -> None:
-    assert "R&D and the rest of the department" in build([*texts[:40], "R&amp;D and the rest of the department"]).sides
-
-
-def test_a_long_text_is_cut_and_its_parts_stay_together(build: Build, texts) -> None:
-    sides = build(texts, max_characters=500).sides
-    parts = {text: split for text, split in sides.items() if text in texts[-1]}
-    assert len(parts) > 5
-    assert max(map(len, parts)) <= 500
-    assert len(set(parts.values())) == 1
 
 
 @pytest.mark.parametrize(
@@ -211,21 +196,6 @@ def test_much_text_has_a_file_for_each_range_of_keys(build: Build, usual: Built,
     assert all("40" <= doc_id < "80" for doc_id in second), "the second of four ranges"
 
 
-def test_the_output_does_not_depend_on_batches_kept_by_earlier_runs(build, usual, texts, tmp_path, monkeypatch) -> None:
-    set_sizes(monkeypatch, _BLOCK_BYTES=2_000, _BATCH_BYTES=10_000)
-    build(texts[:300], "before", work=tmp_path / "kept")
-    grown = build(texts, "grown", work=tmp_path / "kept")
-    assert grown.report == usual.report
-    assert grown.contents == usual.contents
-
-
-def test_added_texts_do_not_move_others_to_another_split(build: Build, usual: Built, texts, words) -> None:
-    more = [*texts, *(words(20_000 + seed, 40) for seed in range(100)), texts[50] + " and a few words more here"]
-    after = build(more).sides
-    assert usual.sides.items() <= after.items()
-    assert len(after) >= len(usual.sides) + 100
-
-
 def test_a_file_that_grows_beside_another_moves_no_text_to_another_split(build: Build, texts, words, tmp_path) -> None:
     folder = tmp_path / "feeds"
     folder.mkdir()
@@ -234,6 +204,7 @@ def test_a_file_that_grows_beside_another_moves_no_text_to_another_split(build: 
     before = build(folder, "one").sides
     # Half of each new text is from the end of an earlier one, in either file.
     added = [" ".join(text.split()[-30:] + words(7_000 + seed, 10).split()) for seed, text in enumerate(texts)]
+    added.append(f"{texts[50]} and a few words more here")
     with (folder / "a.jsonl").open("a") as file:
         file.write(jsonl(added))
     two = build(folder, "two", before=tmp_path / "one-raw", work=tmp_path / "one-work")
@@ -243,33 +214,16 @@ def test_a_file_that_grows_beside_another_moves_no_text_to_another_split(build: 
     assert two.contents == build(folder, "anew", before=tmp_path / "one-raw").contents, "reused work changes no byte"
 
 
-def test_a_text_similar_to_two_splits_is_dropped_and_moves_no_other_text(build: Build, texts) -> None:
-    before = build(texts, "before", same_side_similarity=0.3).sides
-    one, two = (next(text for text in texts[40:90] if before[text] == split) for split in ("train", "validation"))
-    after = build([*texts, f"{one} {two}", f"{two} with an end of its own"], same_side_similarity=0.3)
-    assert after.report.dropped["two_splits"] == 1
-    assert after.sides == before
-
-
 def test_another_seed_gives_another_split(build: Build, usual: Built, texts) -> None:
     other = build(texts, seed=2).sides
     assert other.keys() == usual.sides.keys()
     assert other != usual.sides
 
 
-def test_without_a_label_field_the_file_name_is_the_label(build: Build, words, tmp_path) -> None:
-    folder = tmp_path / "notes"
-    folder.mkdir()
-    for number, name in enumerate(("a.txt", "b.txt")):
-        (folder / name).write_text("\n\n".join(words(100 * number + seed) for seed in range(40)))
-    assert build(folder, label_field=None).report.splits["train"].sources == 2
-
-
 @pytest.mark.parametrize(
     ("name", "content", "changes", "problem", "do"),
     [
         ("all.txt", "a text of some words\n\n" * 9, {"one_document_per": "file"}, "too little", "one_document_per"),
-        ("x.jsonl", "", {}, "no text in 0 bytes", "source"),
         ("x.jsonl", jsonl(["short", "", "also"]), {}, "left of 3: .*1 empty, 2 too short", "min_characters"),
         ("x.jsonl", jsonl(["short", "also"]), {"kind": "hub", "dataset": "{folder}"}, "^{folder}: no text is left", ""),
     ],

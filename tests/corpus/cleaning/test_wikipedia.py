@@ -60,23 +60,13 @@ def test_articles_become_text_and_other_pages_are_skipped_with_a_reason(tmp_path
 
 @pytest.mark.parametrize(
     "content",
-    [DUMP[: len(DUMP) // 2].encode(), bz2.compress(DUMP.encode())[:-10], b"no XML", b"<html><body/></html>", b""],
+    [DUMP[: len(DUMP) // 2].encode(), bz2.compress(DUMP.encode())[:-10], b"no XML", b"<html><body/></html>"],
 )
 def test_an_incomplete_dump_is_refused_by_name(tmp_path, content: bytes) -> None:
     path = tmp_path / "dump.xml"
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"dump\.xml"):
         read(path)
-
-
-def test_pages_are_yielded_before_the_end_of_the_dump_is_read(tmp_path) -> None:
-    path = tmp_path / "dump.xml"
-    path.write_text(HEAD + page("First", "one") + page("Second", "two " * 100_000) + "<page> cut")
-    pages = pages_of(path)
-    assert next(pages).documents()[0].text == "one"
-    assert next(pages).size_bytes == 400_000
-    with pytest.raises(DataError, match="after 2 pages"):
-        next(pages)
 
 
 def test_read_pages_are_released_from_memory(tmp_path) -> None:
@@ -114,8 +104,3 @@ def test_read_pages_are_released_from_memory(tmp_path) -> None:
 )
 def test_markup_is_removed_and_words_are_kept(wikitext: str, expected: str) -> None:
     assert plain_text(wikitext).strip() == expected.strip()
-
-
-def test_local_names_of_file_and_category_links_are_recognized() -> None:
-    names = frozenset({"file", "image", "category", "datei", "kategorie"})
-    assert plain_text("[[Datei:x.jpg|mini]]Text[[Kategorie:Dinge]]", names) == "Text"

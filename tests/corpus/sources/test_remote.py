@@ -146,9 +146,7 @@ def test_postgresql_shows_one_state_while_others_write(tmp_path, postgres: Postg
     [("wrong", SELECT, "refuses this user"), (PASSWORD, "SELECT * FROM secrets", "refuses the query")],
     ids=["password", "table"],
 )
-def test_what_a_user_may_not_read_is_named(
-    postgres: Postgres, asked, take, monkeypatch: pytest.MonkeyPatch, password: str, query: str, message: str
-) -> None:
+def test_what_a_user_may_not_read_is_named(postgres, asked, take, monkeypatch, password, query, message: str) -> None:
     monkeypatch.setenv(remote.PASSWORD, password)
     with pytest.raises(DataError, match=message) as caught:
         take(asked(url_of(postgres), query))
@@ -282,9 +280,7 @@ def test_the_key_for_a_web_server_comes_from_the_environment(tmp_path, site: str
         ("nosuch://place", DataError, "nosuch://place"),
     ],
 )
-def test_a_url_that_cannot_be_read_is_named(
-    site: str, params_of, take, free_port, url: str, kind: type[Exception], message: str
-) -> None:
+def test_a_url_that_cannot_be_read_is_named(site, params_of, take, free_port, url, kind, message: str) -> None:
     Site.pages = {f"/{status}.txt": (status, b"", "") for status in (404, 403, 503)}
     with pytest.raises(kind, match=message):
         take(params_of(url=url.format(site=site, port=free_port())).source)

@@ -124,9 +124,7 @@ def test_the_new_lines_of_a_grown_file_come_after_all_earlier_files(tmp_path: Pa
     ],
     ids=["edited", "cut", "no end of the line", "empty before", "a header", "a text over several lines"],
 )
-def test_a_file_that_cannot_be_cut_counts_as_new_when_it_changes(
-    tmp_path: Path, take, name: str, before: str, after: str
-) -> None:
+def test_a_file_that_cannot_be_cut_counts_as_new_when_it_changes(tmp_path, take, name, before: str, after: str) -> None:
     feeds = write(tmp_path / "feeds", {"b.jsonl": lines("three"), name: before})
     take(feeds, "1")
     (feeds / name).write_text(after)
@@ -183,9 +181,7 @@ def test_a_file_that_grows_during_reading_is_reported(texts: Path, take, monkeyp
     ],
     ids=["the first by name", "new ones last", "a changed one is new", "a renamed one stays", "the old name stays"],
 )
-def test_files_that_were_there_keep_their_places(
-    before: dict[str, str], now: dict[str, str], expected: list[tuple[int, str]]
-) -> None:
+def test_files_that_were_there_keep_their_places(before, now: dict[str, str], expected: list[tuple[int, str]]) -> None:
     def files(contents: dict[str, str]) -> list[SnapshotFile]:
         return [SnapshotFile(name=name, sha256=of, size_bytes=1, snapshot=9) for name, of in contents.items()]
 
