@@ -60,9 +60,7 @@ def test_an_effect_that_the_seeds_drown_names_no_arm_though_all_texts_agree(monk
     assert found.better is None
 
 
-def test_arms_with_another_vocabulary_get_tokens_of_their_own_and_a_failure_names_arm_and_seed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_arms_get_tokens_of_their_own_and_a_failure_names_arm_and_seed(monkeypatch, tmp_path) -> None:
     read: list[str] = []
 
     def fail(experiment: ablation.Experiment, *_: object) -> Result:

@@ -1,6 +1,5 @@
 """Claim: a row's mask does not depend on the process or the batch; only the epoch changes it."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -131,31 +130,27 @@ class Recorder(BertForMaskedLM):
         return super().forward(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
 
 
-@pytest.fixture
-def trained(wordpiece: PreTrainedTokenizerFast, rows: Rows, tmp_path: Path) -> Callable[..., list[Any]]:
-    """Function that runs a real `Trainer` and returns the rows that its model gets, one epoch after the other."""
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_masks_in_a_trainer_depend_on_the_epoch_alone_and_a_resumed_one_continues_with_them(
+    wordpiece: PreTrainedTokenizerFast, rows: Rows, tmp_path: Path
+) -> None:
+    """P4, P5: killed in the second epoch, resumed from step 6 of 8."""
+    long_rows = [row for row in rows if len(row["input_ids"]) > 50][:64]
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 16}
 
-    def train(resume: str | None = None, **arguments: Any) -> list[Any]:
-        shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 16}
+    def trained(resume: str | None = None, **arguments: Any) -> list[Any]:
+        """Return the rows that the model of a real `Trainer` gets, one epoch after the other."""
         torch.manual_seed(0)
         model = Recorder(BertConfig(vocab_size=len(wordpiece), **shape))
         model.seen = []
         collator = MaskingCollator(wordpiece, seed=3)
         defaults = {"num_train_epochs": 2, "per_device_train_batch_size": 16, "save_strategy": "no", "use_cpu": True}
         settings = TrainingArguments(str(tmp_path), report_to=[], disable_tqdm=True, **defaults | arguments)
-        long_rows = [row for row in rows if len(row["input_ids"]) > 50][:64]
         hearing = {"data_collator": collator, "callbacks": [collator.each_epoch()]}
-        trainer = Trainer(model, settings, train_dataset=long_rows, **hearing)
-        trainer.train(resume_from_checkpoint=resume and str(tmp_path / resume))
+        Trainer(model, settings, train_dataset=long_rows, **hearing).train(resume and str(tmp_path / resume))
         return model.seen
 
-    return train
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
-def test_masks_in_a_trainer_depend_on_the_epoch_alone_and_a_resumed_one_continues_with_them(trained) -> None:
-    """P4, P5: killed in the second epoch, resumed from step 6 of 8."""
     alone = trained(save_strategy="steps", save_steps=6)
     assert trained(resume="checkpoint-6") == alone[6 * 16 :]
     assert trained(dataloader_num_workers=2, dataloader_persistent_workers=True) == alone

@@ -30,9 +30,7 @@ class Killing(Callback):
             raise Killed
 
 
-def test_a_killed_experiment_continues_to_the_result_of_an_undisturbed_one_and_then_never_runs_again(
-    config: Config, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_killed_experiment_ends_like_an_undisturbed_one_and_never_runs_again(config, corpus, tmp_path) -> None:
     experiment, callback = Experiment.of(config, 1, corpus, tmp_path / "kept"), Killing(at_step=25)
     with pytest.raises(Killed):
         experiment.run([callback])

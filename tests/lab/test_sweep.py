@@ -143,7 +143,7 @@ def test_the_winners_change_is_a_diff_of_params_yaml(tmp_path: Path) -> None:
     assert diff_of(tmp_path, {KEY: 0.2}) == ""
 
 
-def test_a_winning_encoder_is_compared_with_the_params_as_they_are_on_text_that_no_trial_saw(
+def test_the_winner_is_compared_with_the_params_on_text_that_no_trial_saw(
     config: Config, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = {"metric": "best_validation_accuracy", "trials": 1, "space": {"pretrain.steps": [10, 40]}, "pruning": False}
@@ -168,30 +168,18 @@ def test_a_winning_encoder_is_compared_with_the_params_as_they_are_on_text_that_
 TRIAL = TrialRecord(number=0, values={"pretrain.rate": 0.1})
 
 
-def log_in(sweep: Sweep, parent: str, started_ms: int) -> TrialLog:
-    """Open the run of a sweep that began at `started_ms`."""
-    sweep.outbox.end_killed()
-    sweep.outbox.open(parent, TrackedRun(name=parent, tags={WORKSPACE: "sweep"}, started_ms=started_ms))
-    return TrialLog(sweep, parent)
-
-
-def train(steps: range) -> None:
-    logger = run_logger("pretrain")
-    for step in steps:
-        logger.metrics({"loss": 1 / step}, step)
-    logger.close()
-
-
 def test_a_killed_trial_is_continued_by_the_next_sweep(sweep: MadeSweep, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv(OUTBOX, raising=False)
-    with log_in(sweep, "first", 1)(TRIAL):
-        train(range(1, 4))
-    log = log_in(sweep, "second", 2)
-    with log(TRIAL):
-        pass  # its worker was killed, and another one takes the trial
-    with log(TRIAL) as end:
-        train(range(3, 6))
-        end(replace(TRIAL, state="finished", value=0.5, experiment="folder"))
+    for started_ms, (parent, steps) in enumerate({"first": range(1, 4), "second": range(3, 6)}.items(), start=1):
+        sweep.outbox.end_killed()
+        sweep.outbox.open(parent, TrackedRun(name=parent, tags={WORKSPACE: "sweep"}, started_ms=started_ms))
+        with TrialLog(sweep, parent)(TRIAL) as end:
+            logger = run_logger("pretrain")
+            for step in steps:
+                logger.metrics({"loss": 1 / step}, step)
+            logger.close()
+            if parent == "second":
+                end(replace(TRIAL, state="finished", value=0.5, experiment="folder"))
     sweep.outbox.end("second", "FINISHED")
     assert OUTBOX not in os.environ
 

@@ -1,17 +1,13 @@
 """Claim: validation passes during a training have the same targets for every model, in any batches."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from clozeline.evaluation import groups
 from clozeline.language.models import target_logits
-from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.losses import Judge
 from clozeline.system.errors import DataError
-from tests.conftest import TokensMaker
 from tests.training.prepared import Prepare
 
 
@@ -48,12 +44,7 @@ def test_the_accuracy_is_the_share_of_targets_whose_label_has_the_highest_probab
 
 @pytest.mark.parametrize(("words", "is_askable"), [([9, 9], True), ([1, 1], False)])
 def test_a_validation_split_of_two_tokens_is_measured_or_refused(
-    words: list[int],
-    is_askable: bool,
-    tiny_pretraining: PretrainParams,
-    make_tokens: TokensMaker,
-    tiny_tokenizer: Path,
-    tmp_path: Path,
+    words, is_askable, tiny_pretraining, make_tokens, tiny_tokenizer, tmp_path
 ) -> None:
     """Two tokens may both be in a fold that is not the first; unknown ones are in none."""
     tokens = make_tokens([np.full(20, 7)] * 20, [np.array(words)])

@@ -10,7 +10,7 @@ import torch
 from torch import distributed
 
 from clozeline.system.errors import ArtifactError
-from clozeline.system.group import ALONE, Group, agreed, check_shared, check_versions, leave
+from clozeline.system.group import Group, agreed, check_shared, check_versions
 from clozeline.system.machine import available_cores
 
 
@@ -22,14 +22,6 @@ def test_the_first_process_of_another_machine_is_not_the_first_of_all(monkeypatc
     assert not group.is_first
     assert (group.rank, group.world_size) == (4, 6)
     assert group.num_threads == max(available_cores() // 2, 1)
-
-
-def test_a_process_alone_joins_and_leaves_no_group_and_writes_nothing_to_check_a_folder(tmp_path: Path) -> None:
-    """torchrun with one process joins no group."""
-    assert Group.join({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}).is_first
-    leave()
-    check_shared(ALONE, tmp_path / "work")
-    assert list(tmp_path.iterdir()) == []
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.cluster.ledger import Ledger
-from clozeline.records.clean_text import DOC_ID, SCHEMA, TEXT
+from clozeline.records.clean_text import DOC_ID, SCHEMA
 from clozeline.system.workers import Workers
 from clozeline.tokenizing import shards
 from clozeline.tokenizing.shards import EncodedFiles, partitions_of, write_shards, writing
@@ -97,12 +97,3 @@ def test_a_partition_is_known_by_its_texts(tmp_path: Path) -> None:
     assert len(set(first)) == 7
     assert with_other_keys == first
     assert [one == other for one, other in zip(first, changed, strict=True)] == [True] * 6 + [False]
-
-
-def test_a_file_without_keys_has_partitions_without_bounds_and_one_without_rows_no_texts(tmp_path: Path) -> None:
-    pq.write_table(pa.table({TEXT: ["a" * 1500] * 9}), tmp_path / "a.parquet", row_group_size=2, use_dictionary=False)
-    found = partitions_of(tmp_path / "a.parquet")
-    assert [one.num_rows for one in found] == [2, 2, 2, 2, 1]
-    assert {one.doc_ids for one in found} == {None}
-    empty = partitions_of(write(tmp_path / "b.parquet", []))
-    assert [texts for one in empty for texts in one.texts()] == []

@@ -185,23 +185,12 @@ def test_a_row_too_large_for_memory_is_refused_with_its_size(prepare: Prepare, m
     with pytest.raises(TrainingError, match=f" tokens.*{HUGE_WORDS}") as caught:
         job.run()
     assert caught.value.do == remedies(prepare.params)
+    assert named_in(caught.value.do) == ["gradient_checkpointing", "max_length", "model"]
+    assert named_in(remedies(changed(prepare.params, start="some/encoder")))[-1] == "start", "its shape is its own"
+    assert all(is_knob_of(PretrainParams, knob) for knob in named_in(caught.value.do))
 
 
 @pytest.mark.parametrize("words", ["mat1 and mat2 shapes cannot be multiplied", f"{KERNEL} descriptor for a matmul"])
 def test_other_errors_are_raised_unchanged(words: str) -> None:
     with pytest.raises(RuntimeError, match=words), noting_shortage():
         fail(RuntimeError(words))
-
-
-@pytest.mark.parametrize(
-    ("changes", "knobs"),
-    [
-        ({}, ["gradient_checkpointing", "max_length", "model"]),
-        ({"gradient_checkpointing": True}, ["max_length", "model"]),
-        ({"start": "some/encoder"}, ["gradient_checkpointing", "max_length", "start"]),
-    ],
-)
-def test_remedies_are_params_of_this_section_that_need_less_memory(tiny_pretraining, changes, knobs: list[str]) -> None:
-    """A model that is loaded has its own shape."""
-    assert named_in(remedies(changed(tiny_pretraining, **changes))) == knobs
-    assert all(is_knob_of(PretrainParams, knob) for knob in knobs)

@@ -54,17 +54,7 @@ Build = Callable[..., Built]
 def build_in(params_of) -> Build:
     """`build_in(folder, source, name, **params)`: the corpus of these texts, or of a file or folder."""
 
-    def build_in(
-        folder: Path,
-        source: list[str] | Path,
-        name: str = "out",
-        *,
-        seed: int = 7,
-        num_workers: int = 1,
-        work: Path | None = None,
-        before: Path | None = None,
-        **changes: object,
-    ) -> Built:
+    def build_in(folder, source, name="out", *, seed=7, num_workers=1, work=None, before=None, **changes) -> Built:
         params, out, raw = params_of(**{"label_field": "kind"} | changes), folder / name, folder / f"{name}-raw"
         out.mkdir()
         if isinstance(source, list):
@@ -164,7 +154,7 @@ def test_altered_texts_are_counted_by_kind_also_from_kept_results(build: Build, 
         (1, {"_BLOCK_BYTES": 1_000, "_MAX_BATCH_UNITS": 1, "_PORTION_BYTES": 3_000}),
     ],
 )
-def test_the_output_does_not_depend_on_place_number_of_workers_and_size_of_portions_and_batches(
+def test_the_output_does_not_depend_on_workers_portions_and_batches(
     build: Build, usual: Built, texts, monkeypatch, num_workers: int, sizes: dict[str, int]
 ) -> None:
     set_sizes(monkeypatch, **sizes)
@@ -228,9 +218,7 @@ def test_another_seed_gives_another_split(build: Build, usual: Built, texts) -> 
         ("x.jsonl", jsonl(["short", "also"]), {"kind": "hub", "dataset": "{folder}"}, "^{folder}: no text is left", ""),
     ],
 )
-def test_a_source_with_too_little_usable_text_is_refused_by_its_place(
-    build: Build, tmp_path, name: str, content: str, changes: dict[str, str], problem: str, do: str
-) -> None:
+def test_too_little_usable_text_is_refused_by_its_place(build, tmp_path, name, content, changes, problem, do) -> None:
     folder = tmp_path / "dataset"
     folder.mkdir()
     (folder / name).write_text(content)

@@ -3,9 +3,7 @@
 import bz2
 import gzip
 import json
-import random
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,10 +12,8 @@ import pytest
 
 from clozeline.cluster.ledger import Ledger
 from clozeline.corpus.cleaning import portions
-from clozeline.corpus.cleaning.documents import Document, DropReason, FileReading, RawFile
+from clozeline.corpus.cleaning.documents import Document, FileReading, RawFile
 from clozeline.corpus.cleaning.portions import ReadText, opened, portions_of
-from clozeline.corpus.sources import python_docs
-from clozeline.records.reading.streams import read_blocks
 from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError, DataError
 from clozeline.system.workers import Workers
@@ -46,24 +42,6 @@ def documents_in_portions(files: list[RawFile], reading: FileReading = READING) 
     ledger = Ledger(files[0].path.parent / "work", "code", Workers(None, 1))
     batches = portions.cut_batches(files, reading, ledger, ReadText())
     return [document for batch in batches for unit in portions.units_of(batch) for document in unit.documents()]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_ranges_of_lines_hold_each_line_once_with_its_number(tmp_path: Path, seed: int) -> None:
-    draw = random.Random(seed)
-    content = b"".join(b"x" * draw.choice([0, 0, 1, 5, 30]) + b"\n" for _ in range(40)) + b"y" * draw.randrange(3)
-    (tmp_path / "lines").write_bytes(content)
-    cuts = [0, *sorted(draw.sample(range(1, len(content)), 6)), len(content)]
-    found, lines_before = b"", 0
-    for start, end in pairwise(cuts):
-        blocks = list(read_blocks(tmp_path / "lines", start=start, end=end))
-        for block in blocks:
-            assert content[block.start.byte :].startswith(block.content)
-            later = block.later(lines_before - 1) if start else block
-            assert later.first_line == content[: block.start.byte].count(b"\n") + 1
-        found += b"".join(block.content for block in blocks)
-        lines_before = found.count(b"\n")
-    assert found == content
 
 
 def test_portions_hold_the_documents_of_the_files_in_their_order(tmp_path: Path) -> None:
@@ -107,9 +85,7 @@ def test_row_groups_of_parquet_are_read_each_once_with_their_rows(tmp_path: Path
 
 @pytest.mark.parametrize("portion_bytes", [97, 401])
 @pytest.mark.parametrize("stream_bytes", [None, 33, 700])
-def test_ranges_of_a_dump_hold_each_page_once_and_a_cut_one_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portion_bytes: int, stream_bytes: int | None
-) -> None:
+def test_ranges_of_a_dump_hold_each_page_once(tmp_path, monkeypatch, portion_bytes, stream_bytes: int | None) -> None:
     """Whatever the streams of a bz2 file are: those of a parallel compressor end within a page, or within its tag."""
     monkeypatch.setattr(portions, "_PORTION_BYTES", portion_bytes)
     pages = (page(f"P{number}", f"'''page''' {number} &lt;page> [[Datei:x]]") for number in range(25))
@@ -133,23 +109,6 @@ def test_only_the_training_split_of_a_dataset_is_read(tmp_path: Path, params_of)
     take_snapshot(params, Path("unread"), tmp_path / "raw")
     expected = [Document(f"train {number}", str(number % 2)) for number in range(3)]
     assert documents_in(tmp_path / "raw", params) == expected
-
-
-def test_docstrings_keep_library_title_and_entities(tmp_path: Path, params_of, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = python_docs.documented_modules(Path("/dev/null"))
-    modules = [module for module in every if module.name.split(".")[0] == "json"]
-    (tmp_path / "broken.py").write_text("print 'Python 2'")
-    modules.append(replace(modules[0], path=tmp_path / "broken.py", name="json.broken"))
-    monkeypatch.setattr(python_docs, "documented_modules", lambda lock: modules)
-    params = params_of(kind="python-docs", path="lock.txt").source
-    (tmp_path / "lock.txt").touch()
-    take_snapshot(params, tmp_path / "lock.txt", tmp_path / "raw")
-    text, found = portions.open_snapshot(tmp_path / "raw", params), documents_in(tmp_path / "raw", params)
-    assert not text.decode_entities
-    assert text.raw_bytes == sum(module.size_bytes for module in modules)
-    assert [document.title for document in found[:3]] == ["json", "json.dump", "json.dumps"]
-    assert {document.source for document in found} == {"python"}
-    assert found[-1] == Document("", "python", "json.broken", DropReason.UNREADABLE)
 
 
 DAMAGES = {

@@ -165,9 +165,7 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-def test_kept_batches_equal_computed_ones_and_damaged_ones_are_computed_again(
-    documents, run: Run, computed, tmp_path: Path
-) -> None:
+def test_kept_batches_equal_computed_ones_and_damaged_ones_are_made_again(documents, run, computed, tmp_path) -> None:
     first = run(documents)
     assert sum(computed) == len(documents)
     assert len(first) > 5

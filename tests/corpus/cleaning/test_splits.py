@@ -72,6 +72,7 @@ def test_a_text_joins_the_split_of_the_earliest_text_that_it_resembles() -> None
 @pytest.mark.parametrize(
     ("drawn", "found", "parents", "fates", "sides"),
     [
+        ([T, V, T, H, T], [], [0, 1, 1, 1, 4], [KEPT] * 5, [T, V, V, V, T]),
         ([T, V, T, T], [(0, 2, 0.6)], [0, 1, 1, 1], [KEPT, KEPT, TWO, KEPT], [T, V, None, V]),
         (
             [T, V, T, H, T],
@@ -81,7 +82,7 @@ def test_a_text_joins_the_split_of_the_earliest_text_that_it_resembles() -> None
             [T, V, None, H, H],
         ),
     ],
-    ids=["one resembles another split", "after a dropped first part"],
+    ids=["alone", "one resembles another split", "after a dropped first part"],
 )
 def test_the_parts_of_one_document_stay_together(drawn, found, parents, fates, sides: list[int | None]) -> None:
     """Only the part that resembles another split is dropped."""

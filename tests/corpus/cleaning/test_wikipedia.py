@@ -96,7 +96,6 @@ def test_read_pages_are_released_from_memory(tmp_path) -> None:
         ("{|\n! head\n|-\n| cell\n|}\nAfter", "\nAfter"),
         ("| an unfinished\n|-\n! table\nAfter", "\n\n\nAfter"),
         ("== Heading ==\nbody", " Heading \nbody"),
-        ("* one\n** two", "one\ntwo"),
         ("5 &nbsp;&lt; 6", "5 \xa0< 6"),
         ("Pi ({{IPA|pai}}) is <math>\\pi</math>.", "Pi is ."),
         ("__NOTOC__lost '' mark}} <ref>and tag", "lost  mark and tag"),

@@ -79,21 +79,15 @@ def texts(raw: Path, params: SourceParams) -> list[tuple[str, str]]:
 
 
 def test_rows_are_read_with_their_label_and_new_ones_come_last(tmp_path: Path, sqlite: Path, asked, take) -> None:
-    params = asked(f"sqlite:///{sqlite}", "SELECT body, topic FROM tickets ORDER BY body")
+    params = asked(f"sqlite:///{sqlite}", "SELECT body, topic FROM tickets WHERE body NOT LIKE '%:off%' ORDER BY body;")
     first = take(params)
-    rows = [("", ""), ("no mail", "mail"), ("printer :on fire 100 %", "print")]
+    rows = [("no mail", "mail"), ("printer :on fire 100 %", "print")]
     assert texts(tmp_path / "raw", params) == rows
     with sqlite3.connect(sqlite) as database:
         database.execute("INSERT INTO tickets (body, topic) VALUES ('an early letter', 'mail')")
     database.close()
     assert take(params, "grown", before="raw").files[0] == first.files[0]
     assert texts(tmp_path / "grown", params) == [*rows, ("an early letter", "mail")]
-
-
-def test_colons_and_percent_signs_in_a_query_are_literal(tmp_path: Path, sqlite: Path, asked, take) -> None:
-    params = asked(f"sqlite:///{sqlite}", "SELECT body, topic FROM tickets WHERE body LIKE '%:on%';")
-    take(params)
-    assert texts(tmp_path / "raw", params) == [("printer :on fire 100 %", "print")]
 
 
 NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000) SELECT i FROM n"
@@ -104,18 +98,14 @@ CHANGING = f"SELECT 'text' AS body, 'x' AS topic FROM ({NUMBERS})"
     ("url", "query", "kind", "message"),
     [
         ("sqlite:///{db}", "SELECT body, topic FROM tickets WHERE id > 99", DataError, "the query returns no rows"),
-        ("sqlite:///{db}", "SELECT topic FROM tickets", DataError, "the query: no field `body`"),
         ("sqlite:///{db}", "SELEKT", DataError, "refuses"),
         ("sqlite:///{db}", f"{CHANGING} WHERE random() > 0", DataError, r"counts [\d,]+ rows"),
         ("sqlite:///{folder}/none.db", SELECT, DataError, r"none\.db"),
-        ("nosuchdb://host/name", SELECT, DataError, "its driver"),
         ("postgresql+psycopg://reader@127.0.0.1:{port}/postgres", SELECT, TransientError, "did not answer"),
     ],
-    ids=["no rows", "no field", "no SQL", "changing rows", "no file", "no driver", "no server"],
+    ids=["no rows", "no SQL", "changing rows", "no file", "no server"],
 )
-def test_a_database_that_cannot_be_read_is_named(
-    tmp_path: Path, sqlite: Path, asked, take, free_port, url: str, query: str, kind: type[Exception], message: str
-) -> None:
+def test_a_faulty_database_is_named(tmp_path, sqlite, asked, take, free_port, url, query, kind, message: str) -> None:
     params = asked(url.format(db=sqlite, folder=tmp_path, port=free_port()), query)
     with pytest.raises(kind, match=message):
         take(params)
@@ -139,18 +129,12 @@ def test_postgresql_shows_one_state_while_others_write(tmp_path, postgres: Postg
     take(params)
     assert [text for text, _ in texts(tmp_path / "raw", params)] == [f"ticket {number}" for number in range(1, 5001)]
     assert PASSWORD not in (tmp_path / "raw" / "manifest.json").read_text()
-
-
-@pytest.mark.parametrize(
-    ("password", "query", "message"),
-    [("wrong", SELECT, "refuses this user"), (PASSWORD, "SELECT * FROM secrets", "refuses the query")],
-    ids=["password", "table"],
-)
-def test_what_a_user_may_not_read_is_named(postgres, asked, take, monkeypatch, password, query, message: str) -> None:
-    monkeypatch.setenv(remote.PASSWORD, password)
-    with pytest.raises(DataError, match=message) as caught:
-        take(asked(url_of(postgres), query))
-    assert password == PASSWORD or remote.PASSWORD in caught.value.do
+    with pytest.raises(DataError, match="refuses the query"):
+        take(asked(url_of(postgres), "SELECT * FROM secrets"), "of others")
+    monkeypatch.setenv(remote.PASSWORD, "wrong")
+    with pytest.raises(DataError, match="refuses this user") as caught:
+        take(params, "as another")
+    assert remote.PASSWORD in caught.value.do
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +195,10 @@ def site() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
 
 
-def test_a_pattern_selects_objects_of_a_bucket_including_later_ones(tmp_path: Path, put: Put, params_of, take) -> None:
+def test_a_pattern_selects_objects_of_a_bucket_including_later_ones(
+    tmp_path: Path, put: Put, site: str, params_of, take, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket that is missing, empty or locked is named."""
     bucket = put("in/b.txt", "in/sub/a.txt", "in/no.csv", "in/.hidden.txt", "c.txt")
     params = params_of(url=f"{bucket}/in", pattern="**/*.txt").source
     first = take(params)
@@ -223,28 +210,14 @@ def test_a_pattern_selects_objects_of_a_bucket_including_later_ones(tmp_path: Pa
     assert second.files[:2] == first.files
     one = take(params_of(url=f"{bucket}/in/b.txt").source, "one")
     assert [file.name for file in one.files] == ["b.txt"], "a single object can be the source"
-
-
-@pytest.mark.parametrize("pattern", ["**/*", "*", "*.txt", "sub/*", "**/*.txt", "sub/**/*"])
-def test_a_pattern_means_the_same_in_a_bucket_and_in_a_folder(tmp_path, put, params_of, take, pattern: str) -> None:
-    keys = ("a.txt", "b.csv", "sub/c.txt", "sub/deep/d.txt")
-    for key in keys:
-        (tmp_path / "texts" / key).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "texts" / key).write_text(key)
-    remote = take(params_of(url=put(*keys), pattern=pattern).source)
-    local = take_snapshot(params_of(pattern=pattern).source, tmp_path / "texts", tmp_path / "local")
-    assert [file.name for file in remote.files] == [file.name for file in local.files]
-
-
-def test_a_bucket_that_is_missing_empty_or_locked_is_named(put: Put, site: str, params_of, take, monkeypatch) -> None:
-    for number, (url, message) in enumerate([(f"{put()}/in", "no (such )?file"), ("s3://no-such", "or bucket")]):
+    for url, message in ((f"{bucket}/nowhere", "no (such )?file"), ("s3://no-such", "or bucket")):
         with pytest.raises(DataError, match=message) as caught:
-            take(params_of(url=url).source, str(number))
+            take(params_of(url=url).source, "none" + url[-2:])
         assert "`source.url`" in caught.value.do
     Site.pages = {"*": (403, b"<Error><Code>InvalidAccessKeyId</Code><Message>no such key</Message></Error>", "")}
     monkeypatch.setenv("AWS_ENDPOINT_URL", site)
     with pytest.raises(DataError, match="the server refuses access") as caught:
-        take(params_of(url="s3://locked").source)
+        take(params_of(url="s3://locked").source, "locked")
     assert "AWS_ACCESS_KEY_ID" in caught.value.do
 
 
@@ -274,7 +247,6 @@ def test_the_key_for_a_web_server_comes_from_the_environment(tmp_path, site: str
     ("url", "kind", "message"),
     [
         ("{site}/404.txt", DataError, "no such file"),
-        ("{site}/403.txt", DataError, "refuses access"),
         ("{site}/503.txt", TransientError, "did not answer"),
         ("http://127.0.0.1:{port}/x", TransientError, "did not answer"),
         ("nosuch://place", DataError, "nosuch://place"),

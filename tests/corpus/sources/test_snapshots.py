@@ -10,9 +10,8 @@ from typing import BinaryIO
 import pytest
 
 from clozeline.corpus.sources import store
-from clozeline.corpus.sources.snapshots import ordered
-from clozeline.records.snapshot import Earlier, Snapshot, SnapshotFile
-from clozeline.system.errors import DataError, TransientError
+from clozeline.records.snapshot import Earlier, Snapshot
+from clozeline.system.errors import TransientError
 from tests.corpus.conftest import params_of
 from tests.make.texts import take_snapshot
 
@@ -74,6 +73,16 @@ def test_a_grown_folder_keeps_the_order_and_links_unchanged_files(tmp_path: Path
     assert [(file.name, file.snapshot) for file in second.files[2:]] == [("0.txt", 2)]
     for file in first.files:
         assert (tmp_path / "grown" / file.object_name).samefile(tmp_path / "raw" / file.object_name)
+    (texts / "a.txt").write_text("changed")
+    (texts / "more" / "b.txt").rename(texts / "z.txt")
+    (texts / "1.txt").write_text("third")  # the old name of this content stays
+    third = take(texts, "changed", before="grown")
+    assert [(file.snapshot, file.name) for file in third.files] == [
+        (1, "z.txt"),
+        (2, "0.txt"),
+        (3, "1.txt"),
+        (3, "a.txt"),
+    ]
 
 
 def lines(*texts: str) -> str:
@@ -118,11 +127,10 @@ def test_the_new_lines_of_a_grown_file_come_after_all_earlier_files(tmp_path: Pa
         ("a.jsonl", lines("one", "two"), lines("One", "two", "four")),
         ("a.jsonl", lines("one", "two"), lines("one")),
         ("a.jsonl", lines("one").rstrip("\n"), lines("one", "two")),
-        ("a.jsonl", "", lines("one")),
         ("a.csv", "text\none\n", "text\none\ntwo\n"),
         ("a.txt", "one\n", "one\ntwo\n"),
     ],
-    ids=["edited", "cut", "no end of the line", "empty before", "a header", "a text over several lines"],
+    ids=["edited", "cut", "no end of the line", "a header", "a text over several lines"],
 )
 def test_a_file_that_cannot_be_cut_counts_as_new_when_it_changes(tmp_path, take, name, before: str, after: str) -> None:
     feeds = write(tmp_path / "feeds", {"b.jsonl": lines("three"), name: before})
@@ -149,14 +157,6 @@ def test_an_incomplete_snapshot_is_not_used_as_the_earlier_one(tmp_path: Path, t
     assert Earlier.among(files).number == 0
 
 
-@pytest.mark.parametrize(("name", "message"), [("nowhere", "no such file or folder"), ("empty", "no file matches")])
-def test_a_source_without_files_is_named(tmp_path: Path, take, name: str, message: str) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=message) as caught:
-        take(tmp_path / name)
-    assert "`source.path`" in caught.value.do
-
-
 def test_a_file_that_grows_during_reading_is_reported(texts: Path, take, monkeypatch: pytest.MonkeyPatch) -> None:
     copied = store.shutil.copyfileobj
 
@@ -168,22 +168,3 @@ def test_a_file_that_grows_during_reading_is_reported(texts: Path, take, monkeyp
     monkeypatch.setattr(store.shutil, "copyfileobj", growing)
     with pytest.raises(TransientError, match=r"a\.txt changed while it was read"):
         take(texts)
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "expected"),
-    [
-        ({}, {"b": "B", "a": "A"}, [(1, "a"), (1, "b")]),
-        ({"b": "B", "c": "C"}, {"a": "A", "b": "B", "c": "C"}, [(1, "b"), (1, "c"), (2, "a")]),
-        ({"a": "A", "b": "B"}, {"a": "changed"}, [(2, "a")]),
-        ({"a": "A", "b": "B"}, {"a": "A", "z": "B"}, [(1, "a"), (1, "z")]),
-        ({"b": "same"}, {"a": "same", "b": "same"}, [(1, "b"), (2, "a")]),
-    ],
-    ids=["the first by name", "new ones last", "a changed one is new", "a renamed one stays", "the old name stays"],
-)
-def test_files_that_were_there_keep_their_places(before, now: dict[str, str], expected: list[tuple[int, str]]) -> None:
-    def files(contents: dict[str, str]) -> list[SnapshotFile]:
-        return [SnapshotFile(name=name, sha256=of, size_bytes=1, snapshot=9) for name, of in contents.items()]
-
-    earlier = ordered(files(before), (), 1)
-    assert [(file.snapshot, file.name) for file in ordered(files(now), earlier, 1 + bool(before))] == expected

@@ -71,10 +71,6 @@ def test_a_shard_ends_at_its_maximum_size(snapshots: Snapshots, monkeypatch: pyt
     assert snapshots.texts() == [["a", "b"], ["c"]]
 
 
-def test_values_without_a_json_type_are_kept_as_text() -> None:
-    assert json.loads(line_of({"day": Path("x"), "half": "\ud83d"})) == {"day": "x", "half": "\ud83d"}
-
-
 TEXT = "Jane Doe lives at 5 Elm Street, in the town of Oz."
 FORGOTTEN = Forgotten(key=b"key").with_text(TEXT)
 OTHER = "Somebody else lives at 6 Elm Street, in the town of Oz."
@@ -105,12 +101,6 @@ def test_the_text_is_cut_out_of_each_format(tmp_path: Path, name: str, before: s
     assert left(tmp_path, name, before.encode()) == (None if after is None else after.encode())
 
 
-def test_a_compressed_file_stays_compressed(tmp_path: Path) -> None:
-    content = left(tmp_path, "a.txt.gz", gzip.compress(f"{TEXT}\n\nEnd".encode()))
-    assert content
-    assert gzip.decompress(content) == b"\n\nEnd"
-
-
 def test_rows_of_parquet_are_left_out(tmp_path: Path) -> None:
     file, beside = tmp_path / "a.parquet", tmp_path / "b"
     pq.write_table(pa.table({"n": [1, 2, None], "text": [TEXT, OTHER, f"So {TEXT}"]}), file)
@@ -118,14 +108,16 @@ def test_rows_of_parquet_are_left_out(tmp_path: Path) -> None:
     assert pq.read_table(beside).to_pylist() == [{"n": 2, "text": OTHER}, {"n": None, "text": "So "}]
 
 
-@pytest.mark.parametrize("block", [1, 20, 70, 1000])
+def test_a_compressed_file_stays_compressed_and_one_that_is_not_text_is_left_to_preprocess(tmp_path: Path) -> None:
+    content = left(tmp_path, "a.txt.gz", gzip.compress(f"{TEXT}\n\nEnd".encode()))
+    assert content
+    assert gzip.decompress(content) == b"\n\nEnd"
+    assert left(tmp_path, "a.txt", b"\xff\xfe\x00") is left(tmp_path, "a.parquet", b"PAR1") is None
+
+
+@pytest.mark.parametrize("block", [1, 70, 1000])
 def test_a_text_across_two_blocks_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     monkeypatch.setattr(store, "_BLOCK_CHARACTERS", block)
     words = "\n".join(TEXT.split())
     content = left(tmp_path, "a.txt", f"Begin\n{words}\n{OTHER}\n{words}\nEnd\n".encode())
     assert content == f"Begin\n\n{OTHER}\n\nEnd\n".encode()
-
-
-def test_a_file_that_is_not_text_is_left_to_preprocess(tmp_path: Path) -> None:
-    assert left(tmp_path, "a.txt", b"\xff\xfe\x00") is None
-    assert left(tmp_path, "a.parquet", b"PAR1") is None

@@ -105,7 +105,7 @@ def test_the_rules_of_tokenizer_json_apply_even_if_stock_would_build_its_own(tmp
         ("sentencepiece.bpe.model", "camembert", ["<unk>", "<s>", "</s>"], UNIGRAM),
     ],
 )
-def test_a_sentencepiece_model_that_cannot_be_converted_is_refused_with_a_command_that_can(
+def test_a_model_that_cannot_be_converted_is_refused_with_a_command_that_can(
     file: str, kind: str, heads: list[str], algorithm: int, tmp_path: Path
 ) -> None:
     folder = sentencepiece(tmp_path / kind, file, kind, heads, algorithm)
