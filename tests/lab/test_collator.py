@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, T
 from clozeline.lab.collator import MaskingCollator
 from clozeline.system.errors import DataError, ParamsError
 from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
-from tests.make.collated_rows import Rows, collated, labels_of
+from tests.make.collated_rows import Rows, collated, labels_of, pairs_of
 
 
 def test_a_batch_is_padded_and_has_labels_where_there_is_a_loss(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
@@ -119,17 +119,6 @@ def test_invalid_rows_are_refused(wordpiece: PreTrainedTokenizerFast, rows: list
     assert given in caught.value.problem
 
 
-class Recorder(BertForMaskedLM):
-    """Model that records the ids and labels of each row that it gets."""
-
-    seen: list[tuple[tuple[int, ...], tuple[int, ...]]]
-
-    def forward(self, input_ids: Any = None, attention_mask: Any = None, labels: Any = None, **others: Any) -> Any:
-        for ids, label, kept in zip(input_ids, labels, attention_mask.bool(), strict=True):
-            self.seen.append((tuple(ids[kept].tolist()), tuple(label[kept].tolist())))
-        return super().forward(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
 def test_masks_in_a_trainer_depend_on_the_epoch_alone_and_a_resumed_one_continues_with_them(
@@ -142,14 +131,14 @@ def test_masks_in_a_trainer_depend_on_the_epoch_alone_and_a_resumed_one_continue
     def trained(resume: str | None = None, **arguments: Any) -> list[Any]:
         """Return the rows that the model of a real `Trainer` gets, one epoch after the other."""
         torch.manual_seed(0)
-        model = Recorder(BertConfig(vocab_size=len(wordpiece), **shape))
-        model.seen = []
+        model, seen = BertForMaskedLM(BertConfig(vocab_size=len(wordpiece), **shape)), []
+        model.register_forward_pre_hook(lambda _, __, batch: seen.extend(pairs_of(batch)), with_kwargs=True)
         collator = MaskingCollator(wordpiece, seed=3)
         defaults = {"num_train_epochs": 2, "per_device_train_batch_size": 16, "save_strategy": "no", "use_cpu": True}
         settings = TrainingArguments(str(tmp_path), report_to=[], disable_tqdm=True, **defaults | arguments)
         hearing = {"data_collator": collator, "callbacks": [collator.each_epoch()]}
         Trainer(model, settings, train_dataset=long_rows, **hearing).train(resume and str(tmp_path / resume))
-        return model.seen
+        return seen
 
     alone = trained(save_strategy="steps", save_steps=6)
     assert trained(resume="checkpoint-6") == alone[6 * 16 :]

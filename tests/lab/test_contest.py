@@ -158,10 +158,7 @@ def test_the_command_ranks_models_of_one_objective_in_a_table_or_json(save, text
 
 @pytest.mark.parametrize(
     ("arguments", "kind", "told"),
-    [
-        ((), ParamsError, "--text FILE"),
-        (("--text", "records.jsonl"), DataError, "set `--text-field` to one of"),
-    ],
+    [((), ParamsError, "--text FILE"), (("--text", "records.jsonl"), DataError, "set `--text-field` to one of")],
 )
 def test_an_invalid_request_is_refused_in_terms_of_the_command(arguments, kind: type, told: str, tmp_path) -> None:
     (tmp_path / "records.jsonl").write_text('{"body": "w5 w6"}\n')

@@ -1,16 +1,11 @@
 """The tools that a command starts get the settings of the project; what the environment says wins."""
 
 import os
-from collections.abc import Iterator
-from http.server import ThreadingHTTPServer
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import build_opener, getproxies, proxy_bypass
 
 import pytest
 
 from clozeline.system.workspace import Workspace, set_defaults
-from tests.make.servers import Handler, answering
 
 
 @pytest.fixture(autouse=True)
@@ -36,28 +31,6 @@ def test_what_a_run_leaves_is_closed_to_other_users(tmp_path: Path) -> None:
     for root in (tmp_path / "new", tmp_path / "open"):
         set_defaults(Workspace(root))
         assert (root / "work").stat().st_mode & 0o777 == 0o700
-
-
-class Healthy(Handler):
-    def do_GET(self) -> None:
-        self.reply(204)
-
-
-@pytest.fixture
-def server() -> Iterator[str]:
-    with answering(ThreadingHTTPServer(("127.0.0.1", 0), Healthy)) as server:
-        yield f"http://127.0.0.1:{server.server_port}/health"
-
-
-def test_requests_to_local_servers_bypass_a_proxy(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    with pytest.raises(URLError):  # not `urlopen`, which keeps the proxies of its first call in a process
-        build_opener().open(server, timeout=60)
-    set_defaults(Workspace(tmp_path))
-    with build_opener().open(server, timeout=60) as answer:
-        assert answer.status == 204
-    assert getproxies()["http"] == "http://127.0.0.1:9"
-    assert not proxy_bypass("example.org")
 
 
 @pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])

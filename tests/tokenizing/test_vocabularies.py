@@ -9,11 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, trainers
 
 from clozeline.params.text import TokenizeParams
 from clozeline.system.errors import DataError
-from clozeline.tokenizing import vocabularies
 from clozeline.tokenizing.vocabularies import Lattice, learn, learn_scores
 from clozeline.tokenizing.words import CountedTexts
 from tests.make.texts import ALGORITHMS
@@ -71,18 +69,6 @@ def test_a_short_text_gets_the_largest_vocabulary_that_it_supports(params, parti
     assert asked.get_vocab() == largest.get_vocab()
     with pytest.raises(DataError, match="holds no text"):
         learn(params, [MadeTexts(["", " \n "])])
-
-
-def test_training_on_word_counts_gives_the_same_vocabulary_as_on_texts(params, partitions, texts, monkeypatch) -> None:
-    by_words = learn(params, partitions).to_str()
-
-    def train_on_texts(tokenizer: Tokenizer, _: object, trainer: trainers.Trainer) -> None:
-        rules = vocabularies.ALGORITHMS[params.algorithm].untrained(params)
-        tokenizer.normalizer, tokenizer.pre_tokenizer = rules.normalizer, rules.pre_tokenizer
-        tokenizer.train_from_iterator(texts, trainer)
-
-    monkeypatch.setattr(vocabularies, "_train_on_words", train_on_texts)
-    assert learn(params, partitions).to_str() == by_words
 
 
 PROBABILITY = {"a": 0.2, "b": 0.15, "c": 0.05, "ab": 0.3, "bc": 0.1, "abc": 0.1, "ca": 0.1}

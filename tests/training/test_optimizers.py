@@ -19,13 +19,7 @@ from clozeline.encoder.families.layout import TokenIds
 from clozeline.language import models
 from clozeline.params.model import OptimizerParams, ScheduleParams
 from clozeline.system.errors import ParamsError
-from clozeline.training.optimizers import (
-    DECAYS,
-    OPTIMIZERS,
-    Schedule,
-    build_optimizer,
-    scale_learning_rates,
-)
+from clozeline.training.optimizers import DECAYS, OPTIMIZERS, Schedule, build_optimizer, scale_learning_rates
 from tests.training.prepared import changed
 
 LEARNING_RATE, MATRIX_LEARNING_RATE, BETA1, BETA2, EPSILON, DECAY = 0.01, 0.02, 0.9, 0.98, 1e-6, 0.1

@@ -59,8 +59,7 @@ def test_articles_become_text_and_other_pages_are_skipped_with_a_reason(tmp_path
 
 
 @pytest.mark.parametrize(
-    "content",
-    [DUMP[: len(DUMP) // 2].encode(), bz2.compress(DUMP.encode())[:-10], b"no XML", b"<html><body/></html>"],
+    "content", [DUMP[: len(DUMP) // 2].encode(), bz2.compress(DUMP.encode())[:-10], b"no XML", b"<html><body/></html>"]
 )
 def test_an_incomplete_dump_is_refused_by_name(tmp_path, content: bytes) -> None:
     path = tmp_path / "dump.xml"
