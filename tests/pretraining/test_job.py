@@ -224,14 +224,3 @@ def test_a_negative_seed_or_compilation_without_a_compiler_is_refused(prepare: P
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(ParamsError, match=r"(?s)g\+\+.*`compile` to false"):
         compiled(nn.Linear(1, 1), wanted=True)
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"), [({"masking__protected_tokens": ("w5", "w6")}, "protected_tokens w5, w6"), ({}, "")]
-)
-def test_masking_params_ignored_by_causal_training_are_reported(prepare, changes, told: str, caplog) -> None:
-    prepare(**changes)
-    assert not caplog.records, "masked training has no such warning"
-    prepare(**changes, objective="clm")
-    assert ("no effect" in caplog.text) == bool(told)
-    assert told in caplog.text

@@ -1,4 +1,6 @@
-"""Claim: the next write in a folder removes debris of killed writers, and leaves the files of living writers."""
+"""Claim: the next write in a folder removes debris of killed writers, and leaves the files of living writers.
+Arrays in files take no memory of the process; a fingerprint covers facts, named files and their content alone.
+"""
 
 import errno
 import os
