@@ -122,15 +122,6 @@ def test_faults_are_told_with_what_to_do(project, arguments, kind: type[Clozelin
         search(*arguments)
 
 
-@pytest.mark.usefixtures("project")
-def test_the_command_writes_json_or_columns_for_programs() -> None:
-    records = [json.loads(line) for line in search("padded rows", "hash", "--top-k", 2, "--json").splitlines()]
-    assert [record["query"] for record in records] == ["padded rows", "hash"]
-    assert all(set(found) == {"library", "name", "summary", "score"} for found in records[0]["found"])
-    (line,) = search("hash", "--top-k", 1, "--library", "torch").splitlines()
-    assert line.split("\t")[3:] == ["torch", "torch.pad", "Returns a tensor of the same shape."]
-
-
 def test_equal_scores_are_in_falling_order_of_ids_and_a_query_does_not_find_itself(tmp_path: Path) -> None:
     judged = JudgedQueries.open(write(tmp_path, *JUDGEMENTS))
     assert judged.query_ids == ["q1", "q2", "q3"], "those with relevant documents"

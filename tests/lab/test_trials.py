@@ -90,20 +90,6 @@ def test_a_kill_at_any_point_changes_no_proposal(place: str, whole: Trials, tmp_
     assert found[1].validations == ({} if place else {10: 2.5}), "its figures stay"
 
 
-@pytest.mark.parametrize("reason", [SystemExit(143), RuntimeError()])
-def test_a_stopped_trial_is_waiting_at_once(reason: BaseException, tmp_path: Path) -> None:
-    def stop(trial: TrialRecord) -> TrialRecord:
-        raise reason
-
-    trials = of(tmp_path, 1)
-    with pytest.raises(type(reason)):
-        trials.run_next(FIRST, stop)
-    assert [trial.state for trial in trials.read()] == ["running"]
-    taken = trials.run_next(FIRST, finish)
-    assert taken is not None
-    assert taken.state == "finished"
-
-
 def test_proposals_lie_in_the_space_and_later_ones_are_better_and_what_mattered_is_told(whole: Trials) -> None:
     thirty = whole.read()
     assert thirty[0].values == FIRST

@@ -3,31 +3,18 @@ same targets for every model, in any batches.
 """
 
 import logging
-from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from transformers import PreTrainedTokenizerFast
 
 from clozeline.evaluation import groups
 from clozeline.language.models import target_logits
-from clozeline.language.objectives import Split
-from clozeline.language.shards import TokenShards
-from clozeline.language.spelling import Spelling
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.losses import Judge
-from clozeline.pretraining.watching import Examiner, ShownExamples, reads_as_sentence
+from clozeline.pretraining.watching import ShownExamples, reads_as_sentence
 from clozeline.system.errors import DataError
 from clozeline.training.curves import ValidationPass
-from tests.conftest import VOCAB_SIZE, TokensMaker
 from tests.training.prepared import Prepare
-
-CODE = "const : ` double { x } = [ y ] ( z ) ; return value"
-SENTENCE = "this function will return a small copy of the given list of words ."
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 @pytest.mark.parametrize(
@@ -43,24 +30,6 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 )
 def test_sentences_are_distinguished_from_code_and_fragments(text: str, is_one: bool) -> None:
     assert reads_as_sentence(text) == is_one
-
-
-def test_sentences_are_preferred_to_code_and_shown_whole(tmp_path: Path, make_tokens: TokensMaker) -> None:
-    """Other text is used if there are too few."""
-    documents = [CODE, f"{SENTENCE} {CODE}", CODE, SENTENCE]
-    words = sorted({word for text in documents for word in text.split()})
-    ids = {word: number for number, word in enumerate([*SPECIAL, *words])}
-    assert len(ids) <= VOCAB_SIZE
-    tokenizer = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, mask_token="[MASK]").save_pretrained(tmp_path)
-    tokens = [np.array([ids[word] for word in text.split()]) for text in documents]
-    split = Split.open(TokenShards.open(make_tokens(tokens, tokens), "validation"), 64)
-    examiner = Examiner(split, tokenizer, Spelling.open(tmp_path), "mlm")
-    asked = examiner.questions(2)
-    assert [question.text.replace("[MASK]", question.truth) for question in asked] == [SENTENCE, SENTENCE]
-    assert [question.text.count("[MASK]") for question in asked] == [1, 1]
-    assert sorted(question.is_sentence for question in examiner.questions(4)) == [False, False, True, True]
 
 
 @pytest.mark.parametrize("objective", ["mlm", "clm"])

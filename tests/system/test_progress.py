@@ -1,9 +1,6 @@
 """Progress is shown on a terminal, is logged elsewhere, and does not disturb what is logged meanwhile."""
 
-import itertools
 import logging
-import sys
-from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -33,24 +30,3 @@ def test_the_eta_ignores_steps_done_before_a_resume(caplog, monkeypatch) -> None
         bar.start_at(90)
         bar.advance(5)
     assert "ETA 10 s" in lines(caplog)[0]
-
-
-def test_a_notebook_gets_one_bar_that_is_updated(monkeypatch: pytest.MonkeyPatch) -> None:
-    ipython, shown = ModuleType("IPython"), []
-    monkeypatch.setattr("time.monotonic", map(float, itertools.count()).__next__)
-
-    def display(data: dict[str, str], **_: bool) -> SimpleNamespace:
-        shown.append(f"displayed: {data['text/html']}")
-        return SimpleNamespace(update=lambda data, raw: shown.append(f"updated: {data['text/html']}"))
-
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
-    for shell in (SimpleNamespace(kernel="of a notebook"), SimpleNamespace()):  # the second is IPython in a terminal
-        monkeypatch.setattr(ipython, "get_ipython", lambda shell=shell: shell, raising=False)
-        with ProgressBar("<train>", 10) as bar:
-            bar.advance(5, note="loss 3.2")
-            bar.advance(5)
-    first, last = shown
-    assert first.startswith('displayed: <progress value="5" max="10"></progress> &lt;train&gt;: 5/10 (50 %)')
-    assert first.endswith("loss 3.2")
-    assert last.startswith('updated: <progress value="10"')

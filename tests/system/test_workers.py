@@ -1,4 +1,4 @@
-"""Workers return results in order, end with their parent, and pass errors on; ranks of processes on several machines."""
+"""Workers return results in order, end with their parent, and pass errors on; ranks on several machines."""
 
 import multiprocessing
 import os

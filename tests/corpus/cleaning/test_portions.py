@@ -17,7 +17,7 @@ from clozeline.corpus.cleaning.portions import ReadText, opened, portions_of
 from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError, DataError
 from clozeline.system.workers import Workers
-from tests.corpus.cleaning.test_wikipedia import HEAD, TAIL, page
+from tests.corpus.cleaning.test_line_formats import HEAD, TAIL, page
 from tests.make.texts import documents_in, take_snapshot
 
 READING = FileReading("files", "text", None, "paragraph")

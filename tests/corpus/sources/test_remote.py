@@ -14,12 +14,10 @@ from clozeline.corpus.sources import remote
 from clozeline.params.text import SourceParams
 from clozeline.records.snapshot import Snapshot
 from clozeline.system.errors import DataError, TransientError
-from tests.corpus.conftest import params_of
 from tests.make.servers import Handler, answering, held_ports, running_postgres
 from tests.make.stores import KEYS
 from tests.make.texts import documents_in, take_snapshot
 
-__all__ = ["params_of"]
 SELECT = "SELECT body, topic FROM tickets ORDER BY id"
 PASSWORD = "geheim"
 
