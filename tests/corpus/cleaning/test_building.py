@@ -104,6 +104,7 @@ def test_every_text_is_kept_or_has_a_reason(usual: Built, texts) -> None:
     assert report.dropped | {"exact_duplicate": 10, "near_duplicate": 30, "empty": 1, "too_short": 1} == report.dropped
     assert report.documents_split == 1
     assert report.kept == len(kept)
+    assert report.splits["train"].documents == pytest.approx(0.6 * len(kept), rel=0.1)
     assert all(list(kept.values()).count(split) == report.splits[split].documents for split in SPLITS)
     assert sum(split.bytes for split in report.splits.values()) == sum(len(text.encode()) for text in kept)
 

@@ -72,7 +72,7 @@ def test_similar_pairs_have_their_true_jaccard_and_few_are_missed(pairs_of: Find
     assert all(similarity == pytest.approx(true[pair]) for pair, similarity in found.items())
     assert len(true) > 90
     assert len(found) >= 0.97 * len(true)
-    assert len(pairs_of(texts[:1]).earlier_E) == 0
+    assert all(len(pairs_of(dissimilar).earlier_E) == 0 for dissimilar in (texts[:1], texts[::4][:2]))
 
 
 def test_pairs_do_not_depend_on_the_order_of_buckets_or_the_size_of_chunks_and_parts(

@@ -1,6 +1,6 @@
 """A snapshot holds the source as it was read; texts that it had before come first, in the order they had.
-Records that were there stay in their shards; new ones go into new shards, whatever order the source has. Forgotten texts
-are cut out of the files of a source, in each format; the rest stays as it is.
+Records that were there stay in their shards; new ones go into new shards, whatever order the source has. Forgotten
+texts are cut out of the files of a source, in each format; the rest stays as it is.
 """
 
 import gzip
