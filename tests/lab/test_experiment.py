@@ -13,10 +13,7 @@ from clozeline.params.editing import Config
 from clozeline.system.errors import ParamsError, TrainingError
 from clozeline.training.curves import CurvePoint
 from clozeline.training.state import Callback, State
-
-
-class Killed(BaseException):
-    """In the place of a signal."""
+from tests.training.prepared import Killed
 
 
 class Killing(Callback):

@@ -91,12 +91,6 @@ def usual(build_in: Build, texts: list[str], tmp_path_factory: pytest.TempPathFa
     return build_in(tmp_path_factory.mktemp("usual"), texts)
 
 
-def set_sizes(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
-    for name, size in sizes.items():
-        module = "records.reading.streams" if name == "_BLOCK_BYTES" else "corpus.cleaning.portions"
-        monkeypatch.setattr(f"clozeline.{module}.{name}", size)
-
-
 def test_every_text_is_kept_or_has_a_reason(usual: Built, texts) -> None:
     report, kept = usual.report, usual.sides
     assert set(usual.contents) == {f"{split}.parquet" for split in SPLITS}
@@ -158,7 +152,9 @@ def test_altered_texts_are_counted_by_kind_also_from_kept_results(build: Build, 
 def test_the_output_does_not_depend_on_workers_portions_and_batches(
     build: Build, usual: Built, texts, monkeypatch, num_workers: int, sizes: dict[str, int]
 ) -> None:
-    set_sizes(monkeypatch, **sizes)
+    for name, size in sizes.items():
+        module = "records.reading.streams" if name == "_BLOCK_BYTES" else "corpus.cleaning.portions"
+        monkeypatch.setattr(f"clozeline.{module}.{name}", size)
     other = build(texts, num_workers=num_workers)
     assert other.report == usual.report
     assert other.contents == usual.contents
