@@ -1,19 +1,19 @@
-"""Claim: an experiment runs once, continues after a kill with the same result, and is known by what decides it."""
+"""Claim: an experiment runs once, continues after a kill with the same result, and is known by what decides it.
+An ablation pairs its arms by seed, and calls one better only if the difference holds over seeds and texts.
+"""
 
-import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from clozeline.lab.experiment import Corpus, Experiment, Stopwatch, arms_of, held
+from clozeline.lab import ablation
+from clozeline.lab.experiment import Arm, Corpus, Experiment, Result, Seconds, arms_of, held
 from clozeline.params.editing import Config
-from clozeline.system.errors import ParamsError
+from clozeline.system.errors import ParamsError, TrainingError
 from clozeline.training.curves import CurvePoint
 from clozeline.training.state import Callback, State
-
-
-class Killed(BaseException):
-    """In the place of a signal."""
+from tests.training.prepared import Killed
 
 
 class Killing(Callback):
@@ -31,9 +31,7 @@ class Killing(Callback):
             raise Killed
 
 
-def test_a_killed_experiment_continues_to_the_result_of_an_undisturbed_one_and_then_never_runs_again(
-    config: Config, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_killed_experiment_ends_like_an_undisturbed_one_and_never_runs_again(config, corpus, tmp_path) -> None:
     experiment, callback = Experiment.of(config, 1, corpus, tmp_path / "kept"), Killing(at_step=25)
     with pytest.raises(Killed):
         experiment.run([callback])
@@ -81,12 +79,9 @@ def test_an_arm_is_the_project_with_the_changes_of_files_and_settings_in_their_o
 @pytest.mark.parametrize(
     ("second", "told"),
     [
-        ("nonsense", "nonsense"),
         ("", "nothing"),
         ("'pretrain.steps=5", "quotation"),
         ("pretrain.stepz=5", "stepz"),
-        ("pretrain.masking.mask_rate=2", "mask_rate: 2"),
-        ("pretrain.recipe=measured", "same training"),
         ("pretrain.checkpoint_every_steps=7", "same training"),
         ("seed=5", "`seed`"),
         ("preprocess.min_characters=5 evaluate.num_pseudo_documents=3", "`preprocess` and `evaluate`"),
@@ -123,22 +118,67 @@ def test_a_held_corpus_is_found_again_by_its_content_and_survives_its_replacemen
     assert (tmp_path / "run" / PARTS[1]).read_text(encoding="utf-8") == f"old {PARTS[1]}"
 
 
-def test_a_resumed_training_adds_to_the_seconds_up_to_its_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two clocks advance by 10 and by 4 seconds each time they are read."""
-    for name, step in (("monotonic", 10.0), ("process_time", 4.0)):
-        ticks = iter(range(1000))
-        monkeypatch.setattr(time, name, lambda ticks=ticks, step=step: step * next(ticks))
-    points = [CurvePoint(step, 1.0, 1e-3, 1.0, 100) for step in (10, 20, 30)]
-    killed = Stopwatch(tmp_path / "seconds.json")
-    killed.on_start(State())
-    for point in points:
-        killed.on_point(point)
-    assert killed.total == (30, 12)
-    resumed = Stopwatch(tmp_path / "seconds.json")
-    resumed.on_start(State(step=20))
-    assert resumed.total == (20, 8)
-    resumed.on_point(points[-1])
-    resumed.on_end(State(step=30))
-    assert resumed.total == Stopwatch(tmp_path / "seconds.json").total == (40, 16)
+DOCUMENTS = 40
+CORPUS = Corpus(Path("corpus"), "a hash")
+
+
+def made(arm: str, seed: int, effect: float = 0.0, noise: float = 0.0, seconds: float = 0.0) -> Result:
+    """Return a made-up result: `effect` nats and `seconds` are added to those of arm B."""
+    of_text, of_seed = np.random.default_rng(0), np.random.default_rng([seed, ord(arm)])
+    is_second = arm == "B"
+    nats_D = 100 + of_text.normal(size=DOCUMENTS) + noise * of_seed.normal() + effect * is_second
+    wall = 20 + of_seed.normal() + seconds * is_second
+    sizes = (50,) * DOCUMENTS
+    return Result(
+        nats=tuple(nats_D.tolist()), text_bytes=sizes, num_documents=DOCUMENTS, steps=5, seconds=Seconds(wall, 2 * wall)
+    )
+
+
+def ablated(num_seeds: int = 5, folder: Path = Path("kept"), **of_second: int) -> ablation.Ablation:
+    """Return the ablation of two arms, the second with other numbers of words."""
+    config, other = Config(), Config()
+    other.tokenize.update(of_second)
+    arms = [Arm("A", config, config.checked), Arm("B", other, other.checked)]
+    return ablation.ablate(arms, num_seeds, CORPUS, config.checked, folder)
+
+
+def test_an_effect_beyond_seeds_and_texts_names_the_better_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[str] = []
+
+    def result(item: ablation._Item) -> Result:
+        turns.append(item.arm)
+        return made(item.arm, item.seed, effect=-2.0, noise=0.2, seconds=5.0)
+
+    monkeypatch.setattr(ablation, "_result", result)
+    found = ablated()
+    first = Config().seed
+    assert (found.better, found.seeds) == ("B", tuple(range(first, first + 5)))
+    effect = found.nats_per_byte
+    assert effect.second - effect.first == pytest.approx(effect.over_seeds.difference)
+    assert effect.over_seeds.difference == pytest.approx(found.over_documents.difference) == pytest.approx(-0.04, 0.2)
+    assert found.wall_seconds.over_seeds.difference == pytest.approx(5, abs=2)
+    assert found.cpu_seconds.over_seeds.difference == pytest.approx(10, abs=4)
+    assert turns == list("ABBAABBAAB"), "a drift of the machine favours neither arm"
+
+
+def test_an_effect_that_the_seeds_drown_names_no_arm_though_all_texts_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ablation, "_result", lambda item: made(item.arm, item.seed, effect=0.5, noise=2.0))
+    found = ablated()
+    assert found.over_documents.p_value < 0.01
+    assert found.better is None
+
+
+def test_arms_get_tokens_of_their_own_and_a_failure_names_arm_and_seed(monkeypatch, tmp_path) -> None:
+    read: list[str] = []
+
+    def fail(experiment: ablation.Experiment, *_: object) -> Result:
+        read.append(experiment.corpus.digest)
+        if len(read) == 2:
+            raise TrainingError("the loss is not finite", given="nan", expected="a number", do="lower the rate")
+        return made("A", 1)
+
+    monkeypatch.setattr(ablation.Experiment, "run", fail)
+    monkeypatch.setattr(ablation, "tokenized", lambda corpus, config, kept: Corpus(kept, "tokens of B"))
+    with pytest.raises(TrainingError, match=f"`B` from seed {Config().seed}: the loss is not finite"):
+        ablated(2, tmp_path, vocab_size=500)
+    assert read == ["a hash", "tokens of B"]

@@ -3,8 +3,6 @@ Retrieval in BEIR's layout is measured as pytrec_eval does, for the encoder, BM2
 """
 
 import json
-import shutil
-from collections.abc import Sequence
 from math import log2
 from pathlib import Path
 
@@ -58,18 +56,6 @@ def search(*arguments: object) -> str:
     return CliRunner().invoke(app, ["search", *map(str, arguments)], catch_exceptions=False).stdout
 
 
-def test_a_function_is_found_by_its_own_docstring(project: Path) -> None:
-    model, index = opened(project)
-    text = "Raises an error if the file is empty. Its hash is the one given."
-    query = (text, model.embed([text])[0])
-    first, second = index.nearest(*query, top_k=2, by="meaning")
-    assert (first.name, first.library) == ("python.hash", "python")
-    assert first.summary == "Raises an error if the file is empty."
-    assert first.score == pytest.approx(1.0, abs=0.01)
-    assert first.score > second.score
-    assert {one.name for one in index.nearest(*query, 9, "python")} == {"python.hash", "python.cut"}
-
-
 def test_word_search_finds_matching_entries_and_combined_search_finds_the_union(project: Path) -> None:
     """Only torch.pad contains `rows`; the query's vector is turned so that torch.pad comes last by meaning."""
     model, index = opened(project)
@@ -78,11 +64,15 @@ def test_word_search_finds_matching_entries_and_combined_search_finds_the_union(
     names = {by: [one.name for one in index.nearest(*query, 9, by=by)] for by in ("meaning", "words", "both")}
     assert names["meaning"][-1] == "torch.pad"
     assert names["words"] == ["torch.pad"]
+    found = index.nearest("", pad_H, 9, by="meaning")[0]
+    assert (found.name, found.library, found.summary) == ("torch.pad", "torch", "Returns a tensor of the same shape.")
+    assert found.score == pytest.approx(1.0, abs=0.01)
     assert (names["both"][0], len(names["both"])) == ("torch.pad", 3)
     assert index.nearest("unheard", pad_H, 9, by="words") == []
     assert index.nearest(*query, 9)[0].score == pytest.approx(1 - 0.02, abs=0.001), "its best word score is scaled to 1"
     of_one_library = index.nearest("rows rows rows hash", -0.01 * pad_H, 9, "python")
     assert of_one_library[0].score == pytest.approx(1, abs=0.03)
+    assert {one.name for one in of_one_library} == {"python.hash", "python.cut"}
 
 
 def test_the_index_is_rebuilt_only_for_another_text_or_model(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,30 +84,7 @@ def test_the_index_is_rebuilt_only_for_another_text_or_model(project: Path, monk
     assert np.array_equal(again.words.scores("the hash"), made.words.scores("the hash"))
     write_docs(project, "holdout", "a", "a.b", "Something else.")
     assert opened(project)[1].libraries == ["a", "python", "torch"]
-
-
-def test_a_new_index_replaces_the_earlier_one_of_the_same_model(project: Path) -> None:
-    def kept_by(model: str) -> dict[str, list[str]]:
-        search("hash", "--model", f"dist/{model}")
-        return {kept.name: [folder.name for folder in kept.iterdir()] for kept in (project / "work/search").iterdir()}
-
-    shutil.copytree(project / "dist/docsearch", project / "dist/another")
-    kept_by("docsearch")
-    before = kept_by("another")
-    write_docs(project, "holdout", "a", "a.b", "Something else.")
-    after = kept_by("docsearch")
-    assert after["another"] == before["another"]
-    assert [len(after["docsearch"]), after["docsearch"] == before["docsearch"]] == [1, False]
-
-
-@pytest.mark.usefixtures("project")
-def test_the_command_writes_json_or_columns_for_programs() -> None:
-    records = [json.loads(line) for line in search("padded rows", "hash", "--top-k", 2, "--json").splitlines()]
-    assert [record["query"] for record in records] == ["padded rows", "hash"]
-    assert all(set(found) == {"library", "name", "summary", "score"} for found in records[0]["found"])
-    assert search("padded", "--by", "words").split("\t")[4] == "torch.pad"
-    (line,) = search("hash", "--top-k", 1, "--library", "torch").splitlines()
-    assert line.split("\t")[3:] == ["torch", "torch.pad", "Returns a tensor of the same shape."]
+    assert len(list((project / "work/search/docsearch").iterdir())) == 1, "it replaces the earlier one"
 
 
 def write(folder: Path, *judgements: tuple[str, str, int]) -> Path:
@@ -142,31 +109,26 @@ JUDGEMENTS = [("q1", "d1", 1), ("q1", "d3", 2), ("q2", "d2", 1), ("q2", "d1", 0)
     [
         (["x", "--library", "jax"], ParamsError, "python, torch"),
         (["x", "--model", "dist/nothing"], ArtifactError, "dvc repro export@docsearch"),
-        (["x"], ArtifactError, "preprocess`"),
-        (["--beir", "."], DataError, r"corpus\.jsonl"),
         (["--beir", "unjudged"], DataError, "no score above 0"),
         (["--beir", "torn"], DataError, "line 3"),
-        (["--beir", ".", "a query"], ParamsError, "--beir"),
         ([], ParamsError, "nothing to search for"),
     ],
 )
-def test_faults_are_told_with_what_to_do(
-    project: Path, arguments: Sequence[str], kind: type[ClozelineError], told: str
-) -> None:
+def test_faults_are_told_with_what_to_do(project, arguments, kind: type[ClozelineError], told: str) -> None:
     write(project / "unjudged", JUDGEMENTS[-1])
     with (write(project / "torn", JUDGEMENTS[0]) / "qrels/test.tsv").open("a") as file:
         file.write("q1 d1 1\n")
-    if arguments == ["x"]:
-        (project / "data/clean/train.parquet").unlink()
     with pytest.raises(kind, match=f"(?s){told}"):
         search(*arguments)
 
 
-def test_only_queries_with_relevant_documents_are_read(tmp_path: Path) -> None:
+def test_equal_scores_are_in_falling_order_of_ids_and_a_query_does_not_find_itself(tmp_path: Path) -> None:
     judged = JudgedQueries.open(write(tmp_path, *JUDGEMENTS))
-    assert judged.query_ids == ["q1", "q2", "q3"]
+    assert judged.query_ids == ["q1", "q2", "q3"], "those with relevant documents"
     assert judged.gains == [{0: 1, 2: 2}, {1: 1}, {0: 1}]
-    assert judged.documents[0] == "On the tensor"
+    score_D = np.array([1, 1, 2, 1], dtype=np.float32)
+    assert judged.first(score_D, 0) == [2, 3, 1, 0]
+    assert judged.first(score_D, 2) == [2, 1, 0]
 
 
 def test_gains_are_discounted_by_the_logarithm_of_their_rank() -> None:
@@ -175,16 +137,6 @@ def test_gains_are_discounted_by_the_logarithm_of_their_rank() -> None:
     assert ndcg == pytest.approx((1 / log2(3) + 2 / log2(4)) / ideal)
     assert recall == pytest.approx(2 / 3)
     assert figures_of([], {0: 1}) == (0, 0)
-
-
-def test_equal_scores_are_in_falling_order_of_ids_and_a_query_does_not_find_itself(tmp_path: Path) -> None:
-    judged = JudgedQueries.open(write(tmp_path, *JUDGEMENTS))
-    score_D = np.array([1, 1, 2, 1], dtype=np.float32)
-    assert judged.first(score_D, 0) == [2, 3, 1, 0]
-    assert judged.first(score_D, 2) == [2, 1, 0]
-    many = JudgedQueries([f"{place:02}" for place in range(30)], [""] * 30, ["q"], [""], [{0: 1}])
-    assert many.first(np.ones(30, dtype=np.float32), 0) == [*range(29, 19, -1)]
-    assert many.first(np.full(30, -np.inf, dtype=np.float32), 0) == []
 
 
 def test_the_command_measures_every_method(tmp_path: Path) -> None:

@@ -1,7 +1,13 @@
-"""Claim: a sweep prunes, survives values that do not work, picks by validation, and tests the winner alone, once."""
+"""Claim: a sweep prunes, survives values that do not work, picks by validation, and tests the winner alone, once.
+One that cannot work is refused before anything runs, with the place in its file; on a cluster, a sweep and an ablation
+find the same, and a killed sweep repeats no finished trial.
+"""
 
 import math
 import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -10,16 +16,20 @@ from pathlib import Path
 import pytest
 
 from clozeline.lab import winner
-from clozeline.lab.experiment import Corpus
-from clozeline.lab.plan import SweepPlan
+from clozeline.lab.ablation import ablate
+from clozeline.lab.experiment import Arm, Corpus
+from clozeline.lab.plan import NumberRange, SweepPlan, read_plan, value_in, with_values
 from clozeline.lab.sweep import EncoderTraining, Sweep, TrialLog, run_trials
 from clozeline.lab.trials import TrialRecord, Trials
 from clozeline.lab.winner import FinalFigure, diff_of, outcome_of
 from clozeline.params.editing import Config
-from clozeline.system.errors import TrainingError
+from clozeline.system.errors import ParamsError, TrainingError
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import OUTBOX, TrackedRun
 from clozeline.tracking.run_logger import run_logger
+from tests.cluster.raylets import cluster_of_two
+from tests.cluster.test_ray_workers import until
+from tests.conftest import PROJECT
 from tests.make.stores import delivered, runs_of
 
 KEY = "pretrain.masking.mask_rate"
@@ -99,28 +109,22 @@ def test_trials_end_finished_pruned_or_failed_and_only_weights_of_the_first_and_
     assert [trial.state for trial in whole.trials.read()].count("finished") == 4
 
 
-def test_a_figure_of_0_counts_and_a_pruned_trial_does_not(sweep: MadeSweep) -> None:
-    trials = [TrialRecord(number, {}, "finished", value=value) for number, value in enumerate([0.5, 0.0])]
-    pruned = TrialRecord(2, {}, "pruned")
-    assert sweep.best_of([*trials, pruned]) is trials[1]
-    assert sweep.best_of([pruned]) is None
-
-
-@pytest.mark.parametrize("figure", [math.nan, math.inf])
-def test_a_figure_that_is_not_finite_is_a_failure_and_the_sweep_goes_on(
-    sweep: MadeSweep, figure: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Made, "run", lambda made, on_validation: figure if made.rate == 0.3 else made.rate)
+def test_a_figure_that_is_not_finite_is_a_failure_and_the_sweep_goes_on(sweep: MadeSweep, monkeypatch) -> None:
+    """A figure of 0 counts; without any figure the sweep ends."""
+    figures = dict(zip(RATES, (math.nan, math.inf, 0.5, 0.0, 0.2), strict=True))
+    monkeypatch.setattr(Made, "run", lambda made, on_validation: figures[made.rate])
+    begun = sweep.changed(trials=2)
+    run_trials(begun, unlogged)
+    with pytest.raises(TrainingError, match="no trial of the sweep has a figure"):
+        outcome_of(begun)
     run_trials(sweep, unlogged)
-    first, *others = sweep.trials.read()
-    assert (first.state, first.value, first.reason) == ("failed", None, f"nats_per_byte is {figure}")
-    assert [trial.state for trial in others] == ["finished"] * 4
+    trials = sweep.trials.read()
+    assert (trials[0].state, trials[0].value, trials[0].reason) == ("failed", None, "nats_per_byte is nan")
+    assert [trial.state for trial in trials[1:]] == ["failed", "finished", "finished", "finished"]
     assert winner_of(sweep) == RATES.index(0.2)
 
 
-def test_test_data_are_used_once_for_each_winner_other_than_the_params_as_they_are(
-    sweep: MadeSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_test_data_are_used_once_for_each_winner_other_than_the_params_as_they_are(sweep, monkeypatch) -> None:
     used: list[int] = []
 
     def tested(sweep: Sweep, best: TrialRecord, base: TrialRecord) -> FinalFigure:
@@ -138,14 +142,6 @@ def test_test_data_are_used_once_for_each_winner_other_than_the_params_as_they_a
     assert (outcome.winner, outcome.num_uses, used) == (1, 1, [1])
 
 
-def test_a_failure_of_the_params_as_they_are_ends_the_sweep(sweep: MadeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Sweep, "first", {KEY: 0.9})
-    with pytest.raises(TrainingError):
-        run_trials(sweep, unlogged)
-    with pytest.raises(TrainingError, match="no trial of the sweep has a figure"):
-        outcome_of(sweep)
-
-
 def test_the_winners_change_is_a_diff_of_params_yaml(tmp_path: Path) -> None:
     text = "pretrain:\n  masking: {unit: word, mask_rate: 0.2}  # words\n  steps: 9"
     (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
@@ -157,7 +153,7 @@ def test_the_winners_change_is_a_diff_of_params_yaml(tmp_path: Path) -> None:
     assert diff_of(tmp_path, {KEY: 0.2}) == ""
 
 
-def test_a_winning_encoder_is_compared_with_the_params_as_they_are_on_text_that_no_trial_saw(
+def test_the_winner_is_compared_with_the_params_on_text_that_no_trial_saw(
     config: Config, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = {"metric": "best_validation_accuracy", "trials": 1, "space": {"pretrain.steps": [10, 40]}, "pruning": False}
@@ -182,32 +178,18 @@ def test_a_winning_encoder_is_compared_with_the_params_as_they_are_on_text_that_
 TRIAL = TrialRecord(number=0, values={"pretrain.rate": 0.1})
 
 
-def log_in(sweep: Sweep, parent: str, started_ms: int) -> TrialLog:
-    """Open the run of a sweep that began at `started_ms`."""
-    sweep.outbox.end_killed()
-    sweep.outbox.open(parent, TrackedRun(name=parent, tags={WORKSPACE: "sweep"}, started_ms=started_ms))
-    return TrialLog(sweep, parent)
-
-
-def train(steps: range) -> None:
-    logger = run_logger("pretrain")
-    for step in steps:
-        logger.metrics({"loss": 1 / step}, step)
-    logger.close()
-
-
-def test_a_killed_trial_is_continued_by_the_next_sweep(
-    sweep: MadeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_trial_is_continued_by_the_next_sweep(sweep: MadeSweep, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv(OUTBOX, raising=False)
-    with log_in(sweep, "first", 1)(TRIAL):
-        train(range(1, 4))
-    log = log_in(sweep, "second", 2)
-    with log(TRIAL):
-        pass  # its worker was killed, and another one takes the trial
-    with log(TRIAL) as end:
-        train(range(3, 6))
-        end(replace(TRIAL, state="finished", value=0.5, experiment="folder"))
+    for started_ms, (parent, steps) in enumerate({"first": range(1, 4), "second": range(3, 6)}.items(), start=1):
+        sweep.outbox.end_killed()
+        sweep.outbox.open(parent, TrackedRun(name=parent, tags={WORKSPACE: "sweep"}, started_ms=started_ms))
+        with TrialLog(sweep, parent)(TRIAL) as end:
+            logger = run_logger("pretrain")
+            for step in steps:
+                logger.metrics({"loss": 1 / step}, step)
+            logger.close()
+            if parent == "second":
+                end(replace(TRIAL, state="finished", value=0.5, experiment="folder"))
     sweep.outbox.end("second", "FINISHED")
     assert OUTBOX not in os.environ
 
@@ -221,3 +203,109 @@ def test_a_killed_trial_is_continued_by_the_next_sweep(
     assert (trial.data.metrics["nats_per_byte"], trial.data.tags["trial.experiment"]) == (0.5, "folder")
     assert [point.step for point in client.get_metric_history(trial.info.run_id, "loss")] == [1, 2, 3, 4, 5]
     assert not sweep.outbox.runs()
+
+
+def read(folder: Path, plan: str, params: str = "num_threads: 1") -> tuple[SweepPlan, Config]:
+    (folder / "params.yaml").write_text(f"pretrain: {{{params}}}", encoding="utf-8")
+    (folder / "sweep.yaml").write_text(plan, encoding="utf-8")
+    return read_plan(folder / "sweep.yaml", folder)
+
+
+def plan_of(space: str, metric: str = "nats_per_byte") -> str:
+    return f"metric: {metric}\ntrials: 3\nspace: {{{space}}}"
+
+
+def test_a_plan_is_read_with_the_params_that_it_changes(tmp_path: Path) -> None:
+    ranges = "pretrain.masking.mask_rate: {low: 0.1, high: 0.5}, pretrain.steps: {low: 10, high: 90, step: 10}"
+    plan, config = read(tmp_path, plan_of(f"{ranges}, pretrain.schedule.decay: [linear, cosine]"))
+    assert (plan.stage, plan.direction, plan.task, plan.pruning) == ("pretrain", "minimize", None, True)
+    assert list(map(type, plan.space.values())) == [NumberRange, NumberRange, tuple]
+    changed = with_values(config, {"pretrain.masking.mask_rate": 0.4, "pretrain.steps": 30})
+    assert value_in(changed.checked, "pretrain.masking.mask_rate") == 0.4
+    assert (changed.pretrain.steps, changed.pretrain.tokens, config.pretrain.masking.mask_rate) == (30, None, 0.3)
+    plan, config = read(tmp_path, plan_of("finetune.library.epochs: [1, 2]", "validation_score"))
+    assert (plan.stage, plan.direction, plan.task) == ("finetune", "maximize", "library")
+    assert value_in(config.checked, "finetune.library.epochs") == config.checked.finetune["library"].epochs
+
+
+STEPS, EPOCHS = "pretrain.steps: [1, 2]", "finetune.{}.epochs: [1, 2]"
+
+
+@pytest.mark.parametrize(
+    ("plan", "params", "told"),
+    [
+        *(
+            (plan, "num_threads: 1", told)
+            for plan, told in {
+                plan_of(""): "`space`",
+                plan_of("pretrain.stepz: [1, 2]"): "unknown key `pretrain.stepz`",
+                plan_of("pretrain.masking.mask_rate: {low: 0.1, high: 1.5}"): "mask_rate: 1.5",
+                plan_of("pretrain.schedule.decay: [linear, cosy]"): "cosy",
+                plan_of("pretrain.steps: {low: 9, high: 2}"): "`low` below `high`",
+                plan_of("pretrain.steps: {low: 0, high: 2, log: true}"): "above 0",
+                plan_of("tokenize.vocab_size: [100, 200]"): "tokenize.vocab_size",
+                f"trials: 3\nspace: {{{STEPS}}}": "`metric`",
+                plan_of(STEPS, "validation_score"): "cannot change the figure",
+                plan_of(EPOCHS.format("nothing"), "validation_score"): "docsearch, library",
+                plan_of(f"{EPOCHS.format('library')}, {EPOCHS.format('docsearch')}", "validation_score"): "one task",
+                "[": "not YAML",
+            }.items()
+        ),
+        (plan_of(STEPS), "start: champion", "live model"),
+        (plan_of(STEPS), "validation: {every_steps: null}", "no validation passes"),
+    ],
+)
+def test_a_plan_or_params_that_cannot_work_are_refused(tmp_path: Path, plan: str, params: str, told: str) -> None:
+    with pytest.raises(ParamsError) as error:
+        read(tmp_path, plan, params)
+    assert told in str(error.value)
+
+
+RUN = """
+import pickle, sys
+from pathlib import Path
+from clozeline.lab.ablation import ablate
+from clozeline.lab.sweep import run_trials
+from tests.lab.test_sweep import unlogged
+
+sweep, arms = pickle.loads(Path("told.pickle").read_bytes())
+run_trials(sweep, unlogged)
+print(ablate(arms, 2, sweep.corpus, sweep.config.checked, sweep.kept))
+"""
+
+
+def test_two_raylets_train_what_one_process_trains_and_a_killed_sweep_goes_on(config, corpus: Corpus, tmp_path) -> None:
+    """The first trial, the params as they are, is also a training of the ablation."""
+    plan = {"metric": "best_validation_loss_nats_per_token", "trials": 3, "pruning": False}
+    plan["space"] = {"pretrain.optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
+    config["pretrain"]["validation"]["every_steps"] = 20
+    config["pretrain"]["num_threads"] = 1
+    sweep = Sweep(SweepPlan.model_validate(plan), config, corpus, tmp_path / "kept")
+    other = config.copy()
+    other["pretrain"]["optimizer"]["learning_rate"] = 5e-3
+    arms = [Arm(name, of_arm, of_arm.checked) for name, of_arm in {"A": config, "B": other}.items()]
+    (tmp_path / "told.pickle").write_bytes(pickle.dumps((sweep, arms)))
+
+    def finished() -> dict[Path, int]:
+        names = [trial.experiment for trial in sweep.trials.read() if trial.state == "finished"]
+        files = [sweep.kept / name / "result.json" for name in names]
+        return {file: file.stat().st_mtime_ns for file in files}
+
+    with cluster_of_two(tmp_path / "raylets.log") as cluster:
+        command = [sys.executable, "-c", RUN]
+        told = {**os.environ, **cluster.environment, "PYTHONPATH": str(PROJECT)}
+        with subprocess.Popen(command, cwd=tmp_path, env=told) as killed:
+            until(lambda: bool(finished()) or killed.poll() is not None)
+            killed.kill()
+        before = finished()
+        assert 1 <= len(before) < 3
+        done = subprocess.run(command, cwd=tmp_path, env=told, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    after = finished()
+    assert len(after) == 3
+    assert {file: after[file] for file in before} == before
+    alone = replace(sweep, kept=tmp_path / "alone")
+    run_trials(alone, unlogged)
+    assert sweep.trials.read() == alone.trials.read()
+    found = ablate(arms, 2, corpus, config.checked, alone.kept)
+    assert str(found.nats_per_byte) in done.stdout

@@ -49,11 +49,12 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
 def collated(collator: Any, rows: Sequence[Any], batch_size: int = 16, **loading: Any) -> list[tuple[Any, Any]]:
     """Return (input ids, labels) of each row without padding, in the order of the loader."""
     loader: Any = DataLoader(rows, batch_size=batch_size, collate_fn=collator, **loading)
-    return [
-        (tuple(ids[kept].tolist()), tuple(labels[kept].tolist()))
-        for batch in loader
-        for ids, labels, kept in zip(batch["input_ids"], batch["labels"], batch["attention_mask"].bool(), strict=True)
-    ]
+    return [pair for batch in loader for pair in pairs_of(batch)]
+
+
+def pairs_of(batch: Any) -> list[tuple[Any, Any]]:
+    rows = zip(batch["input_ids"], batch["labels"], batch["attention_mask"].bool(), strict=True)
+    return [(tuple(ids[kept].tolist()), tuple(labels[kept].tolist())) for ids, labels, kept in rows]
 
 
 def theirs(tokenizer: PreTrainedTokenizerFast, **settings: Any) -> DataCollatorForLanguageModeling:

@@ -17,7 +17,7 @@ from clozeline.system.errors import ArtifactError, ParamsError
 from tests.conftest import SPECIAL_IDS
 from tests.language.test_masking import SPELLING
 from tests.language.test_masking import tokens as ids_of_all_kinds
-from tests.training.prepared import Prepare, changed
+from tests.training.prepared import Prepare
 
 NUM_DOCUMENTS = 300
 KEYS = np.arange(NUM_DOCUMENTS, dtype=np.uint64) * np.uint64(7919)
@@ -53,6 +53,9 @@ def test_old_text_gets_its_share_of_the_rows_and_all_new_text_is_kept(tokens, st
     assert set(range(0, NUM_DOCUMENTS, 5)) <= documents_of(found)
     assert found.num_old_rows / len(found.split.rows) == pytest.approx(fraction, abs=0.03)
     assert found.num_new_rows + found.num_old_rows == len(found.split.rows)
+    whole = np.bincount(replay(tokens, start, None).split.rows.document_R)
+    kept = np.bincount(found.split.rows.document_R, minlength=len(whole))
+    assert ((kept == whole) | (kept == 0)).all(), "a document is kept whole"
 
 
 @pytest.mark.parametrize(
@@ -64,17 +67,9 @@ def test_old_text_gets_its_share_of_the_rows_and_all_new_text_is_kept(tokens, st
         (slice(10), 0.9, NUM_DOCUMENTS),  # all old text is less than its share
     ],
 )
-def test_all_old_text_is_used_if_none_is_new_or_more_is_wanted(
-    tokens: Path, start: Path, old: object, fraction: float | None, num_documents: int
-) -> None:
+def test_all_old_text_is_used_if_none_is_new_or_more_is_wanted(tokens, start, old, fraction, num_documents) -> None:
     np.save(documents_path(start, "train"), KEYS[old])
     assert len(documents_of(replay(tokens, start, fraction))) == num_documents
-
-
-def test_a_document_is_kept_whole(tokens: Path, start: Path) -> None:
-    whole = np.bincount(replay(tokens, start, None).split.rows.document_R)
-    kept = np.bincount(replay(tokens, start, 0.3).split.rows.document_R, minlength=len(whole))
-    assert ((kept == whole) | (kept == 0)).all()
 
 
 def test_a_larger_share_adds_documents_another_seed_draws_others_and_their_order_does_not_matter(tokens, start) -> None:
@@ -95,25 +90,15 @@ def test_missing_or_mismatched_document_keys_are_refused_by_file_name(tokens: Pa
         replay(tokens, start, 0.5)
 
 
-def test_batches_of_continued_training_do_not_depend_on_the_number_of_workers(tokens, start, prepare) -> None:
+def test_continued_training_reads_new_and_some_old_rows(tokens: Path, start: Path, prepare: Prepare) -> None:
     prepare.trained(steps=1).save(start.with_name("encoder"))
     shutil.copytree(start.with_name("encoder"), start, dirs_exist_ok=True)
-    curves = []
-    for num_workers in (0, 2):
-        params = changed(prepare.params, num_workers=num_workers, steps=10)
-        params = params.model_copy(update={"start": str(start), "replay_fraction": 0.5})
-        given = {"tokens": tokens, "tokenizer": prepare.tokenizer, "work": prepare.folder / f"work{num_workers}"}
-        job = pretraining.prepare(params, seed=1, continues=True, **given)
-        assert job.replay is not None
-        assert job.num_rows == job.replay.num_new_rows + job.replay.num_old_rows < 2 * NUM_DOCUMENTS
-        curves.append(job.run().curve)
-    assert curves[0] == curves[1]
-
-
-def test_other_document_keys_give_another_checkpoint_folder(tokens: Path, prepare: Prepare) -> None:
-    before = prepare().loop.checkpoints.folder
-    np.save(documents_path(tokens, "train"), KEYS[::-1])
-    assert prepare().loop.checkpoints.folder != before
+    params = prepare.params.model_copy(update={"start": str(start), "replay_fraction": 0.5, "steps": 2})
+    given = {"tokens": tokens, "tokenizer": prepare.tokenizer, "work": prepare.folder / "work"}
+    job = pretraining.prepare(params, seed=1, continues=True, **given)
+    assert job.replay is not None
+    assert job.num_rows == job.replay.num_new_rows + job.replay.num_old_rows < 2 * NUM_DOCUMENTS
+    assert job.run().step == 2
 
 
 def rows(length: int = 50) -> RowTokens:
@@ -136,33 +121,33 @@ def kept(whole: RowTokens, short: RowTokens) -> np.ndarray:
     return np.isin(whole.document_N * 100 + whole.position_N, short.document_N * 100 + short.position_N)
 
 
-def test_a_tenth_of_the_words_is_deleted_in_three_texts_of_ten() -> None:
+def test_a_tenth_of_the_words_is_deleted_whole_in_three_texts_of_ten() -> None:
+    """What stays closes the gaps, and keeps its positions."""
     whole = rows()
-    is_kept_N = kept(whole, shortened(whole))
+    short = shortened(whole)
+    is_kept_N = kept(whole, short)
     lost_D = np.bincount(whole.document_N, ~is_kept_N) > 0
     assert lost_D.mean() == pytest.approx(0.3, abs=0.05)
     assert (~is_kept_N)[lost_D[whole.document_N]].mean() == pytest.approx(0.1, abs=0.01)
-
-
-def test_words_are_deleted_whole() -> None:
-    whole = rows()
-    is_kept_N = kept(whole, shortened(whole))
     continues_N = (whole.input_ids_N % 3 == 0) & (whole.place_N > 0) & ~np.isin(whole.input_ids_N, [0, 1, 2, 3, 4])
     inside_N = continues_N[1:] & ~np.isin(whole.input_ids_N[:-1], [0, 1, 2, 3, 4, 500])
     assert inside_N.sum() > 10_000
     assert (is_kept_N[1:] == is_kept_N[:-1])[inside_N].all()
-
-
-def test_what_stays_closes_the_gaps_and_keeps_its_positions() -> None:
-    whole = rows()
-    short = shortened(whole)
-    is_kept_N = kept(whole, short)
     assert (short.position_N == whole.position_N[is_kept_N]).all()
     assert short.length_B.sum() == len(short.input_ids_N) + NUM_BOUNDARY_TOKENS * len(short.length_B)
     for row in np.flatnonzero(short.length_B < whole.length_B)[:5].tolist():
         padded = short.padded(short.input_ids_N, SPECIAL_IDS)[row].tolist()
         content = whole.input_ids_N[is_kept_N & (whole.row_N == row)].tolist()
         assert padded == [2, *content, 3] + [0] * (short.longest - len(content) - 2)
+    most = shortened(rows(length=2), share=1.0, word_share=0.9)
+    assert most.length_B.min() > NUM_BOUNDARY_TOKENS, "a row never loses all its words"
+
+
+def test_it_is_off_without_texts_and_refused_without_marks_of_words() -> None:
+    unmarked = Spelling(SPELLING.ids, SPELLING.ends, marks_words=False)
+    assert WordDropout.of(WordDropoutParams(text_share=0.0, word_share=0.1), 7, unmarked) is None
+    with pytest.raises(ParamsError, match=r"(?s)word_dropout.*text_share: 0"):
+        WordDropout.of(WordDropoutParams(text_share=0.3, word_share=0.1), 7, unmarked)
 
 
 def test_a_deletion_depends_on_epoch_and_identity_alone() -> None:
@@ -171,18 +156,6 @@ def test_a_deletion_depends_on_epoch_and_identity_alone() -> None:
     assert (kept(whole, one) != kept(whole, other)).any()
     half = rows(length=25)  # other rows: only the words that a row's end cuts may differ
     assert (kept(whole, one) != kept(half, shortened(half))).mean() < 0.01
-
-
-def test_a_row_never_loses_all_its_words() -> None:
-    short = shortened(rows(length=2), share=1.0, word_share=0.9)
-    assert short.length_B.min() > NUM_BOUNDARY_TOKENS
-
-
-def test_it_is_off_without_texts_and_refused_without_marks_of_words() -> None:
-    unmarked = Spelling(SPELLING.ids, SPELLING.ends, marks_words=False)
-    assert WordDropout.of(WordDropoutParams(text_share=0.0, word_share=0.1), 7, unmarked) is None
-    with pytest.raises(ParamsError, match=r"(?s)word_dropout.*text_share: 0"):
-        WordDropout.of(WordDropoutParams(text_share=0.3, word_share=0.1), 7, unmarked)
 
 
 def test_batches_of_a_training_hold_the_shorter_rows(prepare: Prepare) -> None:

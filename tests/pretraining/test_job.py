@@ -1,7 +1,6 @@
 """A pre-training learns its language, from params to a model that loads anywhere."""
 
 import json
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,34 +13,30 @@ from torch import nn
 import clozeline
 from clozeline.pretraining.job import CODE, compiled, name_of_training
 from clozeline.pretraining.losses import loss_of
-from clozeline.pretraining.watching import NUM_EXAMPLES
 from clozeline.system.errors import ArtifactError, ParamsError
-from clozeline.system.progress import ProgressBar
 from clozeline.training.micro_batches import Precision
 from tests.make.models import NAME, OLD, MovingHub
 from tests.training.prepared import CPU, DETECTING, Prepare, graphs_of, largest_difference, weights_of
 
 
 @pytest.mark.parametrize(("objective", "highest"), [("mlm", 2.7), ("clm", 1.5)])
-def test_training_learns_to_predict_hidden_words_or_the_next_word(prepare, objective: str, highest: float) -> None:
+def test_training_learns_to_predict_hidden_words_or_the_next_word(prepare, tmp_path, objective, highest) -> None:
     """ln 59 = 4.08 is the loss of guessing. The next word is certain, except for the first word and the end of a
     text.
     """
-    curve = prepare.trained(objective=objective, steps=250).state.curve
-    assert curve[0].loss > 3.5
-    assert curve[-1].loss < highest
-
-
-def test_a_token_budget_trains_on_about_that_number_of_tokens(prepare: Prepare) -> None:
-    assert prepare.trained(steps=None, tokens=8000).state.num_tokens == pytest.approx(8000, rel=0.05)
+    trained = prepare.trained(objective=objective, steps=250)
+    assert trained.state.curve[0].loss > 3.5
+    assert trained.state.curve[-1].loss < highest
+    trained.save(tmp_path / "first")
+    changes = {"steps": 5, "log_every_steps": 1, "optimizer__learning_rate": 1e-4}
+    more = prepare.trained(objective=objective, start=str(tmp_path / "first"), **changes)
+    assert more.state.curve[0].loss < highest + 0.1, "it continues from a trained model"
 
 
 @pytest.mark.parametrize(
     ("micro_batch_tokens", "objective"), [(32, {}), (100, {}), (255, {}), (32, DETECTING), (100, DETECTING)]
 )
-def test_micro_batches_give_the_parameters_of_the_whole_batch(
-    prepare: Prepare, micro_batch_tokens: int, objective: dict[str, object]
-) -> None:
+def test_micro_batches_give_the_parameters_of_the_whole_batch(prepare, micro_batch_tokens, objective) -> None:
     """P21: parts with uneven numbers of targets and of tokens; loss, gradient norm and parameters within 1e-5."""
     changes = {"steps": 10, "optimizer__learning_rate": 1e-3, **objective}
     whole, parts = prepare.trained(**changes), prepare.trained(**changes, micro_batch_tokens=micro_batch_tokens)
@@ -85,13 +80,6 @@ def test_gradient_checkpointing_gives_the_same_parameters(prepare: Prepare) -> N
     assert largest_difference(weights_of(plain.model), weights_of(thrifty.model)) < 1e-6
 
 
-def test_a_falling_mask_rate_gives_fewer_targets_over_time(prepare: Prepare) -> None:
-    constant = prepare.trained(masking__mask_rate=0.5).state
-    falling = prepare.trained(masking__mask_rate=0.5, masking__final_mask_rate=0.1).state
-    assert constant.num_tokens == falling.num_tokens
-    assert falling.num_targets == pytest.approx(constant.num_targets * 0.6, rel=0.05)
-
-
 def test_tokens_are_counted_without_padding(prepare: Prepare) -> None:
     """P37: one epoch is every token of the corpus, and a [CLS] and a [SEP] for each row."""
     job = prepare()
@@ -99,17 +87,6 @@ def test_tokens_are_counted_without_padding(prepare: Prepare) -> None:
     batches = job.loop.batches_from(0, 0)
     counted = sum(next(batches).num_tokens for _ in range(num_batches))
     assert counted == job.train.shards.num_tokens + 2 * len(job.train.rows)
-
-
-def test_training_continues_from_a_trained_model(prepare: Prepare, tmp_path: Path) -> None:
-    """The loss starts where the first training's ended, not at that of guessing; the tokenizer is the same."""
-    before = prepare.trained(steps=250)
-    before.save(tmp_path / "first")
-    changes = {"start": str(tmp_path / "first"), "steps": 5, "log_every_steps": 1, "optimizer__learning_rate": 1e-4}
-    after = prepare.trained(**changes)
-    assert after.state.curve[0].loss < 2.8
-    assert prepare.trained(steps=5, log_every_steps=1).state.curve[0].loss > 3.5
-    assert type(after.model) is type(before.model)
 
 
 @pytest.mark.parametrize("added", [None, 1.0])
@@ -121,6 +98,8 @@ def test_the_encoder_is_saved_without_its_head(prepare: Prepare, tmp_path: Path,
     whole = trained.model.state_dict()
     if added is not None:
         trained = replace(trained, weights={name: weight + added for name, weight in whole.items()})
+    replace(trained, writes=False).save_encoder(tmp_path / "encoder")
+    assert not (tmp_path / "encoder").exists(), "only the first process saves"
     trained.save_encoder(tmp_path / "encoder")
     alone, told = AutoModel.from_pretrained(tmp_path / "encoder", local_files_only=True, output_loading_info=True)
     assert not told["missing_keys"]
@@ -132,41 +111,10 @@ def test_the_encoder_is_saved_without_its_head(prepare: Prepare, tmp_path: Path,
         assert torch.equal(weight, whole[next(ours for ours in own if published[ours] == name)] + (added or 0.0))
 
 
-def test_only_the_first_process_saves(prepare: Prepare, tmp_path: Path) -> None:
-    """What it saves loads in stock transformers."""
-    from transformers import AutoModelForMaskedLM
-
-    trained = prepare.trained(steps=5)
-    other = replace(trained, writes=False)
-    other.save(tmp_path / "encoder")
-    other.save_encoder(tmp_path / "encoder")
-    assert not (tmp_path / "encoder").exists()
-    trained.save(tmp_path / "encoder")
-    assert AutoModelForMaskedLM.from_pretrained(tmp_path / "encoder", local_files_only=True).config.vocab_size == 64
-
-
-def test_training_from_python_shows_progress_and_examples(prepare: Prepare, caplog, monkeypatch) -> None:
-    shown: list[tuple[int, str]] = []
-    monkeypatch.setattr(ProgressBar, "advance", lambda bar, units, note: shown.append((units, note)))
-    with caplog.at_level("INFO"):
-        prepare.trained(validation__every_steps=20)
-    assert len(shown) == 8
-    assert re.fullmatch(r"loss \d\.\d{3}, accuracy \d\.\d %, [\d,]+ tokens/s", shown[0][1])
-    assert len([record for record in caplog.records if " %), right: " in record.message]) == 2 * NUM_EXAMPLES
-
-
-def test_training_from_python_warns_of_a_plateau(prepare: Prepare, caplog: pytest.LogCaptureFixture) -> None:
-    """Hardly any learning rate: the loss stays at ln 64, close to what frequencies give in this language."""
-    prepare.trained(steps=150, optimizer__learning_rate=1e-9)
-    assert "token frequencies alone" in caplog.text
-
-
 # dynamo reads `.grad` at graph breaks, and fails to suppress this warning itself.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize(("objective", "most_graphs"), [({}, 4), (DETECTING, 8)])
-def test_batches_of_all_shapes_share_a_few_compiled_graphs(
-    prepare: Prepare, objective: dict[str, object], most_graphs: int
-) -> None:
+def test_batches_of_all_shapes_share_a_few_compiled_graphs(prepare, objective, most_graphs: int) -> None:
     """P39: with and without an attention mask, and extra ones for a first single row or target. Drawing tokens is not
     part of a graph: one is before it, one after. With a backend that needs no compiler; how graphs are cut and shared
     does not depend on it.
@@ -185,12 +133,6 @@ def test_batches_of_all_shapes_share_a_few_compiled_graphs(
     assert len(graphs) <= most_graphs
 
 
-def test_compilation_without_a_compiler_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    with pytest.raises(ParamsError, match=r"(?s)g\+\+.*`compile` to false"):
-        compiled(nn.Linear(1, 1), wanted=True)
-
-
 def test_checkpoints_of_other_params_are_not_resumed(prepare: Prepare) -> None:
     prepare().run()
     for changes, is_fresh in [
@@ -199,6 +141,32 @@ def test_checkpoints_of_other_params_are_not_resumed(prepare: Prepare) -> None:
         ({"checkpoint_every_steps": 7, "num_workers": 1}, False),
     ]:
         assert (prepare(**changes).loop.resume().step == 0) == is_fresh, changes
+
+
+def test_other_code_versions_or_devices_are_another_run(prepare: Prepare, monkeypatch, tmp_path: Path) -> None:
+    """On a GPU, the processor's threads change nothing."""
+    package = tmp_path / "package"
+    for place in (*CODE, "language/shards.py", "tasks/heads.py"):
+        file = package / place if place.endswith(".py") else package / place / "__init__.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    monkeypatch.setattr(clozeline, "__file__", str(package / "__init__.py"))
+    model = prepare().model
+
+    def name_of_run(name: str = "fp32", device: str = "cpu", num_threads: int = 1) -> str:
+        torch.set_num_threads(num_threads)
+        precision = replace(Precision.of("fp32", CPU), name=name, device=torch.device(device))
+        return name_of_training(prepare.params, 1, prepare.tokens, 40, model, precision)
+
+    names = [name_of_run(), name_of_run(num_threads=2), name_of_run(device="meta"), name_of_run("bf16", "cuda")]
+    assert name_of_run("bf16", "cuda", num_threads=2) == names[-1]
+    (package / "tasks/heads.py").write_text("one = 2\n", encoding="utf-8")
+    assert name_of_run() == names[0], "no training uses it"
+    (package / "language/shards.py").write_text("one = 2\n", encoding="utf-8")
+    names.append(name_of_run())
+    monkeypatch.setattr("clozeline.pretraining.job.version", lambda package: "4.0")
+    names.append(name_of_run())
+    assert len(set(names)) == 6
 
 
 def test_a_changed_start_point_is_another_run(prepare: Prepare, tmp_path: Path) -> None:
@@ -222,51 +190,13 @@ def test_a_changed_start_point_is_another_run(prepare: Prepare, tmp_path: Path) 
     assert len(set(names)) == 5
 
 
-def test_a_start_point_of_the_hub_is_resolved_to_one_commit_which_names_the_run(
-    prepare: Prepare, tmp_path: Path, offline_hub: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_point_of_the_hub_is_resolved_to_one_commit(prepare, tmp_path, offline_hub: None, monkeypatch) -> None:
     """The branch moves after the first request; the weights and the tokenizer to compare are of the same commit."""
     prepare.trained(steps=5).save(tmp_path / "model")
     MovingHub(tmp_path / "cache", tmp_path / "model").answer_in(monkeypatch)
     job = prepare(start=NAME)
     assert job.params.start_revision == OLD
     assert prepare(start=NAME, start_revision=OLD).loop.checkpoints.fingerprint == job.loop.checkpoints.fingerprint
-
-
-def test_another_precision_or_device_is_another_run(prepare: Prepare) -> None:
-    """`auto` is the precision in which the processor is fast; on a GPU, the processor's threads change nothing."""
-    model = prepare().model
-
-    def name_of_run(name: str, device: str, num_threads: int) -> str:
-        torch.set_num_threads(num_threads)
-        precision = replace(Precision.of("fp32", CPU), name=name, device=torch.device(device))
-        return name_of_training(prepare.params, 1, prepare.tokens, 40, model, precision)
-
-    on_cpu = [name_of_run("fp32", "cpu", 1), name_of_run("fp32", "cpu", 2), name_of_run("fp32", "meta", 1)]
-    on_gpu = [name_of_run("fp32", "cuda", 1), name_of_run("bf16", "cuda", 1)]
-    assert len({*on_cpu, *on_gpu}) == 5
-    assert name_of_run("bf16", "cuda", 2) == on_gpu[1]
-
-
-def test_another_version_of_transformers_is_another_run(prepare: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = prepare().loop.checkpoints.fingerprint
-    assert prepare().loop.checkpoints.fingerprint == before
-    monkeypatch.setattr("clozeline.pretraining.job.version", lambda package: "4.0")
-    assert prepare().loop.checkpoints.fingerprint != before
-
-
-def test_editing_code_that_the_training_uses_makes_another_run(prepare: Prepare, monkeypatch, tmp_path) -> None:
-    package = tmp_path / "package"
-    for place in (*CODE, "language/shards.py", "tasks/heads.py"):
-        file = package / place if place.endswith(".py") else package / place / "__init__.py"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-    monkeypatch.setattr(clozeline, "__file__", str(package / "__init__.py"))
-    before = prepare().loop.checkpoints.fingerprint
-    (package / "tasks/heads.py").write_text("one = 2\n", encoding="utf-8")
-    assert prepare().loop.checkpoints.fingerprint == before
-    (package / "language/shards.py").write_text("one = 2\n", encoding="utf-8")
-    assert prepare().loop.checkpoints.fingerprint != before
 
 
 def test_tokens_of_another_tokenizer_or_of_none_are_refused(prepare: Prepare, tmp_path: Path) -> None:
@@ -283,32 +213,14 @@ def test_tokens_of_another_tokenizer_or_of_none_are_refused(prepare: Prepare, tm
 
 
 def test_a_budget_in_epochs_reads_the_batches_so_often(prepare: Prepare) -> None:
-    def steps(epochs: float) -> int:
-        return prepare(steps=None, epochs=epochs).loop.total_steps
-
-    in_one = steps(1)
+    in_one, in_three, least = (prepare(steps=None, epochs=epochs).loop.total_steps for epochs in (1, 3, 1e-9))
     assert in_one > 2
-    assert (steps(3), steps(1e-9)) == (3 * in_one, 1)
+    assert (in_three, least) == (3 * in_one, 1)
 
 
-def test_a_negative_seed_is_refused(prepare: Prepare) -> None:
+def test_a_negative_seed_or_compilation_without_a_compiler_is_refused(prepare: Prepare, monkeypatch) -> None:
     with pytest.raises(ParamsError, match=r"(?s)seed.*-1"):
         prepare(seed=-1)
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"masking__unit": "word"}, "unit word"),
-        ({"masking__protected_tokens": ("w5", "w6")}, "protected_tokens w5, w6"),
-        ({}, ""),
-    ],
-)
-def test_masking_params_ignored_by_causal_training_are_reported(
-    prepare: Prepare, changes: dict[str, object], told: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    prepare(**changes)
-    assert not caplog.records, "masked training has no such warning"
-    prepare(**changes, objective="clm")
-    assert ("no effect" in caplog.text) == bool(told)
-    assert told in caplog.text
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(ParamsError, match=r"(?s)g\+\+.*`compile` to false"):
+        compiled(nn.Linear(1, 1), wanted=True)

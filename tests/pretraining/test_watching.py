@@ -1,36 +1,28 @@
-"""The examples of a training are sentences, if the held-out text has some."""
+"""The examples of a training are sentences, if the held-out text has some; validation passes have the
+same targets for every model, in any batches.
+"""
 
 import logging
-from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from transformers import PreTrainedTokenizerFast
 
-from clozeline.language.objectives import Split
-from clozeline.language.shards import TokenShards
-from clozeline.language.spelling import Spelling
-from clozeline.pretraining.watching import Examiner, ShownExamples, reads_as_sentence
+from clozeline.evaluation import groups
+from clozeline.language.models import target_logits
+from clozeline.pretraining import job as pretraining
+from clozeline.pretraining.losses import Judge
+from clozeline.pretraining.watching import ShownExamples, reads_as_sentence
+from clozeline.system.errors import DataError
 from clozeline.training.curves import ValidationPass
-from tests.conftest import VOCAB_SIZE, TokensMaker
 from tests.training.prepared import Prepare
-
-CODE = "const : ` double { x } = [ y ] ( z ) ; return value"
-SENTENCE = "this function will return a small copy of the given list of words ."
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 @pytest.mark.parametrize(
     ("text", "is_one"),
     [
         ("Return a copy of the string.", True),
-        ("Größe der Datei in Bytes.", True),
         ("यह एक वाक्य है।", True),
         ("这是一个句子。", True),
-        ("const : ` double [MASK] ____", False),
         ("Return the attribute `name` of an object.", False),
         ("Return a copy of the", False),
         ("{'a': 1, 'b': [2, 3]} == f(x).", False),
@@ -38,30 +30,6 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 )
 def test_sentences_are_distinguished_from_code_and_fragments(text: str, is_one: bool) -> None:
     assert reads_as_sentence(text) == is_one
-
-
-def examiner_of(documents: list[str], folder: Path, make_tokens: TokensMaker) -> Examiner:
-    words = sorted({word for text in documents for word in text.split()})
-    ids = {word: number for number, word in enumerate([*SPECIAL, *words])}
-    assert len(ids) <= VOCAB_SIZE
-    tokenizer = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, mask_token="[MASK]").save_pretrained(folder)
-    tokens = [np.array([ids[word] for word in text.split()]) for text in documents]
-    split = Split.open(TokenShards.open(make_tokens(tokens, tokens), "validation"), 64)
-    return Examiner(split, tokenizer, Spelling.open(folder), "mlm")
-
-
-def test_sentences_are_preferred_to_code_and_shown_whole(tmp_path: Path, make_tokens: TokensMaker) -> None:
-    examiner = examiner_of([CODE, f"{SENTENCE} {CODE}", CODE, SENTENCE], tmp_path, make_tokens)
-    asked = examiner.questions(2)
-    assert [question.text.replace("[MASK]", question.truth) for question in asked] == [SENTENCE, SENTENCE]
-    assert [question.text.count("[MASK]") for question in asked] == [1, 1]
-
-
-def test_other_text_is_used_if_there_are_too_few_sentences(tmp_path: Path, make_tokens: TokensMaker) -> None:
-    examiner = examiner_of([CODE, SENTENCE, CODE], tmp_path, make_tokens)
-    assert [question.is_sentence for question in examiner.questions(3)] == [False, True, False]
 
 
 @pytest.mark.parametrize("objective", ["mlm", "clm"])
@@ -78,3 +46,48 @@ def test_examples_are_shown_at_each_validation_pass(objective: str, prepare: Pre
         before = words[words.index("[MASK]" if objective == "mlm" else "…") - 1]
         assert truth == (int(before.removeprefix("w")) - 5 + 1) % 59 + 5
         assert text.count("[MASK]") == (objective == "mlm"), "one word is masked, the rest is readable"
+
+
+@pytest.fixture
+def prepare(prepare: Prepare) -> Prepare:
+    return prepare.but(validation__every_steps=10)
+
+
+def asked(judge: Judge) -> list[list[int]]:
+    return [batch.slot_T.tolist() for batch in judge._batches]
+
+
+def test_validation_masks_one_token_in_seven_at_any_training_rate(prepare: Prepare) -> None:
+    """P35."""
+    at_20, at_60 = (prepare(masking__mask_rate=rate).judge for rate in (0.2, 0.6))
+    assert asked(at_20) == asked(at_60)
+    assert sum(map(len, asked(at_20))) == pytest.approx(at_20.split.shards.num_tokens / 7, rel=0.15)
+
+
+def test_validation_rows_stay_within_their_limit_and_spread_over_the_split(prepare: Prepare, monkeypatch) -> None:
+    monkeypatch.setattr(pretraining, "VALIDATION_TOKENS", 200)
+    job = prepare()
+    rows_R = job.judge._rows()
+    assert 1 < len(rows_R) < len(job.validation.rows) / 2
+    assert (rows_R[0], rows_R[-1]) == (0, len(job.validation.rows) - 1)
+
+
+def test_the_accuracy_is_the_share_of_targets_whose_label_has_the_highest_probability(prepare: Prepare) -> None:
+    judge = prepare().judge
+    model = judge.loss.model.eval()
+    is_top1 = [groups.judge(target_logits(model, batch), batch.labels_T).is_top1_T for batch in judge._batches]
+    assert 0 < judge.measure().accuracy == np.concatenate(is_top1).mean()
+
+
+@pytest.mark.parametrize(("words", "is_askable"), [([9, 9], True), ([1, 1], False)])
+def test_a_validation_split_of_two_tokens_is_measured_or_refused(
+    words, is_askable, tiny_pretraining, make_tokens, tiny_tokenizer, tmp_path
+) -> None:
+    """Two tokens may both be in a fold that is not the first; unknown ones are in none."""
+    tokens = make_tokens([np.full(20, 7)] * 20, [np.array(words)])
+    judge = Prepare(tokens, tiny_tokenizer, tiny_pretraining, tmp_path)(validation__every_steps=10).judge
+    if is_askable:
+        assert judge.measure().loss > 0
+    else:
+        with pytest.raises(DataError, match=r"(?s)2 tokens.*every_steps` to null"):
+            judge.measure()

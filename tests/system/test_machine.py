@@ -1,4 +1,6 @@
-"""What this machine, or a container on it, gives to a process: cores, memory, instructions; and how it is used."""
+"""What this machine, or a container on it, gives to a process: cores, memory, instructions; and how it is used; the
+tools that a command starts get the settings of the project, and what the environment says wins.
+"""
 
 import os
 import subprocess
@@ -17,14 +19,9 @@ from clozeline.system.machine import (
     out_of_memory_kills,
     processor,
 )
+from clozeline.system.workspace import Workspace, set_defaults
 
 MIB, GIB = 2**20, 2**30
-
-
-def said_by(code: str, *arguments: str, stream: str = "stdout") -> str:
-    """Run code in a process of its own: in a test worker, other tests' threads allocate memory in between."""
-    command = [sys.executable, "-c", code, *arguments]
-    return str(getattr(subprocess.run(command, capture_output=True, text=True, check=True), stream))
 
 
 def put(files: Mapping[Path, object]) -> None:
@@ -86,7 +83,7 @@ print(available_cores())
 
 
 def test_a_process_pinned_to_one_core_counts_one() -> None:
-    assert said_by(PINNED) == "1\n"
+    assert subprocess.run([sys.executable, "-c", PINNED], capture_output=True, text=True, check=True).stdout == "1\n"
 
 
 @pytest.mark.parametrize(
@@ -100,64 +97,6 @@ def test_a_process_uses_no_more_cores_than_it_is_told_to(cgroups, monkeypatch, m
             available_cores()
     else:
         assert available_cores(*limited(cgroups, "0::/", {})) == expected
-
-
-CYCLES = """
-import atexit, gc, sys
-from clozeline.cli import main
-atexit.register(lambda: print(gc.get_threshold()[0], gc.get_freeze_count()))
-sys.argv = ["clozeline", "--version"]
-main()
-"""
-
-
-def test_a_command_searches_for_cycles_rarely_and_for_none_when_it_ends() -> None:
-    limit, num_frozen = map(int, said_by(CYCLES).split("\n")[1].split())
-    assert limit == 10_000
-    assert num_frozen > 10_000
-
-
-BLOCKS = """
-import sys
-from pathlib import Path
-from clozeline.system.machine import give_back_freed
-
-def own_bytes():
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
-    return int(line.split()[1]) * 1024
-
-blocks = [b"." * 20_000 for _ in range(2_000)]
-full = own_bytes()
-kept = blocks[-1]
-blocks.clear()
-if "trimmed" in sys.argv:
-    give_back_freed()
-print(full - own_bytes())
-"""
-
-
-def test_freed_memory_between_used_blocks_is_returned_to_the_system() -> None:
-    assert int(said_by(BLOCKS)) < 10_000_000 < 30_000_000 < int(said_by(BLOCKS, "trimmed"))
-
-
-HEAPS = """
-import ctypes, sys, threading
-from clozeline.system.machine import share_one_heap
-if "shared" in sys.argv:
-    share_one_heap()
-libc, barrier = ctypes.CDLL(None), threading.Barrier(6)
-threads = [threading.Thread(target=lambda: (libc.malloc(1000), barrier.wait())) for _ in range(6)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-libc.malloc_stats()
-"""
-
-
-def test_later_threads_get_no_separate_heaps() -> None:
-    shared, separate = (said_by(HEAPS, *arguments, stream="stderr") for arguments in (["shared"], []))
-    assert shared.count("Arena ") <= 2 < separate.count("Arena ")
 
 
 def group(place: str, limit: object, used: int, files: int) -> dict[str, object]:
@@ -196,16 +135,41 @@ def test_out_of_memory_kills_are_read_from_vmstat(tmp_path: Path) -> None:
     assert out_of_memory_kills(tmp_path / "vmstat") == 3
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("flags\t\t: sse avx2 avx512f avx512_vnni", "EPYC, avx512_vnni, avx512f, avx2"),
-        ("flags\t\t: avx2 avx_vnni", "EPYC, avx_vnni, avx2"),
-        ("Features\t: fp asimd asimddp", "EPYC, asimddp, asimd"),
-        ("flags\t\t: sse", "EPYC"),
-    ],
-)
-def test_a_processor_is_described_by_its_name_and_instructions(tmp_path: Path, line: str, told: str) -> None:
-    put({tmp_path / "cpuinfo": f"processor\t: 0\nmodel name\t: EPYC\n{line}"})
-    assert processor(tmp_path / "cpuinfo") == told
+@pytest.fixture(autouse=True)
+def environment_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*Workspace(Path()).defaults(), "http_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "to be put back")
+        monkeypatch.delenv(name)
+
+
+def test_a_fresh_clone_gets_a_prefect_home_and_quiet_tools_but_the_environment_wins(tmp_path, monkeypatch) -> None:
+    set_defaults(Workspace(tmp_path))
+    assert os.environ["PREFECT_HOME"] == str(tmp_path / "work" / "prefect")
+    assert Path(os.environ["PREFECT_HOME"]).is_dir()
+    assert os.environ["MLFLOW_TRACKING_URI"] == f"sqlite:///{tmp_path}/work/mlflow/mlflow.db"
+    assert os.environ["DO_NOT_TRACK"] == "true"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
+    set_defaults(Workspace(tmp_path))
+    assert os.environ["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
+
+
+def test_what_a_run_leaves_is_closed_to_other_users(tmp_path: Path) -> None:
+    (tmp_path / "open" / "work").mkdir(mode=0o755, parents=True)
+    for root in (tmp_path / "new", tmp_path / "open"):
+        set_defaults(Workspace(root))
+        assert (root / "work").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
+def test_existing_no_proxy_entries_are_kept(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "corp.example, localhost")
+    for _ in range(2):
+        set_defaults(Workspace(tmp_path))
+        assert os.environ["no_proxy"] == os.environ["NO_PROXY"] == "corp.example,localhost,127.0.0.1,::1"
+
+
+def test_a_processor_is_described_by_its_name_and_instructions(tmp_path: Path) -> None:
+    for line in ("flags\t\t: sse avx2 avx512f avx512_vnni", "Features\t: sse avx2 avx512f avx512_vnni"):
+        put({tmp_path / "cpuinfo": f"processor\t: 0\nmodel name\t: EPYC\n{line}"})
+        assert processor(tmp_path / "cpuinfo") == "EPYC, avx512_vnni, avx512f, avx2"
     assert processor(tmp_path / "nothing"), "the name of the machine"

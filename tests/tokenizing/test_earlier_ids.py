@@ -26,14 +26,10 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def open_tokenizer(folder: Path, characters: str = "0123456789abcdefghijklmnopqrstuvwxyz") -> OpenTokenizer:
+    """Return a tokenizer that finds special tokens in a text."""
     pieces = [*SPECIAL, *characters, *(f"##{character}" for character in characters), "word", "and"]
-    vocab = {piece: id_ for id_, piece in enumerate(pieces)}
-    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return saved(tokenizer, folder)
-
-
-def saved(tokenizer: Tokenizer, folder: Path) -> OpenTokenizer:
+    tokenizer = Tokenizer(models.WordPiece({piece: id_ for id_, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     folder.mkdir()
     tokenizer.add_special_tokens(list(SPECIAL))
     frame_with_special_tokens(tokenizer, "[CLS]", "[SEP]")
@@ -53,8 +49,8 @@ class Runs:
         self.file, self.out, self.kept, self.opened = folder / "a.parquet", folder / "shards", folder / "kept", opened
         self.num_encoded = 0  # texts that the last run encoded
 
-    def write(self, texts: list[str], ids: list[str] | None = None) -> None:
-        rows = sorted(zip(ids or map(identity_of, texts), texts, strict=True))
+    def write(self, texts: list[str]) -> None:
+        rows = sorted((identity_of(text), text) for text in texts)
         columns = [*map(list, zip(*rows, strict=True)), ["source"] * len(rows), [""] * len(rows)]
         pq.write_table(pa.table(columns, SCHEMA), self.file, row_group_size=70)
 
@@ -75,6 +71,9 @@ class Runs:
     def shards(self, *, anew: bool = False) -> dict[str, bytes]:
         self.pack(anew=anew)
         return {file.name: file.read_bytes() for file in self.out.iterdir()}
+
+    def kept_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.kept.rglob("*.bin"))
 
     def assert_encodes(self, num_texts: int) -> None:
         """Assert that a run encodes so many texts, and writes what a run without kept ids writes."""
@@ -106,26 +105,26 @@ def test_a_run_encodes_only_new_texts_and_writes_the_same_bytes(runs: Runs) -> N
     runs.write([TEXTS[0].upper(), *TEXTS[1:]])
     assert identity_of(TEXTS[0].upper()) == identity_of(TEXTS[0])
     runs.assert_encodes(1)  # a text with the key of another
+    size = runs.kept_bytes()
+    runs.write(TEXTS[1:30])
+    runs.assert_encodes(0)
+    assert runs.kept_bytes() < size / 5, "kept ids do not outgrow the text"
 
 
-def test_keys_that_are_no_numbers_change_no_byte(runs: Runs) -> None:
-    runs.write(TEXTS, ids=[f"row {number}" for number in range(300)])
-    first = runs.shards()
-    assert runs.shards() == first == runs.shards(anew=True)
-
-
-def test_texts_are_found_when_the_borders_of_partitions_move(runs: Runs, monkeypatch) -> None:
+def test_texts_of_a_run_that_was_stopped_are_found_also_when_the_borders_of_partitions_move(runs, monkeypatch) -> None:
     before = len(partitions_of(runs.file))
-    runs.pack()
+    with monkeypatch.context() as stopped:
+        stopped.setattr(packing, "write_shards", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            runs.pack()
+    assert list(runs.out.iterdir()) == []
+    runs.assert_encodes(0)
     monkeypatch.setattr(partitions, "_PARTITION_BYTES", 4000)
     assert 1 < len(partitions_of(runs.file)) < before
     runs.assert_encodes(0)
 
 
-def test_counts_of_known_texts_are_those_of_encoding_them(tmp_path) -> None:
-    finds_special_tokens = Tokenizer(models.WordLevel({piece: id_ for id_, piece in enumerate(SPECIAL)}, "[UNK]"))
-    finds_special_tokens.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    runs = Runs(tmp_path, saved(finds_special_tokens, tmp_path / "tokenizer"))
+def test_counts_of_known_texts_are_those_of_encoding_them(runs: Runs) -> None:
     texts = [*TEXTS, *(f"[MASK] and {number}" for number in range(9))]
     runs.write(texts)
     runs.pack()
@@ -135,15 +134,6 @@ def test_counts_of_known_texts_are_those_of_encoding_them(tmp_path) -> None:
     assert known.count.numbers == alone.count.numbers
     assert (known.count.uses_V == alone.count.uses_V).all()
     assert known.count.tokens_dropped == 9
-
-
-def test_ids_of_a_run_that_was_stopped_are_found(runs: Runs, monkeypatch) -> None:
-    with monkeypatch.context() as stopped:
-        stopped.setattr(packing, "write_shards", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            runs.pack()
-    assert list(runs.out.iterdir()) == []
-    runs.assert_encodes(0)
 
 
 def test_damaged_ids_and_those_of_another_vocabulary_are_not_used(runs: Runs, tmp_path, caplog) -> None:
@@ -158,12 +148,3 @@ def test_damaged_ids_and_those_of_another_vocabulary_are_not_used(runs: Runs, tm
     runs.opened = open_tokenizer(tmp_path / "other", "0123456789abcdefghijklmnopqrstuvwxyz.,")
     runs.assert_encodes(len(TEXTS))
     assert "every text is encoded again" in caplog.text
-
-
-def test_kept_ids_do_not_outgrow_the_text(runs: Runs) -> None:
-    sizes = []
-    for texts in (TEXTS[:30], TEXTS, TEXTS[:30]):
-        runs.write(texts)
-        runs.pack()
-        sizes.append(sum(file.stat().st_size for file in runs.kept.rglob("*.bin")))
-    assert sizes[0] == sizes[2] < sizes[1]

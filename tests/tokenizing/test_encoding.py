@@ -11,43 +11,22 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from clozeline.records.words.bytes import word_hashes
 from clozeline.tokenizing import encoding
-from clozeline.tokenizing.encoding import WordCache, encode_each, encode_joined
+from clozeline.tokenizing.encoding import WordCache
 from tests.make.texts import ALGORITHMS, learned_tokenizer, odd_text
 
-ODD = "=\u0338?{`aéb東E\u0301\x00\x1f\x85\u200b▁'ﷺ½¨,.(0१\ufffd\U0001f600İΣς[]"
-words = st.lists(st.text(st.sampled_from(ODD + "abab"), max_size=8), max_size=9)
-
-
 NORMALIZERS = {
-    "BertNormalizer": normalizers.BertNormalizer(),
     "NFKC": normalizers.NFKC(),
     "NFD and StripAccents": normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]),
 }
 
 
-@pytest.fixture(scope="module", params=NORMALIZERS)
-def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    pieces = ["[UNK]", *sorted({*ODD, "a", "b", "e", "ab", "##a", "##b", "##ab", "1", "2", "⁄"})]
-    tokenizer = Tokenizer(models.WordPiece({piece: id_ for id_, piece in enumerate(pieces)}, unk_token="[UNK]"))
-    tokenizer.normalizer = NORMALIZERS[request.param]
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return tokenizer
-
-
-@given(words=words, at_a_time=st.integers(1, 4))
-@settings(max_examples=150, deadline=None)
-def test_words_encoded_together_have_the_ids_of_single_words(tokenizer, words, at_a_time) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(encoding, "_JOINED_WORDS", at_a_time)
-        patched.setattr(encoding, "_WORDS_AT_A_TIME", 2 * at_a_time)
-        joined, each = encode_joined(tokenizer, words), encode_each(tokenizer, words)
-    assert joined.tokens_N.tolist() == each.tokens_N.tolist()
-    assert joined.lengths_D.tolist() == each.lengths_D.tolist()
-
-
 @pytest.fixture(scope="module")
 def learned(texts: list[str]) -> dict[str, Tokenizer]:
+    """A tokenizer of each algorithm, and the first one with other normalizers."""
     tokenizers = {algorithm: learned_tokenizer(algorithm, texts) for algorithm in ALGORITHMS}
+    for name, normalizer in NORMALIZERS.items():
+        tokenizers[name] = Tokenizer.from_str(tokenizers[ALGORITHMS[0]].to_str())
+        tokenizers[name].normalizer = normalizer
     for tokenizer in tokenizers.values():
         tokenizer.encode_special_tokens = True
     return tokenizers
@@ -60,11 +39,15 @@ def assert_same_as_whole_texts(tokenizer: Tokenizer, texts: Sequence[str], cache
     assert encoded.tokens_N.tolist() == [id_ for ids in expected for id_ in ids]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@given(texts=st.lists(odd_text, max_size=6))
+@pytest.mark.parametrize("name", [*ALGORITHMS, *NORMALIZERS])
+@given(texts=st.lists(odd_text, max_size=6), at_a_time=st.integers(1, 4))
 @settings(max_examples=100, deadline=None)
-def test_unusual_texts_get_the_ids_of_uncached_encoding(learned, algorithm: str, texts) -> None:
-    assert_same_as_whole_texts(learned[algorithm], texts)
+def test_unusual_texts_get_the_ids_of_uncached_encoding(learned, name: str, texts, at_a_time: int) -> None:
+    """However many words are encoded together."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(encoding, "_JOINED_WORDS", at_a_time)
+        patched.setattr(encoding, "_WORDS_AT_A_TIME", 2 * at_a_time)
+        assert_same_as_whole_texts(learned[name], texts)
 
 
 @pytest.mark.parametrize(
@@ -84,13 +67,6 @@ def test_words_seen_in_an_earlier_batch_keep_their_ids(learned, texts, monkeypat
     assert_same_as_whole_texts(learned[algorithm], [], cache)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_each_word_is_encoded_once(learned: dict[str, Tokenizer], algorithm: str) -> None:
-    cache = WordCache.create(learned[algorithm])
-    cache.encode(pa.array(["kato mire", "mire kato mire kato"]))
-    assert len(cache) <= 4
-
-
 BERT, METASPACE = pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Metaspace(prepend_scheme="first")
 WITH_A_SPACE = AddedToken("a b", special=False, normalized=False)
 
@@ -105,9 +81,7 @@ WITH_A_SPACE = AddedToken("a b", special=False, normalized=False)
     ],
     ids=["no pre-tokenizer", "a word with a space", "the first word is different", "spaces are deleted"],
 )
-def test_a_tokenizer_with_dependent_words_encodes_whole_texts(
-    pre_tokenizer: object, normalizer: object, added: list[AddedToken]
-) -> None:
+def test_a_tokenizer_with_dependent_words_encodes_whole_texts(pre_tokenizer, normalizer, added) -> None:
     pieces = ["[UNK]", "a", "b", "a b", " ", "##b", "##a", "▁a", "▁", "ab"]
     tokenizer = Tokenizer(models.WordPiece({piece: id_ for id_, piece in enumerate(pieces)}, unk_token="[UNK]"))
     if pre_tokenizer:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.cluster.ledger import Ledger
-from clozeline.records.clean_text import DOC_ID, SCHEMA, TEXT
+from clozeline.records.clean_text import DOC_ID, SCHEMA
 from clozeline.system.workers import Workers
 from clozeline.tokenizing import shards
 from clozeline.tokenizing.shards import EncodedFiles, partitions_of, write_shards, writing
@@ -71,10 +71,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "_PARTITION_BYTES", 2000)
 
 
-def digests(path: Path, keys: list[str], texts: list[str]) -> list[str]:
-    return [one.digest for one in partitions_of(write(path, keys, texts=texts))]
-
-
 def write(path: Path, keys: list[str], row_group: int = 3, texts: list[str] | None = None) -> Path:
     texts = [f"text {key}" * 5 for key in keys] if texts is None else texts
     pq.write_table(pa.table([keys, texts, [""] * len(keys), [""] * len(keys)], SCHEMA), path, row_group_size=row_group)
@@ -95,17 +91,9 @@ def test_partitions_hold_every_row_in_order(tmp_path: Path, row_group: int, coun
 
 def test_a_partition_is_known_by_its_texts(tmp_path: Path) -> None:
     texts = [f"text {key}" * 5 for key in KEYS]
-    first = digests(tmp_path / "a.parquet", KEYS, texts)
+    cases = (KEYS, texts), ([key[::-1] for key in KEYS], texts), (KEYS, [*texts[:-1], texts[-1].upper()])
+    found = [partitions_of(write(tmp_path / "a.parquet", keys, texts=given)) for keys, given in cases]
+    first, with_other_keys, changed = ([one.digest for one in some] for some in found)
     assert len(set(first)) == 7
-    assert digests(tmp_path / "b.parquet", [key[::-1] for key in KEYS], texts) == first
-    changed = digests(tmp_path / "a.parquet", KEYS, [*texts[:-1], texts[-1].upper()])
+    assert with_other_keys == first
     assert [one == other for one, other in zip(first, changed, strict=True)] == [True] * 6 + [False]
-
-
-def test_a_file_without_keys_has_partitions_without_bounds_and_one_without_rows_no_texts(tmp_path: Path) -> None:
-    pq.write_table(pa.table({TEXT: ["a" * 1500] * 9}), tmp_path / "a.parquet", row_group_size=2, use_dictionary=False)
-    found = partitions_of(tmp_path / "a.parquet")
-    assert [one.num_rows for one in found] == [2, 2, 2, 2, 1]
-    assert {one.doc_ids for one in found} == {None}
-    empty = partitions_of(write(tmp_path / "b.parquet", []))
-    assert [texts for one in empty for texts in one.texts()] == []

@@ -1,6 +1,5 @@
 """Claim: replaced-token detection is trained as the paper writes its loss, and as exactly as any other objective."""
 
-import logging
 import math
 
 import pytest
@@ -9,10 +8,8 @@ from torch.nn import functional
 
 from clozeline.language import models
 from clozeline.language.detection import ReplacedTokenPair, detection_logits, draw
-from clozeline.language.objectives import DetectionBatch, unigram_entropy
+from clozeline.language.objectives import DetectionBatch
 from clozeline.pretraining.job import Pretraining
-from clozeline.pretraining.watching import plateau_warning
-from clozeline.training.curves import ValidationPass
 from tests.training.prepared import DETECTING, Prepare
 
 WEIGHT = 50.0
@@ -73,42 +70,9 @@ def test_the_generator_gets_no_gradient_from_the_discriminator(prepare: Prepare)
     assert not torch.equal(*of_table)
 
 
-def test_a_model_can_memorize_one_batch(prepare: Prepare) -> None:
-    job = prepare()
-    batch = first_batch(job).rows(0, 3)
-    batch = batch.as_part_of(len(batch.labels_T), int((batch.text_ids_BL != 0).sum()))
-    optimizer = torch.optim.AdamW(job.model.parameters(), lr=1e-2)
-    for _ in range(600):
-        loss = job.loop.loss_sum(batch).loss_sum / len(batch.labels_T)
-        if loss.item() < 0.2:
-            break
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert loss.item() < 0.2
-
-
 def test_the_validation_loss_is_a_mean_over_targets_for_any_batching(prepare: Prepare) -> None:
     """P33: not a mean of the batches' means, though the share of targets differs from batch to batch."""
     whole, parts = prepare(), prepare(batch_tokens=64)
     assert len(parts.judge._batches) > len(whole.judge._batches)
     parts.model.load_state_dict(whole.model.state_dict())
     assert parts.judge.measure() == pytest.approx(whole.judge.measure(), rel=1e-5)
-
-
-def test_each_validation_line_names_both_losses_and_a_generator_on_the_plateau(prepare: Prepare, caplog) -> None:
-    """Untrained, with equally frequent words, the generator is on the plateau: ln 64 is near ln 59."""
-    job = prepare()
-    entropy = unigram_entropy(job.train.shards, job.train.vocabulary)
-    shown = plateau_warning(pair_of(job), job.judge, WEIGHT, entropy, first_step=2)
-    job.model.eval()
-    loss = job.judge.measure().loss
-    job.model.train()
-    with caplog.at_level(logging.INFO):
-        for step in (1, 2, 3, 4):
-            shown.on_validation(ValidationPass(step, loss, 0.5))
-            assert ("the loss has stayed" in caplog.text) == (step == 4)
-    assert job.model.training
-    told = caplog.records[0].getMessage().split()
-    assert float(told[1]) + WEIGHT * float(told[6]) == pytest.approx(loss, abs=0.01)
-    assert float(told[6]) == pytest.approx(math.log(2), abs=0.01)

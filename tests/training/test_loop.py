@@ -1,20 +1,26 @@
+"""A training loop calls its callbacks, counts, stops where it has to; a stuck training is reported."""
+
+import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from clozeline.language.objectives import Split, unigram_entropy
+from clozeline.language.shards import TokenShards
 from clozeline.params.pretraining import PretrainParams
 from clozeline.system.errors import ArtifactError, TrainingError
 from clozeline.training.checkpoints import Checkpoints
 from clozeline.training.curves import CurvePoint, Quality, ValidationPass
 from clozeline.training.distribution import Processes
 from clozeline.training.loop import Loop, Validation
+from clozeline.training.micro_batches import Precision
 from clozeline.training.optimizers import build_optimizer
-from clozeline.training.state import Batch, Callback, Callbacks, Scored, State
-from clozeline.training.steps import Steps
-from tests.training.prepared import plain_hardware
+from clozeline.training.state import Batch, Callback, Callbacks, PlateauWarning, Scored, State
+from tests.training.prepared import CPU, Killed, KillsAt, largest_difference, plain_hardware, weights_of
 
 BATCHES_PER_EPOCH = 7
 
@@ -113,6 +119,23 @@ def test_a_point_has_the_accuracy_over_all_targets_since_the_one_before_it(loop:
     assert [point.accuracy for point in run(made).curve] == [3 / 12, 2 / 4]
 
 
+def test_a_resumed_fp16_training_equals_a_whole_one(loop: MakeLoop, tmp_path: Path) -> None:
+    """P29: a checkpoint holds the scale of gradients, which falls when they overflow."""
+
+    def made(folder: str) -> Loop[Tensor]:
+        halves = replace(plain_hardware(), precision=Precision.of("fp16", CPU))
+        return loop(hardware=halves, checkpoints=Checkpoints.of(tmp_path / folder, "run", keep=2))
+
+    whole, killed, resumed = made("whole"), made("killed"), made("killed")
+    run(whole)
+    with pytest.raises(Killed):
+        run(killed, KillsAt(10))
+    run(resumed)
+    scale, scale_of_resumed = (it.hardware.precision.scaler.get_scale() for it in (whole, resumed))
+    assert scale_of_resumed == scale < 2**16
+    assert largest_difference(weights_of(whole.model), weights_of(resumed.model)) == 0.0
+
+
 def test_a_nan_loss_stops_with_step_and_batch(loop: MakeLoop) -> None:
     with pytest.raises(TrainingError, match=r"step 5, on batch 6 of epoch 0"):
         run(loop(lambda loss, x: loss * (float("nan") if x.max() > 5 else 1)))
@@ -132,18 +155,7 @@ def test_the_gradient_is_clipped_to_the_norm(loop: MakeLoop) -> None:
     assert curve[0].gradient_norm > 100
 
 
-@pytest.mark.parametrize("reads_each_step", [True, False])
-def test_a_training_that_stops_before_its_first_curve_point_gets_one_at_the_end(
-    loop: MakeLoop, monkeypatch: pytest.MonkeyPatch, reads_each_step: bool
-) -> None:
-    """With losses read at each step, and with a processor that runs ahead."""
-    take = Steps.take
-
-    def taken(steps: Steps[Tensor], batch: Batch[Tensor], step: int) -> None:
-        steps.must_read = reads_each_step
-        take(steps, batch, step)
-
-    monkeypatch.setattr(Steps, "take", taken)
+def test_a_training_that_stops_before_its_first_curve_point_gets_one_at_the_end(loop: MakeLoop) -> None:
     curve = run(loop(validation=validation([1.0, 2.0, 3.0], patience=1))).curve
     assert [point.step for point in curve] == [2]
     assert curve[0].loss > 0
@@ -166,3 +178,38 @@ def test_a_training_without_any_target_stops_with_an_error(loop: MakeLoop) -> No
     silent = (Batch(epoch, 0, torch.empty(0), num_tokens=8, num_targets=0) for epoch in range(5000))
     with pytest.raises(TrainingError, match=r"(?s)1,001 batches.*epoch 1000.*mask_rate"):
         run(loop(batches_from=lambda epoch, index: silent))
+
+
+def warned(losses: list[float], caplog: pytest.LogCaptureFixture) -> int:
+    """Return the number of warnings about a training with these losses; token frequencies alone give a loss of 6.1."""
+    warning = PlateauWarning(unigram_loss=6.1, first_step=50, patience_points=5)
+    with caplog.at_level(logging.WARNING):
+        for place, loss in enumerate(losses, start=1):
+            warning.on_point(CurvePoint(10 * place, loss, 1e-3, 1.0, 0, 0.5))
+    return len(caplog.records)
+
+
+def test_a_loss_stuck_at_the_unigram_entropy_gets_one_warning_with_advice(caplog: pytest.LogCaptureFixture) -> None:
+    """P23."""
+    assert warned([9.0, 7.0, *[6.12] * 40], caplog) == 1
+    assert "half the learning rate" in caplog.text
+    assert "6.10" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [9.0, 7.0, *[6.12] * 6, 5.8, 5.5, 5.2],  # passes the plateau
+        [6.1, 6.1, 6.1, 6.1, 5.5, 5.0],  # at the plateau only during warm-up
+        [6.12, 5.9] * 20,  # comes and goes
+        [8.0] * 40,  # stands elsewhere
+    ],
+)
+def test_a_training_that_passes_the_plateau_gets_no_warning(losses: list[float], caplog) -> None:
+    assert warned(losses, caplog) == 0
+
+
+def test_the_unigram_entropy_equals_that_of_the_tokens(tiny_tokens: Path) -> None:
+    """In the tiny language 59 words are almost equally frequent: ln 59 = 4.08."""
+    split = Split.open(TokenShards.open(tiny_tokens, "train"), max_length=32)
+    assert unigram_entropy(split.shards, split.vocabulary) == pytest.approx(4.07, abs=0.02)

@@ -1,18 +1,16 @@
 """Claim: all processes cut their shares of a batch into equally many parts, which together train like the batch."""
 
-import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from clozeline.language.objectives import DetectionBatch, TargetBatch
 from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining.losses import TargetLoss
 from clozeline.system.errors import ParamsError, TrainingError
-from clozeline.training.micro_batches import MicroBatches, Precision, Requested, noting_shortage, remedies, share_of
+from clozeline.training.micro_batches import MicroBatches, Precision, noting_shortage, remedies, share_of
 from tests.make.params import is_knob_of, named_in
 from tests.make.processes import run_alone
 from tests.training import little_memory
@@ -30,9 +28,7 @@ def rows(num_rows: int, length: int = 8) -> TargetBatch:
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 5, 9, 16, 17])
 @pytest.mark.parametrize("most_slots", [1, 8, 17, 30, 64])
-def test_all_processes_cut_equally_many_parts_and_each_target_is_in_one(
-    world_size: int, num_rows: int, most_slots: int
-) -> None:
+def test_all_processes_cut_equally_many_parts_and_each_target_is_in_one(world_size, num_rows, most_slots: int) -> None:
     whole = rows(num_rows)
     parts = [MicroBatches(most_slots, CPU).parts(*share_of(whole, rank, world_size)) for rank in range(world_size)]
     assert len({len(of_one) for of_one in parts}) == 1
@@ -59,25 +55,17 @@ def test_all_processes_halve_micro_batches_alike_down_to_single_rows(world_size:
     ("num_rows", "length", "bound"),
     [
         (6, 64, 192),
-        (2, 64, 64),
         (1, 64, None),  # a part has at least one row
         (6, 20, 64),  # half of it is 60, which params.yaml would refuse
         (3, 20, None),  # ... and 64 would not cut it
     ],
 )
-def test_the_suggested_micro_batch_size_is_valid_and_gives_smaller_parts(
-    num_rows: int, length: int, bound: int | None
-) -> None:
-    batch = rows(num_rows, length)
-    assert MicroBatches(None, CPU, longest_row=64).bound_to_set(batch) == bound
+def test_the_suggested_micro_batch_size_is_valid_and_gives_smaller_parts(num_rows, length, bound, caplog) -> None:
+    batch, micro_batches = rows(num_rows, length), MicroBatches(None, CPU, longest_row=64)
+    assert micro_batches.bound_to_set(batch) == bound
     assert bound is None or len(MicroBatches(bound, CPU).parts(batch)) > 1
-
-
-def test_a_halved_micro_batch_is_reported_with_the_value_to_set(caplog: pytest.LogCaptureFixture) -> None:
-    micro_batches = MicroBatches(None, CPU, longest_row=64)
-    assert micro_batches.halve(rows(6, 20))
-    assert micro_batches.most_slots == 60
-    assert "`micro_batch_tokens: 64`" in caplog.text
+    assert micro_batches.halve(batch) == (num_rows > 1)
+    assert bound is None or f"`micro_batch_tokens: {bound}`" in caplog.text
     assert is_knob_of(PretrainParams, "micro_batch_tokens")
 
 
@@ -87,14 +75,6 @@ def test_a_filler_row_has_no_targets_for_generator_or_discriminator() -> None:
     silent = DetectionBatch(**vars(batch), text_ids_BL=batch.input_ids_BL, **draws).rows(0, 1).silent()
     assert (silent.num_rows, len(silent.slot_T), len(silent.labels_T), len(silent.uniform_T)) == (1, 0, 0, 0)
     assert silent.targets_per_token.item() == 0.0
-
-
-@pytest.fixture
-def matmul_precision(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Requested precisions of fp32 matrix products, recorded instead of changing the process's setting."""
-    asked: list[str] = []
-    monkeypatch.setattr(torch, "set_float32_matmul_precision", asked.append)
-    return asked
 
 
 def have_bf16(monkeypatch: pytest.MonkeyPatch, instruction: str | None) -> None:
@@ -107,101 +87,33 @@ def have_bf16(monkeypatch: pytest.MonkeyPatch, instruction: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "instruction", "requested", "name"),
+    ("device", "instruction", "requested", "told"),
     [
-        (CPU, None, "auto", "fp32"),
         (CPU, "amx_bf16", "auto", "fp32"),
         *((CPU, instruction, "bf16", "bf16") for instruction in ("avx512_bf16", "amx_bf16", "bf16")),
         (GPU, "bf16", "auto", "bf16"),
-        (GPU, "bf16", "bf16", "bf16"),
         (GPU, None, "auto", "fp16"),
-        (GPU, None, "fp16", "fp16"),
         (GPU, None, "fp32", "fp32"),
         (META, None, "auto", "fp32"),
+        (CPU, None, "bf16", "avx512_bf16.* 27 times slower than fp32"),
+        (CPU, None, "fp16", "a GPU"),
+        (META, None, "bf16", "fp32"),
+        (GPU, None, "bf16", "compute capability"),
     ],
 )
-def test_a_precision_suits_the_processor(monkeypatch, matmul_precision, device, instruction, requested, name) -> None:
+def test_a_precision_suits_the_processor_or_is_refused(monkeypatch, device, instruction, requested, told: str) -> None:
     """P28: `auto` is fp32 on every CPU. Only fp32 on a GPU uses TF32."""
     have_bf16(monkeypatch, instruction)
+    products: list[str] = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", products.append)
+    if instruction is None and requested in ("bf16", "fp16"):
+        with pytest.raises(ParamsError, match=f"`precision: {requested}` .*{told}"):
+            Precision.choose(requested, device)
+        return
     precision = Precision.choose(requested, device)
-    assert precision.name == name
-    assert precision.scaler.is_enabled() == (name == "fp16")
-    assert matmul_precision == (["high"] if (device, name) == (GPU, "fp32") else [])
-
-
-@pytest.mark.parametrize(
-    ("requested", "device", "told"),
-    [
-        ("bf16", CPU, "avx512_bf16.* 27 times slower than fp32"),
-        ("fp16", CPU, "a GPU"),
-        ("bf16", META, "fp32"),
-        ("bf16", GPU, "compute capability"),
-    ],
-)
-def test_a_precision_that_the_processor_lacks_is_refused(
-    monkeypatch: pytest.MonkeyPatch, requested: Requested, device: torch.device, told: str
-) -> None:
-    """P28."""
-    have_bf16(monkeypatch, None)
-    with pytest.raises(ParamsError, match=f"`precision: {requested}` .*{told}"):
-        Precision.choose(requested, device)
-
-
-def test_the_real_probe_gives_a_result_for_this_cpu() -> None:
-    capabilities = torch.cpu.get_capabilities()
-    assert {"avx512_bf16", "amx_bf16"} <= set(capabilities) or "bf16" in capabilities
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
-)
-def test_autocast_changes_the_dtype_of_products_and_not_of_weights(name: str, dtype: torch.dtype) -> None:
-    """Only fp16 has a scaler that does something."""
-    precision, layer = Precision.of(name, CPU), nn.Linear(4, 4)
-    with precision.autocast():
-        out = layer(torch.ones(2, 4))
-    out.float().sum().backward()
-    assert out.dtype == dtype
-    assert layer.weight.dtype == layer.weight.grad.dtype == torch.float32
-    assert (precision.scaler.scale(torch.tensor(3.0)).item() == 3.0) == (name != "fp16")
-    assert bool(precision.scaler.state_dict()) == (name == "fp16")
-
-
-class Halves:
-    """A layer that learns in fp16."""
-
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        self.layer = nn.Linear(4, 4)
-        self.precision = Precision.of("fp16", CPU)
-        self.scaler = self.precision.scaler
-        self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=0.1)
-
-    def take_steps(self, inputs: torch.Tensor) -> None:
-        for row in inputs:
-            self.optimizer.zero_grad()
-            with self.precision.autocast():
-                loss = self.layer(row).float().square().mean()
-            self.scaler.scale(loss).backward()
-            self.scaler.unscale_(self.optimizer)
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-
-
-def test_fp16_skips_a_step_with_gradient_overflow_and_its_lower_scale_survives_a_checkpoint() -> None:
-    """P29, the scaler's part."""
-    inputs = torch.cat([torch.full((1, 4), 6e4), torch.randn(5, 4)])  # only the first row overflows
-    whole, first, second = Halves(), Halves(), Halves()
-    before, scale = first.layer.weight.detach().clone(), first.scaler.get_scale()
-    first.take_steps(inputs[:1])
-    assert torch.equal(first.layer.weight, before)
-    assert first.scaler.get_scale() < scale
-    whole.take_steps(inputs)
-    second.scaler.load_state_dict(first.scaler.state_dict())
-    second.layer.load_state_dict(first.layer.state_dict())
-    second.take_steps(inputs[1:])
-    assert second.scaler.state_dict() == whole.scaler.state_dict()
-    assert torch.equal(second.layer.weight, whole.layer.weight)
+    assert precision.name == told
+    assert precision.scaler.is_enabled() == (told == "fp16")
+    assert products == (["high"] if (device, told) == (GPU, "fp32") else [])
 
 
 HUGE = 1 << 50
@@ -237,32 +149,6 @@ def test_an_out_of_memory_error_is_recognized_from_any_source(ask, told, keeps_k
     assert ("bf16" in caplog.text) == (not keeps_kernels)
 
 
-@pytest.mark.parametrize("words", ["mat1 and mat2 shapes cannot be multiplied", f"{KERNEL} descriptor for a matmul"])
-def test_other_errors_are_raised_unchanged(words: str) -> None:
-    with pytest.raises(RuntimeError, match=words), noting_shortage():
-        fail(RuntimeError(words))
-
-
-def test_tensors_of_the_failed_block_are_released() -> None:
-    held: list[weakref.ref[torch.Tensor]] = []
-
-    def ask() -> None:
-        large = torch.empty(1)
-        held.append(weakref.ref(large))
-        torch.empty(HUGE)
-
-    with noting_shortage() as shortage:
-        ask()
-    assert shortage.requested
-    assert held[0]() is None
-
-
-def test_training_continues_after_a_kernel_ran_out_of_memory() -> None:
-    found = run_alone(little_memory.__name__)
-    assert found["told"] == f"the requested amount is unknown: {KERNEL}"
-    assert found["later"] == pytest.approx(841.345, abs=0.001)
-
-
 def test_a_batch_too_large_for_main_memory_is_halved_with_the_same_result(prepare: Prepare, tmp_path: Path) -> None:
     shape = {"model__hidden_size": 128, "model__intermediate_size": 256, "model__num_hidden_layers": 2}
     slow = {"optimizer__learning_rate": 1e-3, "schedule__warmup_fraction": 0.0}
@@ -282,19 +168,12 @@ def test_a_row_too_large_for_memory_is_refused_with_its_size(prepare: Prepare, m
     with pytest.raises(TrainingError, match=f" tokens.*{HUGE_WORDS}") as caught:
         job.run()
     assert caught.value.do == remedies(prepare.params)
+    assert named_in(caught.value.do) == ["gradient_checkpointing", "max_length", "model"]
+    assert named_in(remedies(changed(prepare.params, start="some/encoder")))[-1] == "start", "its shape is its own"
+    assert all(is_knob_of(PretrainParams, knob) for knob in named_in(caught.value.do))
 
 
-@pytest.mark.parametrize(
-    ("changes", "knobs"),
-    [
-        ({}, ["gradient_checkpointing", "max_length", "model"]),
-        ({"gradient_checkpointing": True}, ["max_length", "model"]),
-        ({"start": "some/encoder"}, ["gradient_checkpointing", "max_length", "start"]),
-    ],
-)
-def test_remedies_are_params_of_this_section_that_need_less_memory(
-    tiny_pretraining: PretrainParams, changes: dict[str, object], knobs: list[str]
-) -> None:
-    """A model that is loaded has its own shape."""
-    assert named_in(remedies(changed(tiny_pretraining, **changes))) == knobs
-    assert all(is_knob_of(PretrainParams, knob) for knob in knobs)
+@pytest.mark.parametrize("words", ["mat1 and mat2 shapes cannot be multiplied", f"{KERNEL} descriptor for a matmul"])
+def test_other_errors_are_raised_unchanged(words: str) -> None:
+    with pytest.raises(RuntimeError, match=words), noting_shortage():
+        fail(RuntimeError(words))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from clozeline.language.objectives import TargetBatch
 from clozeline.system.errors import TrainingError
-from clozeline.training.distribution import Processes, Sharding
+from clozeline.training.distribution import Processes
 from clozeline.training.micro_batches import Hardware, Precision
 from clozeline.training.state import Batch
 from clozeline.training.steps import Steps, begin_step
@@ -47,9 +47,7 @@ def out_of_memory(*_: object) -> Tensor:
 
 
 @pytest.mark.parametrize(("sharding", "num_steps_before"), [("fsdp", 0), ("ddp", 3)])
-def test_the_error_names_the_micro_batch_param_if_processes_cannot_halve_together(
-    monkeypatch: pytest.MonkeyPatch, sharding: Sharding, num_steps_before: int
-) -> None:
+def test_the_param_is_named_if_processes_cannot_halve_together(monkeypatch, sharding, num_steps_before: int) -> None:
     """The other processes wait in the middle of a pass if weights are divided, or after the first steps have fit."""
     rows = TargetBatch(torch.zeros(6, 8, dtype=torch.int64), None, torch.arange(6), torch.arange(6))
     model = nn.Linear(1, 1)
@@ -175,7 +173,4 @@ def test_each_step_and_each_process_has_its_own_reproducible_dropout() -> None:
     assert len(set(losses(learning_rate=0.0))) == 3, "only dropout changes the loss"
     assert losses(rank=1) == losses(rank=1)
     assert losses(rank=0)[0] != losses(rank=1)[0]
-
-
-def test_a_retry_after_running_out_of_memory_draws_the_same() -> None:
-    assert losses(failures=2) == losses()
+    assert losses(failures=2) == losses(), "a retry after running out of memory draws the same"

@@ -21,6 +21,7 @@ from clozeline.stages.calling.profiles import sample_of
 from clozeline.system.errors import DataError
 from clozeline.system.workers import worker_processes
 from clozeline.tasks.files import read_records
+from tests.corpus.cleaning.test_near_duplicates import true_jaccard
 from tests.make.texts import take_snapshot
 
 SPLITS = ("train", "validation", "holdout")
@@ -53,17 +54,7 @@ Build = Callable[..., Built]
 def build_in(params_of) -> Build:
     """`build_in(folder, source, name, **params)`: the corpus of these texts, or of a file or folder."""
 
-    def build_in(
-        folder: Path,
-        source: list[str] | Path,
-        name: str = "out",
-        *,
-        seed: int = 7,
-        num_workers: int = 1,
-        work: Path | None = None,
-        before: Path | None = None,
-        **changes: object,
-    ) -> Built:
+    def build_in(folder, source, name="out", *, seed=7, num_workers=1, work=None, before=None, **changes) -> Built:
         params, out, raw = params_of(**{"label_field": "kind"} | changes), folder / name, folder / f"{name}-raw"
         out.mkdir()
         if isinstance(source, list):
@@ -100,12 +91,6 @@ def usual(build_in: Build, texts: list[str], tmp_path_factory: pytest.TempPathFa
     return build_in(tmp_path_factory.mktemp("usual"), texts)
 
 
-def set_sizes(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
-    for name, size in sizes.items():
-        module = "records.reading.streams" if name == "_BLOCK_BYTES" else "corpus.cleaning.portions"
-        monkeypatch.setattr(f"clozeline.{module}.{name}", size)
-
-
 def test_every_text_is_kept_or_has_a_reason(usual: Built, texts) -> None:
     report, kept = usual.report, usual.sides
     assert set(usual.contents) == {f"{split}.parquet" for split in SPLITS}
@@ -113,19 +98,14 @@ def test_every_text_is_kept_or_has_a_reason(usual: Built, texts) -> None:
     assert report.dropped | {"exact_duplicate": 10, "near_duplicate": 30, "empty": 1, "too_short": 1} == report.dropped
     assert report.documents_split == 1
     assert report.kept == len(kept)
+    assert report.splits["train"].documents == pytest.approx(0.6 * len(kept), rel=0.1)
     assert all(list(kept.values()).count(split) == report.splits[split].documents for split in SPLITS)
     assert sum(split.bytes for split in report.splits.values()) == sum(len(text.encode()) for text in kept)
 
 
 def test_no_two_splits_hold_similar_texts(usual: Built) -> None:
-    def shingles(text: str) -> set[tuple[str, ...]]:
-        words = text.split()
-        return {tuple(words[start : start + 3]) for start in range(len(words) - 2)}
-
     for (one, side), (other, other_side) in itertools.combinations(usual.sides.items(), 2):
-        if side != other_side:
-            left, right = shingles(one), shingles(other)
-            assert len(left & right) / len(left | right) < 0.5
+        assert side == other_side or true_jaccard(one, other) < 0.5
 
 
 def test_rows_are_identified_and_shuffled_by_content(usual: Built, texts) -> None:
@@ -139,17 +119,19 @@ def test_rows_are_identified_and_shuffled_by_content(usual: Built, texts) -> Non
     assert all(row["source"] == f"k{place_of[row['text']] % 3}" for row in rows if row["text"] in place_of)
 
 
-def test_a_wide_character_counts_as_three_letters_of_the_shortest_text(build: Build, texts) -> None:
+def test_limits_of_length_count_a_wide_character_as_three_and_may_be_in_words(build: Build, texts) -> None:
+    """A long text is cut, and its parts stay together; entities are decoded."""
     chinese, korean, short = "人人生而自由在尊严上一律平等", "모든인간은태어날때부터", "人人生而自由"
-    built = build([*texts[:40], chinese, korean, short])
-    assert {chinese, korean} <= built.sides.keys()
+    added = [chinese, korean, short, f"{'long' * 10} word", "R&amp;D and the rest of the department", texts[-1]]
+    built = build([*texts[:40], *added], max_characters=500)
+    assert {chinese, korean, f"{'long' * 10} word", "R&D and the rest of the department"} <= built.sides.keys()
     assert built.report.dropped["too_short"] == 1, "six characters count as 18 of 20 letters"
-
-
-def test_texts_of_few_words_are_too_short(build: Build, texts) -> None:
-    for name, min_words, num_short in (("any", 2, 0), ("out", 3, 1)):
-        built = build([*texts[:20], f"{'long' * 10} word"], name, min_words=min_words)
-        assert built.report.dropped["too_short"] == num_short
+    parts = {text: split for text, split in built.sides.items() if text in texts[-1]}
+    assert len(parts) > 5
+    assert max(map(len, parts)) <= 500
+    assert len(set(parts.values())) == 1
+    in_words = build([*texts[:40], *added], "in-words", min_words=3)
+    assert in_words.report.dropped["too_short"] == 4
 
 
 def test_altered_texts_are_counted_by_kind_also_from_kept_results(build: Build, texts, tmp_path) -> None:
@@ -160,18 +142,6 @@ def test_altered_texts_are_counted_by_kind_also_from_kept_results(build: Build, 
         assert told == dict.fromkeys(("lone_surrogates", "zero_width", "direction_marks"), 1)
 
 
-def test_entities_in_files_are_decoded(build: Build, texts) -> None:
-    assert "R&D and the rest of the department" in build([*texts[:40], "R&amp;D and the rest of the department"]).sides
-
-
-def test_a_long_text_is_cut_and_its_parts_stay_together(build: Build, texts) -> None:
-    sides = build(texts, max_characters=500).sides
-    parts = {text: split for text, split in sides.items() if text in texts[-1]}
-    assert len(parts) > 5
-    assert max(map(len, parts)) <= 500
-    assert len(set(parts.values())) == 1
-
-
 @pytest.mark.parametrize(
     ("num_workers", "sizes"),
     [
@@ -179,10 +149,12 @@ def test_a_long_text_is_cut_and_its_parts_stay_together(build: Build, texts) -> 
         (1, {"_BLOCK_BYTES": 1_000, "_MAX_BATCH_UNITS": 1, "_PORTION_BYTES": 3_000}),
     ],
 )
-def test_the_output_does_not_depend_on_place_number_of_workers_and_size_of_portions_and_batches(
+def test_the_output_does_not_depend_on_workers_portions_and_batches(
     build: Build, usual: Built, texts, monkeypatch, num_workers: int, sizes: dict[str, int]
 ) -> None:
-    set_sizes(monkeypatch, **sizes)
+    for name, size in sizes.items():
+        module = "records.reading.streams" if name == "_BLOCK_BYTES" else "corpus.cleaning.portions"
+        monkeypatch.setattr(f"clozeline.{module}.{name}", size)
     other = build(texts, num_workers=num_workers)
     assert other.report == usual.report
     assert other.contents == usual.contents
@@ -211,21 +183,6 @@ def test_much_text_has_a_file_for_each_range_of_keys(build: Build, usual: Built,
     assert all("40" <= doc_id < "80" for doc_id in second), "the second of four ranges"
 
 
-def test_the_output_does_not_depend_on_batches_kept_by_earlier_runs(build, usual, texts, tmp_path, monkeypatch) -> None:
-    set_sizes(monkeypatch, _BLOCK_BYTES=2_000, _BATCH_BYTES=10_000)
-    build(texts[:300], "before", work=tmp_path / "kept")
-    grown = build(texts, "grown", work=tmp_path / "kept")
-    assert grown.report == usual.report
-    assert grown.contents == usual.contents
-
-
-def test_added_texts_do_not_move_others_to_another_split(build: Build, usual: Built, texts, words) -> None:
-    more = [*texts, *(words(20_000 + seed, 40) for seed in range(100)), texts[50] + " and a few words more here"]
-    after = build(more).sides
-    assert usual.sides.items() <= after.items()
-    assert len(after) >= len(usual.sides) + 100
-
-
 def test_a_file_that_grows_beside_another_moves_no_text_to_another_split(build: Build, texts, words, tmp_path) -> None:
     folder = tmp_path / "feeds"
     folder.mkdir()
@@ -234,6 +191,7 @@ def test_a_file_that_grows_beside_another_moves_no_text_to_another_split(build: 
     before = build(folder, "one").sides
     # Half of each new text is from the end of an earlier one, in either file.
     added = [" ".join(text.split()[-30:] + words(7_000 + seed, 10).split()) for seed, text in enumerate(texts)]
+    added.append(f"{texts[50]} and a few words more here")
     with (folder / "a.jsonl").open("a") as file:
         file.write(jsonl(added))
     two = build(folder, "two", before=tmp_path / "one-raw", work=tmp_path / "one-work")
@@ -243,40 +201,21 @@ def test_a_file_that_grows_beside_another_moves_no_text_to_another_split(build: 
     assert two.contents == build(folder, "anew", before=tmp_path / "one-raw").contents, "reused work changes no byte"
 
 
-def test_a_text_similar_to_two_splits_is_dropped_and_moves_no_other_text(build: Build, texts) -> None:
-    before = build(texts, "before", same_side_similarity=0.3).sides
-    one, two = (next(text for text in texts[40:90] if before[text] == split) for split in ("train", "validation"))
-    after = build([*texts, f"{one} {two}", f"{two} with an end of its own"], same_side_similarity=0.3)
-    assert after.report.dropped["two_splits"] == 1
-    assert after.sides == before
-
-
 def test_another_seed_gives_another_split(build: Build, usual: Built, texts) -> None:
     other = build(texts, seed=2).sides
     assert other.keys() == usual.sides.keys()
     assert other != usual.sides
 
 
-def test_without_a_label_field_the_file_name_is_the_label(build: Build, words, tmp_path) -> None:
-    folder = tmp_path / "notes"
-    folder.mkdir()
-    for number, name in enumerate(("a.txt", "b.txt")):
-        (folder / name).write_text("\n\n".join(words(100 * number + seed) for seed in range(40)))
-    assert build(folder, label_field=None).report.splits["train"].sources == 2
-
-
 @pytest.mark.parametrize(
     ("name", "content", "changes", "problem", "do"),
     [
         ("all.txt", "a text of some words\n\n" * 9, {"one_document_per": "file"}, "too little", "one_document_per"),
-        ("x.jsonl", "", {}, "no text in 0 bytes", "source"),
         ("x.jsonl", jsonl(["short", "", "also"]), {}, "left of 3: .*1 empty, 2 too short", "min_characters"),
         ("x.jsonl", jsonl(["short", "also"]), {"kind": "hub", "dataset": "{folder}"}, "^{folder}: no text is left", ""),
     ],
 )
-def test_a_source_with_too_little_usable_text_is_refused_by_its_place(
-    build: Build, tmp_path, name: str, content: str, changes: dict[str, str], problem: str, do: str
-) -> None:
+def test_too_little_usable_text_is_refused_by_its_place(build, tmp_path, name, content, changes, problem, do) -> None:
     folder = tmp_path / "dataset"
     folder.mkdir()
     (folder / name).write_text(content)

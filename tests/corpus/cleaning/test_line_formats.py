@@ -1,18 +1,23 @@
-"""Each format of text is recognized and read into the same documents; an error names the file and the line."""
+"""Each format of text is recognized and read into the same documents; an error names the file and the line.
+A dump gives the running text of its articles, without markup, and names what is no dump.
+"""
 
+import bz2
 import gzip
 import json
 import re
+import tracemalloc
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.corpus.cleaning.documents import Document, FileReading, RawFile
+from clozeline.corpus.cleaning.documents import Document, DropReason, FileReading, RawFile
 from clozeline.corpus.cleaning.portions import opened
-from clozeline.corpus.cleaning.preparation import clean
+from clozeline.corpus.cleaning.wikipedia import WikiPage, plain_text, wiki_pages
 from clozeline.records.reading.files import label_of, matching_files
 from clozeline.system.errors import DataError
 
@@ -39,11 +44,9 @@ def parquet_of(folder: Path, table: pa.Table) -> bytes:
 
 
 FILES = {
-    "x.jsonl": JSON,
     "x.json.gz": gzip.compress(JSON),
     "shard_00": JSON,
     "x.csv": CSV,
-    "x.csv.gz": gzip.compress(CSV),
     "x.tsv": CSV.replace(b',"', b'\t"').replace(b"kind,", b"kind\t"),
     "x.parquet": None,
 }
@@ -90,34 +93,19 @@ PAGES = (
         ("few.txt", "".join(SENTENCES[:10]), {}, None),
         ("code.txt", "{ this is C }\n", {}, None),
         ("x.csv", 'text\n"' + "long " * 50_000 + '"\n', {}, ["long " * 50_000]),
-        ("x.jsonl", '{"text": null}\n', {}, [""]),
+        ("x.jsonl", '{"text": null}\n{"text": "half a pair \\ud83d", "score": NaN}\n', {}, ["", "half a pair \ud83d"]),
         ("wiki_00", PAGES, {}, ["\n\nBody.", ""]),
-        *((name, "\n", {}, []) for name in ("x.csv", "x.tsv", "x.jsonl", "x.txt", "x")),
-        *((name, "\ufeff", {}, []) for name in ("x.csv", "x.tsv", "x.jsonl", "x.txt", "x")),
-        *((name, "", {}, []) for name in ("x.csv", "x.tsv", "x.jsonl", "x.txt", "x")),
+        *(
+            (name, content, {}, [])
+            for name in ("x.csv", "x.tsv", "x.jsonl", "x.txt", "x")
+            for content in ("", "\ufeff\n")
+        ),
     ],
 )
-def test_a_file_is_divided_into_documents(
-    tmp_path, params_of, name: str, content: str, params: dict[str, str], expected: list[str] | None
-) -> None:
+def test_a_file_is_divided_into_documents(tmp_path, params_of, name, content, params, expected) -> None:
     """None: the whole file is one."""
     (tmp_path / name).write_text(content, encoding="utf-8")
     assert texts(tmp_path / name, params_of(**params)) == ([content] if expected is None else expected)
-
-
-def test_output_of_wikiextractor_has_titles(tmp_path, params_of) -> None:
-    (tmp_path / "wiki_00").write_text(PAGES)
-    assert [document.title for document in read(tmp_path / "wiki_00", params_of())] == ["A & B", "C"]
-
-
-def test_a_folder_is_read_in_the_order_of_names_without_hidden_files(tmp_path, params_of) -> None:
-    for name in ("b.txt", "a/z.txt", "a/b.txt", ".hidden.txt", ".git/x.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(f"text of {name}")
-    assert [document.source for document in read(tmp_path, params_of())] == ["a/b.txt", "a/z.txt", "b.txt"]
-    assert [document.source for document in read(tmp_path, params_of(pattern="*.txt"))] == ["b.txt"]
-    with pytest.raises(DataError, match=r"(?s)no file matches.*b\.txt"):
-        read(tmp_path, params_of(pattern="*.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -126,30 +114,20 @@ def test_a_folder_is_read_in_the_order_of_names_without_hidden_files(tmp_path, p
         ("wiki_00", '<doc id="1" url="u" title="A">\nA\n\nBody\n', "line 1: the <doc>"),
         ("x.jsonl", '{"text": "fine"}\n\n[1, 2]\n', r"line 3: not a JSON object.*list"),
         ("x.jsonl", '{"text": "fine"}\n\n{broken\n', r"line 3: not a JSON object.*\{bro"),
-        ("x.jsonl", '{"text": "fine"}\n\nnull\n', r"line 3: not a JSON object.*null"),
         ("x.jsonl", '{"text": "fine"}\n{"text": 12}\n', "line 2: field `text` is not text"),
         ("x.csv", 'kind,text\na,"never closed\nb,x\n', "not CSV"),
         ("x.csv", "kind,text\na,one,two\n", "line 2: 3 columns, but the header has 2"),
         ("x.csv", 'kind,text\na,"quoted" then not\n', "line 2: not CSV"),
         ("x.csv", "id;text\n", "separated by a semicolon"),
-        ("x.csv", "id\ttext\n", "separated by a tab"),
         ("x.tsv", "id,text\n", "separated by a comma"),
         ("x.parquet", "PAR1", "not a complete Parquet"),
     ],
 )
-def test_what_is_not_of_the_format_is_named_with_its_line(
-    tmp_path, params_of, name: str, content: str, message: str
-) -> None:
+def test_what_is_not_of_the_format_is_named_with_its_line(tmp_path, params_of, name, content, message: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=rf"(?s){name}.*{message}") as caught:
         read(tmp_path / name, params_of())
     assert "separated" not in message or "text_field" not in caught.value.do
-
-
-def test_json_that_only_lenient_readers_accept_is_accepted(tmp_path, params_of) -> None:
-    (tmp_path / "x.jsonl").write_text('{"text": "half a pair \\ud83d", "score": NaN}\n')
-    (text,) = texts(tmp_path / "x.jsonl", params_of())
-    assert clean(text, decode_entities=True) == "half a pair ?"
 
 
 BAD_RECORDS = {
@@ -188,3 +166,96 @@ def test_an_endless_paragraph_is_refused_before_it_fills_the_memory(tmp_path, pa
         read(path, params_of())
     assert "`source.one_document_per` to line" in caught.value.do
     assert len(texts(path, params_of(one_document_per="line"))) == 10
+
+
+HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="de">
+  <siteinfo><namespaces>
+    <namespace key="0" /><namespace key="6">Datei</namespace><namespace key="14">Kategorie</namespace>
+  </namespaces></siteinfo>
+"""
+TAIL = "</mediawiki>\n"
+
+
+def page(title: str, wikitext: str, namespace: int = 0, extra: str = "") -> str:
+    return (
+        f"<page><title>{title}</title><ns>{namespace}</ns><id>1</id>{extra}"
+        f"<revision><id>2</id><text xml:space='preserve'>{wikitext}</text></revision></page>\n"
+    )
+
+
+DUMP = (
+    HEAD
+    + page("Haus", "Ein '''Haus''' &amp;amp; Hof.[[Datei:h.jpg|mini|Bild]]")
+    + page("Heim", "#WEITERLEITUNG [[Haus]]", extra='<redirect title="Haus" />')
+    + page("Home", "#REDIRECT [[Haus]]")
+    + page("Vorlage:X", "text", namespace=10)
+    + page("Leer", "")
+    + TAIL
+)
+
+
+def pages_of(path: Path) -> Iterator[WikiPage]:
+    return wiki_pages(RawFile(path, path.name, path.name))
+
+
+def read_dump(path: Path) -> list[Document]:
+    return [document for unit in pages_of(path) for document in unit.documents()]
+
+
+@pytest.mark.parametrize("compress", [bytes, bz2.compress])
+def test_articles_become_text_and_other_pages_are_skipped_with_a_reason(tmp_path, compress) -> None:
+    path = tmp_path / "dump.xml.bz2"
+    path.write_bytes(compress(DUMP.encode()))
+    assert read_dump(path) == [
+        Document("Ein Haus & Hof.", path.name, "Haus"),
+        Document("", path.name, "Heim", DropReason.REDIRECT),
+        Document("", path.name, "Home", DropReason.REDIRECT),
+        Document("", path.name, "Vorlage:X", DropReason.NOT_AN_ARTICLE),
+        Document("", path.name, "Leer"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "content", [DUMP[: len(DUMP) // 2].encode(), bz2.compress(DUMP.encode())[:-10], b"no XML", b"<html><body/></html>"]
+)
+def test_an_incomplete_dump_is_refused_by_name(tmp_path, content: bytes) -> None:
+    path = tmp_path / "dump.xml"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"dump\.xml"):
+        read_dump(path)
+
+
+def test_read_pages_are_released_from_memory(tmp_path) -> None:
+    path = tmp_path / "dump.xml"
+    path.write_text(HEAD + page("Page", "word " * 20_000) * 200 + TAIL)
+    units = pages_of(path)
+    tracemalloc.start()
+    assert sum(1 for _ in units) == 200
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert path.stat().st_size > 20_000_000
+    assert peak_bytes < 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "expected"),
+    [
+        ("'''Bold''' and ''italic''", "Bold and italic"),
+        ("a {{template|with {{one}} inside}}b", "a b"),
+        ("[[Paris]], [[France|the country]]", "Paris, the country"),
+        ("[[File:x.jpg|thumb|A [[linked]] caption]]Text", "Text"),
+        ("[[image:x.jpg]][[Category:Things]]Text", "Text"),
+        ("Text[[fr:Texte]] [[:Category:Things]]", "Text Category:Things"),
+        ("[https://example.org the site] [https://example.org]", "the site "),
+        ("Fact.<ref>Book, p. 3</ref> More.<ref name='x' />", "Fact. More."),
+        ("x <!-- hidden --> y", "x  y"),
+        ("{|\n! head\n|-\n| cell\n|}\nAfter", "\nAfter"),
+        ("| an unfinished\n|-\n! table\nAfter", "\n\n\nAfter"),
+        ("== Heading ==\nbody", " Heading \nbody"),
+        ("5 &nbsp;&lt; 6", "5 \xa0< 6"),
+        ("Pi ({{IPA|pai}}) is <math>\\pi</math>.", "Pi is ."),
+        ("__NOTOC__lost '' mark}} <ref>and tag", "lost  mark and tag"),
+    ],
+)
+def test_markup_is_removed_and_words_are_kept(wikitext: str, expected: str) -> None:
+    assert plain_text(wikitext).strip() == expected.strip()

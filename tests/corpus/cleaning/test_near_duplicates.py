@@ -1,17 +1,21 @@
-"""The pairs that are found are those that comparing every text with every other one finds."""
+"""The pairs that are found are those that comparing every text with every other one finds.
+Spreading returns texts unchanged, by bucket, with their place in the whole source."""
 
 import itertools
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from clozeline.cluster.ledger import Ledger
-from clozeline.corpus.cleaning import near_duplicates
-from clozeline.corpus.cleaning.buckets import SketchedBucket, write_bucket_sketches
+from clozeline.corpus.cleaning import buckets, near_duplicates
+from clozeline.corpus.cleaning.buckets import SPREAD, SketchedBucket, spread_items, write_bucket_sketches
 from clozeline.corpus.cleaning.near_duplicates import Edges, Sketches, similar_pairs
+from clozeline.corpus.cleaning.preparation import PREPARED, BatchCounts, BatchRecord, read_texts, write_texts
+from clozeline.records.reading.streams import content_key
 from clozeline.records.words.shingles import Banding, shingle_sets
 from clozeline.system.workers import Workers
 
@@ -39,9 +43,7 @@ def pairs_of(tmp_path_factory: pytest.TempPathFactory) -> FindPairs:
 
 
 def true_jaccard(one: str, other: str) -> float:
-    left, right = (
-        {tuple(words[start : start + 3]) for start in range(len(words) - 2)} for words in (one.split(), other.split())
-    )
+    left, right = (set(zip(words, words[1:], words[2:], strict=False)) for words in (one.split(), other.split()))
     return len(left & right) / len(left | right)
 
 
@@ -70,9 +72,10 @@ def test_similar_pairs_have_their_true_jaccard_and_few_are_missed(pairs_of: Find
     assert all(similarity == pytest.approx(true[pair]) for pair, similarity in found.items())
     assert len(true) > 90
     assert len(found) >= 0.97 * len(true)
+    assert all(len(pairs_of(dissimilar).earlier_E) == 0 for dissimilar in (texts[:1], texts[::4][:2]))
 
 
-def test_pairs_do_not_depend_on_the_order_of_buckets_the_size_of_chunks_and_the_parts_of_later_texts(
+def test_pairs_do_not_depend_on_the_order_of_buckets_or_the_size_of_chunks_and_parts(
     pairs_of: FindPairs, texts, monkeypatch
 ) -> None:
     places = random.Random(1).sample(range(len(texts)), len(texts))
@@ -88,20 +91,31 @@ def test_pairs_do_not_depend_on_the_order_of_buckets_the_size_of_chunks_and_the_
             np.testing.assert_array_equal(getattr(other, name), getattr(plain, name))
 
 
-def test_numbers_of_texts_may_exceed_32_bits() -> None:
-    earlier = np.array([3, 2**33, 2**40, 2**33])
-    later = np.array([5, 2**33 + 2**19, 2**40 + 1, 2**33 + 2**19])
-    parts = near_duplicates.packed_by_part(earlier, later).items()
-    texts = [near_duplicates.Candidates("key", packed_P, part).texts(slice(None)) for part, packed_P in parts]
-    assert np.concatenate(texts, axis=1).T.tolist() == [[3, 5], [2**33, 2**33 + 2**19], [2**40, 2**40 + 1]]
+NUM_BUCKETS = 16
 
 
-def test_each_of_many_copies_costs_few_comparisons(pairs_of: FindPairs, words) -> None:
-    edges = pairs_of([f"{words(0, 40)} {words(seed, 2)}" for seed in range(1, 400)])
-    assert edges.num_candidates < 399 * 398 / 2 / 2
-    assert set(edges.later_E.tolist()) == set(range(1, 399))
+def batch_of(texts: list[str], path: Path) -> BatchRecord:
+    rows = sorted((content_key(text), place, place, text, "s", "t") for place, text in enumerate(texts))
+    table = pa.Table.from_pylist([dict(zip(PREPARED.names, row, strict=True)) for row in rows], PREPARED)
+    write_texts(path, [table], compression="lz4")
+    return BatchRecord(path.name, path, table.nbytes, 0, False, BatchCounts(len(texts)))
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_dissimilar_texts_give_no_pairs(pairs_of: FindPairs, words, count: int) -> None:
-    assert len(pairs_of([words(seed) for seed in range(count)]).earlier_E) == 0
+@pytest.mark.parametrize("spread_bytes", [1, 10_000_000])
+def test_texts_lie_in_the_bucket_of_their_key_with_consecutive_numbers(tmp_path, monkeypatch, spread_bytes) -> None:
+    monkeypatch.setattr(buckets, "_SPREAD_BYTES", spread_bytes)
+    texts = [f"text {number}" for number in range(90)]
+    batches = [batch_of(texts[start : start + 30], tmp_path / f"batch-{start}") for start in (0, 30, 60)]
+    items = spread_items([*batches, batch_of([], tmp_path / "empty")], NUM_BUCKETS)
+    assert (len(items) == 1) == (spread_bytes > 1)
+    found: dict[str, int] = {}
+    for item in items:
+        folder = tmp_path / item.name
+        folder.mkdir()
+        numbers = item.run(folder).facts
+        assert numbers == sorted(set(numbers))
+        for part, bucket in enumerate(numbers):
+            there = read_texts(folder / SPREAD, [part])
+            assert {key.as_py()[0] >> 4 for key in there["key"]} == {bucket}
+            found |= dict(zip(there["text"].to_pylist(), there["ordinal"].to_pylist(), strict=True))
+    assert found == {text: number for number, text in enumerate(texts)}

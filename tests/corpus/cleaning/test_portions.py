@@ -3,9 +3,7 @@
 import bz2
 import gzip
 import json
-import random
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,16 +12,12 @@ import pytest
 
 from clozeline.cluster.ledger import Ledger
 from clozeline.corpus.cleaning import portions
-from clozeline.corpus.cleaning.documents import Document, DropReason, FileReading, RawFile, RawText
+from clozeline.corpus.cleaning.documents import Document, FileReading, RawFile
 from clozeline.corpus.cleaning.portions import ReadText, opened, portions_of
-from clozeline.corpus.cleaning.preparation import PreparationSettings, prepared
-from clozeline.corpus.sources import python_docs
-from clozeline.records.reading.streams import read_blocks
-from clozeline.records.words.shingles import Banding
 from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError, DataError
 from clozeline.system.workers import Workers
-from tests.corpus.cleaning.test_wikipedia import HEAD, TAIL, page
+from tests.corpus.cleaning.test_line_formats import HEAD, TAIL, page
 from tests.make.texts import documents_in, take_snapshot
 
 READING = FileReading("files", "text", None, "paragraph")
@@ -48,24 +42,6 @@ def documents_in_portions(files: list[RawFile], reading: FileReading = READING) 
     ledger = Ledger(files[0].path.parent / "work", "code", Workers(None, 1))
     batches = portions.cut_batches(files, reading, ledger, ReadText())
     return [document for batch in batches for unit in portions.units_of(batch) for document in unit.documents()]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_ranges_of_lines_hold_each_line_once_with_its_number(tmp_path: Path, seed: int) -> None:
-    draw = random.Random(seed)
-    content = b"".join(b"x" * draw.choice([0, 0, 1, 5, 30]) + b"\n" for _ in range(40)) + b"y" * draw.randrange(3)
-    (tmp_path / "lines").write_bytes(content)
-    cuts = [0, *sorted(draw.sample(range(1, len(content)), 6)), len(content)]
-    found, lines_before = b"", 0
-    for start, end in pairwise(cuts):
-        blocks = list(read_blocks(tmp_path / "lines", start=start, end=end))
-        for block in blocks:
-            assert content[block.start.byte :].startswith(block.content)
-            later = block.later(lines_before - 1) if start else block
-            assert later.first_line == content[: block.start.byte].count(b"\n") + 1
-        found += b"".join(block.content for block in blocks)
-        lines_before = found.count(b"\n")
-    assert found == content
 
 
 def test_portions_hold_the_documents_of_the_files_in_their_order(tmp_path: Path) -> None:
@@ -95,8 +71,7 @@ def test_bad_records_of_later_portions_have_their_line_in_the_file(tmp_path: Pat
 
 
 def test_row_groups_of_parquet_are_read_each_once_with_their_rows(tmp_path: Path) -> None:
-    texts = [None if number in (3, 71) else f"text {number}" for number in range(90)]
-    files = []
+    files, texts = [], [None if number in (3, 71) else f"text {number}" for number in range(90)]
     for name, column in (("good", texts), ("bad", [7] * 90)):
         path = tmp_path / f"{name}.parquet"
         pq.write_table(pa.table({"other": list(range(90)), "text": column}), path, row_group_size=7)
@@ -108,55 +83,22 @@ def test_row_groups_of_parquet_are_read_each_once_with_their_rows(tmp_path: Path
     assert places == [f"{files[1].path}, row {row}" for row in range(1, 91)]
 
 
-def dump_file(path: Path, stream_bytes: int | None, lost_bytes: int = 0) -> RawFile:
-    """A dump of 25 pages without its last bytes; in streams of bz2, or plain."""
+@pytest.mark.parametrize("portion_bytes", [97, 401])
+@pytest.mark.parametrize("stream_bytes", [None, 33, 700])
+def test_ranges_of_a_dump_hold_each_page_once(tmp_path, monkeypatch, portion_bytes, stream_bytes: int | None) -> None:
+    """Whatever the streams of a bz2 file are: those of a parallel compressor end within a page, or within its tag."""
+    monkeypatch.setattr(portions, "_PORTION_BYTES", portion_bytes)
     pages = (page(f"P{number}", f"'''page''' {number} &lt;page> [[Datei:x]]") for number in range(25))
     content = (HEAD + "".join(pages) + TAIL).encode()
     if stream_bytes:
         starts = range(0, len(content), stream_bytes)
         content = b"".join(bz2.compress(content[start : start + stream_bytes]) for start in starts)
-    return raw_file(path, content[: len(content) - lost_bytes])
-
-
-@pytest.mark.parametrize("portion_bytes", [97, 150, 401])
-@pytest.mark.parametrize("stream_bytes", [None, 33, 700, 100_000])
-def test_ranges_of_a_dump_hold_each_page_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portion_bytes: int, stream_bytes: int | None
-) -> None:
-    """Whatever the streams of a bz2 file are: those of a parallel compressor end within a page, or within its tag."""
-    monkeypatch.setattr(portions, "_PORTION_BYTES", portion_bytes)
-    file = dump_file(tmp_path / "d.xml", stream_bytes)
+    file = raw_file(tmp_path / "d.xml", content)
     assert len(portions_of([file], DUMPS)) > 1
     expected = [Document(f"page {number} <page> ", "d.xml", f"P{number}") for number in range(25)]
     assert documents_in_portions([file], DUMPS) == expected
-
-
-@pytest.mark.parametrize("stream_bytes", [None, 700])
-def test_a_dump_that_is_cut_off_is_named_by_its_last_range(tmp_path: Path, stream_bytes: int | None) -> None:
-    with pytest.raises(DataError, match=r"d\.xml"):
-        documents_in_portions([dump_file(tmp_path / "d.xml", stream_bytes, lost_bytes=60)], DUMPS)
-
-
-def test_a_plain_file_of_json_lines_is_not_copied_and_not_read_again(tmp_path, monkeypatch) -> None:
-    zipped = gzip.compress(ALL_LINES)
-    files = (raw_file(tmp_path / "a.jsonl", ALL_LINES), raw_file(tmp_path / "b.jsonl.gz", zipped))
-    settings = PreparationSettings(1, 500, decode_entities=True, banding=Banding.finding(0.5))
-    ledger, read = Ledger(tmp_path / "work", "code", Workers(None, 1)), ReadText()
-    first = list(prepared(RawText(files, READING, 0), settings, ledger, read))
-    assert sum(record.counts.num_read for record in first) == 2 * len(LINES)
-    pickles = list((tmp_path / "work").glob("*/*/units-*.pickle"))
-    assert {path.parent.name for path in pickles} == read.portions, "copies are removed when they are prepared"
-    assert not any(b" text 1" in path.read_bytes() for path in pickles)
-    names: list[str] = []
-
-    def noting(some: list[RawFile], *how: object) -> object:
-        names.extend(file.name for file in some)
-        return opened(some, *how)
-
-    monkeypatch.setattr(portions, "opened", noting)
-    again = list(prepared(RawText(files, READING, 0), settings, ledger, ReadText()))
-    assert [record.key for record in again] == [record.key for record in first]
-    assert set(names) == {"b.jsonl.gz"}
+    with pytest.raises(DataError, match=r"cut\.xml"):
+        documents_in_portions([raw_file(tmp_path / "cut.xml", content[:-60])], DUMPS)
 
 
 def test_only_the_training_split_of_a_dataset_is_read(tmp_path: Path, params_of) -> None:
@@ -167,26 +109,6 @@ def test_only_the_training_split_of_a_dataset_is_read(tmp_path: Path, params_of)
     take_snapshot(params, Path("unread"), tmp_path / "raw")
     expected = [Document(f"train {number}", str(number % 2)) for number in range(3)]
     assert documents_in(tmp_path / "raw", params) == expected
-    nowhere = params_of(kind="hub", dataset=str(tmp_path / "nothing")).source
-    with pytest.raises(DataError, match="cannot read"):
-        take_snapshot(nowhere, Path("unread"), tmp_path / "none")
-
-
-def test_docstrings_keep_library_title_and_entities(tmp_path: Path, params_of, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = python_docs.documented_modules(Path("/dev/null"))
-    modules = [module for module in every if module.name.split(".")[0] == "json"]
-    (tmp_path / "broken.py").write_text("print 'Python 2'")
-    modules.append(replace(modules[0], path=tmp_path / "broken.py", name="json.broken"))
-    monkeypatch.setattr(python_docs, "documented_modules", lambda lock: modules)
-    params = params_of(kind="python-docs", path="lock.txt").source
-    (tmp_path / "lock.txt").touch()
-    take_snapshot(params, tmp_path / "lock.txt", tmp_path / "raw")
-    text, found = portions.open_snapshot(tmp_path / "raw", params), documents_in(tmp_path / "raw", params)
-    assert not text.decode_entities
-    assert text.raw_bytes == sum(module.size_bytes for module in modules)
-    assert [document.title for document in found[:3]] == ["json", "json.dump", "json.dumps"]
-    assert {document.source for document in found} == {"python"}
-    assert found[-1] == Document("", "python", "json.broken", DropReason.UNREADABLE)
 
 
 DAMAGES = {

@@ -94,18 +94,19 @@ def test_every_docstring_is_read_with_its_qualified_name_and_library_and_nothing
     assert not [name for name in sys.modules if name.startswith("acme")]
 
 
-def test_the_location_of_the_environment_does_not_matter(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = acme(lock)
-    shutil.move(lock.with_name("site"), lock.with_name("elsewhere"))
-    monkeypatch.syspath_prepend(str(lock.with_name("elsewhere")))
+def test_place_way_to_write_the_lock_and_local_builds_do_not_matter(lock: Path, monkeypatch) -> None:
+    """A file in two distributions is read once."""
+    before, site = acme(lock), lock.with_name("site")
+    metadata = site / "acme-1.2.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text().replace("Version: 1.2", "Version: 1.2+cpu"))
+    lock.write_text(
+        "# written by a tool\n--index-url https://example.org\nacme==1.2 ; python_version >= '3' \\\n"
+        "    --hash=sha256:00 \\\n    --hash=sha256:01\n    # via something\n"
+        "elsewhere==9 ; sys_platform == 'never'\nacme-skinny==3\n"
+    )
+    install(site, name="acme-skinny", version="3")
+    monkeypatch.syspath_prepend(shutil.move(site, lock.with_name("elsewhere")))
     assert acme(lock) == before
-
-
-def test_a_file_in_two_distributions_is_read_once(lock: Path) -> None:
-    install(lock.with_name("site"), name="acme-skinny", version="3")
-    once = acme(lock)
-    lock.write_text("acme==1.2\nacme-skinny==3\n")
-    assert acme(lock) == once
 
 
 def test_modules_of_the_standard_library_are_found(tmp_path: Path) -> None:
@@ -116,23 +117,6 @@ def test_modules_of_the_standard_library_are_found(tmp_path: Path) -> None:
     titles = [record["title"] for record in modules["json"].records()]
     assert titles == ["json", "json.dump", "json.dumps", "json.load", "json.loads"]
     assert {module.library for module in modules.values()} == {python_docs.STANDARD_LIBRARY}
-
-
-def test_locks_of_other_tools_are_understood(lock: Path) -> None:
-    before = acme(lock)
-    lock.write_text(
-        "# written by a tool\n--index-url https://example.org\nacme==1.2 ; python_version >= '3' \\\n"
-        "    --hash=sha256:00 \\\n    --hash=sha256:01\n    # via something\n"
-        "elsewhere==9 ; sys_platform == 'never'\n"
-    )
-    assert acme(lock) == before
-
-
-def test_a_local_build_of_the_pinned_version_is_that_version(lock: Path) -> None:
-    before = acme(lock)
-    metadata = lock.with_name("site") / "acme-1.2.dist-info" / "METADATA"
-    metadata.write_text(metadata.read_text().replace("Version: 1.2", "Version: 1.2+cpu"))
-    assert acme(lock) == before
 
 
 @pytest.mark.parametrize(
