@@ -20,7 +20,7 @@ from clozeline.language.objectives import Split
 from clozeline.params.pretraining import PretrainParams
 from comparison import ours, run_mlm
 from comparison.frame import Rounds, available_cores, options, report
-from comparison.texts import Corpus, news, prepared
+from comparison.stages import Corpus, news, prepared
 
 _LOG = logging.getLogger(__name__)
 _PROBE_STEPS = 30
@@ -156,10 +156,10 @@ def main(setup: Setup, description: str | None) -> None:
     if not all(race.passed for race in races):
         sys.exit(f"ours never passed the loss of theirs: {races}")
     rounds = Rounds(tuple(race.our_seconds for race in races), tuple(race.theirs_seconds for race in races))
-    report(setup.name, rounds, chosen.threads, _facts(job, races))
+    report(setup.name, rounds, chosen.threads, facts_of(job, races))
 
 
-def _facts(job: Job, races: Sequence[Race]) -> dict[str, Any]:
+def facts_of(job: Job, races: Sequence[Race]) -> dict[str, Any]:
     """Return the JSON fields. `p` is of a one-sided t-test over seeds that the mean log ratio is above zero."""
     logs = [math.log(race.ratio) for race in races]
     return {
@@ -197,7 +197,8 @@ def parameters_of(config: PretrainedConfig) -> int:
 
 
 def _race(job: Job, seed: int, seconds: float) -> Race:
-    steps = round(seconds / _their_seconds_per_step(job))
+    probe = _train_theirs(job, 0, _PROBE_STEPS)[1]
+    steps = round(seconds / (probe.seconds / _PROBE_STEPS))
     loss, meter = _train_theirs(job, seed, steps)
     _LOG.info("seed %d, theirs: %d steps in %.1f s, validation loss %.4f", seed, steps, meter.seconds, loss)
     spent = 0.0
@@ -232,21 +233,18 @@ def _train_theirs(job: Job, seed: int, steps: int) -> tuple[float, run_mlm.Meter
     return ours.validation_loss(ours.in_ours(model), job.validation), meter
 
 
-def _their_seconds_per_step(job: Job) -> float:
-    _, meter = _train_theirs(job, 0, _PROBE_STEPS)
-    return meter.seconds / _PROBE_STEPS
+def _train_ours(job: Job, seed: int, steps: int, target_loss: float | None, **changes: Any) -> ours.Passing:
+    """Train for so many steps, or until the loss is reached; without one, nothing is measured on the way."""
+    fitted = ours.with_changes(job.params, {**ours.for_steps(steps), **changes})
+    with ours.prepared(fitted, seed, job.corpus.tokens, job.corpus.tokenizer) as built:
+        if target_loss is None:
+            return ours.train_until(built, lambda: 0.0, -1.0)
+        return ours.train_until(built, lambda: ours.validation_loss(built.model, job.validation), target_loss)
 
 
 def _run_ours(job: Job, seed: int, seconds: float, target_loss: float) -> ours.Passing:
     """Train with the schedule fitted into `seconds`; measure the loss at each twentieth of it."""
-    steps = max(round(seconds / _our_seconds_per_step(job)), 40)
-    fitted = ours.with_changes(job.params, {**ours.for_steps(steps), "log_every_steps": max(steps // 20, 1)})
-    with ours.prepared(fitted, seed, job.corpus.tokens, job.corpus.tokenizer) as built:
-        return ours.train_until(built, lambda: ours.validation_loss(built.model, job.validation), target_loss)
-
-
-def _our_seconds_per_step(job: Job) -> float:
     constant = {"schedule": {"warmup_fraction": 0.0}, "log_every_steps": _PROBE_STEPS // 3}
-    probe = ours.with_changes(job.params, {**ours.for_steps(_PROBE_STEPS), **constant})
-    with ours.prepared(probe, 0, job.corpus.tokens, job.corpus.tokenizer) as built:
-        return ours.train_until(built, lambda: 0.0, -1.0).seconds / _PROBE_STEPS
+    seconds_per_step = _train_ours(job, 0, _PROBE_STEPS, None, **constant).seconds / _PROBE_STEPS
+    steps = max(round(seconds / seconds_per_step), 40)
+    return _train_ours(job, seed, steps, target_loss, log_every_steps=max(steps // 20, 1))
