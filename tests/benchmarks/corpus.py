@@ -15,20 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from comparison import stages
 from comparison.frame import Rounds, alternate, available_cores, options, report
-from comparison.stages import (
-    EVERYWHERE,
-    KEPT,
-    PROJECT,
-    Setting,
-    Source,
-    Usage,
-    news,
-    paths_of,
-    prepared,
-    raw_texts,
-    run_stage,
-)
+from comparison.stages import Setting, paths_of, run_stage
 
 GROWTH = 10
 MOST = {"time": 11.0, "memory": 1.1}
@@ -51,9 +40,9 @@ def growth() -> None:
     parser = options(growth.__doc__, rounds=3)
     parser.add_argument("--steps", type=int, default=100, help="of pre-training, at both sizes")
     chosen = parser.parse_args()
-    source = news(else_built_in=True)
-    sizes = {"tenth": raw_texts(source, every=GROWTH), "whole": raw_texts(source)}
-    measured: dict[str, list[dict[str, Usage]]] = {name: [] for name in sizes}
+    source = stages.news(else_built_in=True)
+    sizes = {"tenth": stages.raw_texts(source, every=GROWTH), "whole": stages.raw_texts(source)}
+    measured: dict[str, list[dict[str, stages.Usage]]] = {name: [] for name in sizes}
 
     def seconds_of(size: str, _: int) -> float:
         measured[size].append(_costs(sizes[size], chosen.steps))
@@ -78,11 +67,11 @@ def growth() -> None:
     report("corpus_growth", Rounds((worst[binding],), (MOST[binding],)), available_cores(), facts)
 
 
-def _costs(raw: Path, steps: int) -> dict[str, Usage]:
+def _costs(raw: Path, steps: int) -> dict[str, stages.Usage]:
     """Run all stages, starting from raw text; return the time and the memory of each."""
     length = {"steps": steps, "tokens": None, "epochs": None}
     quick = {"schedule": {"warmup_fraction": 0.0}, "validation": {"every_steps": None}}
-    changes: dict[str, Any] = {**Source("", raw).changes, "pretrain": length | quick}
+    changes: dict[str, Any] = {**stages.Source("", raw).changes, "pretrain": length | quick}
     with TemporaryDirectory() as name:
         folder = Path(name)
         paths = {stage: paths_of(stage, folder, folder / "kept") for stage in STAGES}
@@ -95,7 +84,8 @@ class _Runs:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._changes: dict[str, Any] = {"preprocess": {"source": {**Source("", folder).settings, "path": "texts"}}}
+        source = {**stages.Source("", folder).settings, "path": "texts"}
+        self._changes: dict[str, Any] = {"preprocess": {"source": source}}
         self.digests: set[tuple[str, str]] = set()  # what ran, and the hash of what it wrote
         self.seconds: dict[str, list[float]] = defaultdict(list)
         # Seconds of all cores together, which other work on the machine changes little; not those of raylets.
@@ -103,7 +93,7 @@ class _Runs:
         # Largest memory, all processes together; of raylets the waiting process alone.
         self.peak_megabytes: dict[str, int] = defaultdict(int)
 
-    def take(self, name: str, texts: bytes, setting: Setting = EVERYWHERE) -> Path:
+    def take(self, name: str, texts: bytes, setting: Setting = stages.EVERYWHERE) -> Path:
         """Return the snapshot of these JSON Lines."""
         path = self._folder / name / "texts.jsonl"  # the name is the label of the texts
         path.parent.mkdir(exist_ok=True)
@@ -119,7 +109,7 @@ class _Runs:
         shutil.copytree(self._folder / "made" / "tokenizer", self._folder / "tokenizer")
         self._changes["tokenize"] = {"algorithm": "existing", "existing": str(self._folder / "tokenizer")}
 
-    def run(self, label: str, raw: Path, kept: Path, setting: Setting = EVERYWHERE) -> float:
+    def run(self, label: str, raw: Path, kept: Path, setting: Setting = stages.EVERYWHERE) -> float:
         """Run both stages; return the seconds of both."""
         made, total = self._folder / "made", 0.0
         shutil.rmtree(made, ignore_errors=True)
@@ -154,8 +144,8 @@ def increment() -> None:
     parser = options(increment.__doc__, rounds=3)
     parser.add_argument("--every", type=int, default=1, help="take every n-th text of the corpus")
     chosen = parser.parse_args()
-    source = news()
-    lines = raw_texts(source, chosen.every).read_bytes().splitlines(keepends=True)
+    source = stages.news()
+    lines = stages.raw_texts(source, chosen.every).read_bytes().splitlines(keepends=True)
     with TemporaryDirectory() as name:
         folder, runs = Path(name), _Runs(Path(name))
         before = runs.take("before", b"".join(lines[: -(len(lines) // PERCENT)]))
@@ -192,8 +182,8 @@ def scale_out() -> None:
     parser.add_argument("--every", type=int, default=1, help="take every n-th text of the corpus")
     parser.add_argument("--before", default=BEFORE, help="commit of the code before")
     chosen = parser.parse_args()
-    source = news()
-    texts = raw_texts(source, chosen.every).read_bytes()
+    source = stages.news()
+    texts = stages.raw_texts(source, chosen.every).read_bytes()
     before = _checkout(chosen.before)
     two = frozenset(sorted(os.sched_getaffinity(0))[:2])
     with TemporaryDirectory() as name:
@@ -211,7 +201,7 @@ def scale_out() -> None:
         if find_spec("ray") is None:
             sys.stderr.write("Ray is not installed: `pip install -r infra/ray.lock` adds two raylets\n")
         else:
-            sys.path.append(str(PROJECT))
+            sys.path.append(str(stages.PROJECT))
             with import_module("tests.cluster.raylets").cluster_of_two(folder / "raylets.log") as cluster:
                 for _ in range(chosen.rounds):
                     seconds_of("2 raylets", Setting(environment=cluster.environment))
@@ -232,12 +222,12 @@ def scale_out() -> None:
 
 def _checkout(commit: str) -> Path:
     """Return a folder with the code and params.yaml of a commit."""
-    folder = KEPT / f"commit-{commit}"
+    folder = stages.KEPT / f"commit-{commit}"
     if not folder.is_dir():
         beside = folder.with_suffix(".part")
         beside.mkdir(parents=True, exist_ok=True)
         command = ["git", "archive", commit, "src", "params.yaml"]
-        packed = subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.PIPE)
+        packed = subprocess.run(command, cwd=stages.PROJECT, check=True, stdout=subprocess.PIPE)
         subprocess.run(["tar", "--extract", "--directory", beside], input=packed.stdout, check=True)
         beside.rename(folder)
     return folder
@@ -256,8 +246,8 @@ def tokenize_throughput() -> None:
     parser = options(tokenize_throughput.__doc__, rounds=3)
     parser.add_argument("--every", type=int, default=1, help="take every n-th text of the corpus")
     chosen = parser.parse_args()
-    source = news(else_built_in=True)
-    tokenizer, raw = prepared(source).tokenizer, raw_texts(source, chosen.every)
+    source = stages.news(else_built_in=True)
+    tokenizer, raw = stages.prepared(source).tokenizer, stages.raw_texts(source, chosen.every)
     megabytes = raw.stat().st_size / 1e6
 
     def speed(side: str, _: int) -> float:

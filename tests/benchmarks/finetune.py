@@ -325,7 +325,7 @@ def table() -> None:
     """
     tasks: Mapping[str, Mapping[str, Any]] = YAML(typ="safe").load(TABLE)
     chosen = options(table.__doc__, list(tasks), threads=available_cores()).parse_args()
-    folder = labelled.labelled()
+    folder = labelled.known_data()
     figures = {}
     for name in chosen.names if folder else ():
         data = folder / tasks[name]["data"]

@@ -32,30 +32,12 @@ from clozeline.records.package import read_manifest
 from clozeline.serving.admission import Admission
 from clozeline.serving.queue import Lane, Ticket
 from clozeline.serving.scheduler import BatchWorkers, Scheduler
-from comparison import sentences
-from comparison.elsewhere import (
-    PRESETS,
-    Ask,
-    FullLogits,
-    at_its_best,
-    measured,
-    median_milliseconds,
-    settings,
-    texts_per_second,
-)
+from comparison import elsewhere, sentences
+from comparison.elsewhere import PRESETS, Ask, at_its_best, measured, settings
 from comparison.frame import BENCHMARKS, BestOf, Rounds, alternate, available_cores, options, report
 from comparison.labelled import NO_DATA, Item, scored_pairs
 from comparison.load import Load, arrivals, load, open_load
-from comparison.sentences import (
-    Embed,
-    Embeddings,
-    SentenceModels,
-    cosine,
-    mixed_texts,
-    sentence_models,
-    theirs_onnx,
-    theirs_presets,
-)
+from comparison.sentences import Embed, SentenceModels, mixed_texts, sentence_models, theirs_onnx, theirs_presets
 from comparison.stages import params_tree
 
 _LOG = logging.getLogger(__name__)
@@ -81,7 +63,7 @@ class Ours:
         )
         self._workers = BatchWorkers(self._scheduler, num_threads, lambda batch, seconds: None)
 
-    def embed(self, texts: Sequence[str]) -> Embeddings:
+    def embed(self, texts: Sequence[str]) -> sentences.Embeddings:
         """Return the vectors, [T, H]."""
         return np.array(self._answers(texts, lambda some: self._model.embedding(some, truncate=True)))
 
@@ -139,7 +121,7 @@ def in_turn(
     ours: Ask,
     theirs: Mapping[str, Ask],
     draws: Sequence[Sequence[str]],
-    clock: Callable[..., float] = texts_per_second,
+    clock: Callable[..., float] = elsewhere.texts_per_second,
     **how: int,
 ) -> tuple[Rounds, BestOf]:
     """Measure ours and each set-up of theirs by `clock`, with other texts in each round; return rounds and set-ups."""
@@ -176,9 +158,9 @@ def embed_single() -> None:
     assert isinstance(model, Embedder)
     ours, theirs = partial(model.embed, truncate=True), theirs_presets(models, num_threads)
     vectors = ours(texts)
-    facts = {f"cosine_of_ours_and_{name}": cosine(vectors, embed(texts)) for name, embed in theirs.items()}
+    facts = {f"cosine_of_ours_and_{name}": sentences.cosine(vectors, embed(texts)) for name, embed in theirs.items()}
     draws = [sentences.short_texts(chosen.texts, draw) for draw in range(1, chosen.rounds + 1)]
-    rounds, presets = in_turn("serve_embed_single", ours, theirs, draws, median_milliseconds)
+    rounds, presets = in_turn("serve_embed_single", ours, theirs, draws, elsewhere.median_milliseconds)
     facts |= verdict(models.ours) | {"texts": len(texts)} | presets.facts()
     report("serve_embed_single", rounds, num_threads, facts)
 
@@ -203,7 +185,7 @@ def embed_mixed() -> None:
     ours = Ours(models.ours, num_threads).embed
     exact = theirs_onnx(models, num_threads, "model.onnx")(texts)
     sides: dict[str, Any] = {"ours": ours, **theirs}
-    facts |= {f"cosine_with_fp32_{name}": cosine(side(texts), exact) for name, side in sides.items()}
+    facts |= {f"cosine_with_fp32_{name}": sentences.cosine(side(texts), exact) for name, side in sides.items()}
     _whole_and_in_requests("serve_embed_mixed", models, ours, theirs, chosen.rounds, facts | {"texts": len(texts)})
 
 
@@ -223,7 +205,7 @@ def embed_torch() -> None:
     models, texts = sentence_models(), mixed_texts(chosen.texts)
     theirs, facts = at_their_best({"torch": sentences.theirs_torch(num_threads)}, texts[:_PROBED])
     ours = Ours(models.ours, num_threads).embed
-    facts |= {"cosine_of_both": cosine(ours(texts), theirs["torch"](texts)), "texts": len(texts)}
+    facts |= {"cosine_of_both": sentences.cosine(ours(texts), theirs["torch"](texts)), "texts": len(texts)}
     _whole_and_in_requests("serve_embed_torch", models, ours, theirs, chosen.rounds, facts)
 
 
@@ -257,7 +239,7 @@ def fill_mask() -> None:
     full = sentences.full_logits(models)
 
     def stock(file: str) -> Callable[[Sequence[str]], list[list[int]]]:
-        return partial(FullLogits(full, file, num_threads).fill, top_k=_TOP_K)
+        return partial(elsewhere.FullLogits(full, file, num_threads).fill, top_k=_TOP_K)
 
     ours = Ours(models.filling, num_threads).fill
     theirs, facts = at_their_best({preset: stock(file) for preset, file in PRESETS.items()}, texts)
@@ -363,7 +345,7 @@ def faster_preset(presets: Mapping[str, Ask], texts: Sequence[str]) -> tuple[str
     rounds: dict[str, list[float]] = {preset: [] for preset in best}
     for _ in range(3):
         for preset, (ask, _in_parallel) in best.items():
-            rounds[preset].append(measured(texts_per_second, ask, texts, in_a_call=1))
+            rounds[preset].append(measured(elsewhere.texts_per_second, ask, texts, in_a_call=1))
     speeds = {preset: round(median(some), 1) for preset, some in rounds.items()}
     name = max(speeds, key=lambda preset: speeds[preset])
     return name, best[name][1], speeds

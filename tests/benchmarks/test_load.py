@@ -110,8 +110,8 @@ def test_refusals_and_failures_are_counted_separately_and_not_as_latencies() -> 
     with answering(Server()) as server:
         done = open_load(server.server_port, "/mixed", numbered(8), [0.0] * 8, num_connections=2)
         assert (len(done.latencies_seconds), done.num_refused, done.num_failed) == (2, 2, 4)
-        with pytest.raises(RuntimeError, match="of 1 requests none was answered"):
-            open_load(server.server_port, "/stall", [b"1"], [0.0], num_connections=1, patience_seconds=0.05)
+    with answering(Server()) as server, pytest.raises(RuntimeError, match="of 1 requests none was answered"):
+        open_load(server.server_port, "/stall", [b"1"], [0.0], num_connections=1, patience_seconds=0.05)
 
 
 def test_a_comparison_reports_both_loops_and_both_sides_get_the_same_arrival_times(

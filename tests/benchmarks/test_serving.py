@@ -37,7 +37,7 @@ def theirs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     (tmp_path / "onnxruntime.py").write_text("__version__ = 'theirs'", encoding="utf-8")
     (tmp_path / "theirs_to_ask.py").write_text(THEIRS, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    with elsewhere.elsewhere(tmp_path) as process:
+    with elsewhere.process_with(tmp_path) as process:
         yield process
     sys.modules.pop("theirs_to_ask", None)
 

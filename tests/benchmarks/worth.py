@@ -28,20 +28,9 @@ from clozeline.system.files import replacing_file
 from clozeline.tasks.similarity.matching import BelongingPairs
 from clozeline.tasks.task import InputsOf
 from clozeline.tasks.training import use_threads
-from comparison import ours
+from comparison import labelled, ours
 from comparison.frame import Rounds, available_cores, options, paired_difference, report
-from comparison.labelled import (
-    NO_DATA,
-    Parts,
-    Sizes,
-    cut,
-    entity_parts,
-    few_label_parts,
-    labelled,
-    tagged_items,
-    write_lines,
-    written,
-)
+from comparison.labelled import Parts, Sizes, known_data
 from comparison.sentences import weights
 from comparison.stages import KEPT, Corpus, Source, paths_of, prepared, write_clean
 from finetune import in_parts, params_of, run_stage
@@ -61,7 +50,7 @@ def articles() -> dict[str, list[str]]:
     """Return the paragraphs of each article, abstract and body, without citations, tables and formulas; no article if
     this machine has none.
     """
-    folder = labelled()
+    folder = known_data()
     files = sorted((folder / "plos").glob("*.xml.gz")) if folder else []
     return {file.name: list(_paragraphs(file)) for file in files}
 
@@ -87,14 +76,15 @@ def search_parts(sizes: Sizes, draw: int) -> Parts:
         for paragraph in paragraphs
         if len(paragraph) >= _LEAST_CHARACTERS
     ]
-    return written(f"search-{draw}", "plos", cut(items, sizes, lambda it: it["article"], lambda it: it["text"], draw))
+    parts = labelled.cut(items, sizes, lambda it: it["article"], lambda it: it["text"], draw)
+    return labelled.written(f"search-{draw}", "plos", parts)
 
 
 def biomedical_corpus(tokenize: Mapping[str, str | int | None], *, with_replay: bool) -> Corpus:
     """Return the `texts`, cleaned and tokenized by the stages on first use."""
     items = [{"text": text} for text in texts(with_replay=with_replay)]
     digest = hashlib.sha256(json.dumps(items).encode()).hexdigest()[:12]
-    path = write_lines(KEPT / f"biomedical-{digest}.jsonl", items)
+    path = labelled.write_lines(KEPT / f"biomedical-{digest}.jsonl", items)
     return prepared(Source(path.stem, path, others={"holdout_fraction": 0.0}), tokenize)
 
 
@@ -102,10 +92,10 @@ def texts(*, with_replay: bool) -> list[str]:
     """Return the text to train on: articles, sentences of NCBI disease's training part without their tags, and for
     replay general news.
     """
-    folder = labelled()
+    folder = known_data()
     assert folder
     found = [paragraph for paragraphs in articles().values() for paragraph in paragraphs]
-    found += [" ".join(item["tokens"]) for item in tagged_items(folder / "ncbi-disease" / "train.txt")]
+    found += [" ".join(item["tokens"]) for item in labelled.tagged_items(folder / "ncbi-disease" / "train.txt")]
     if with_replay:
         num_words = sum(len(text.split()) for text in found) * REPLAY / (1 - REPLAY)
         files = sorted((folder / "wikinews-en").rglob("*.gz"))
@@ -289,8 +279,8 @@ class Settings:
         few: Sizes = {"test": self.test, "validation": self.labelled // 4, "train": self.labelled}
         paragraphs: Sizes = {"test": self.test, "validation": self.test // 2, "train": 10**6}
         return {
-            "tagging": entity_parts(few, seed),
-            "classification": few_label_parts("sci-cite", few, seed),
+            "tagging": labelled.entity_parts(few, seed),
+            "classification": labelled.few_label_parts("sci-cite", few, seed),
             "search": search_parts(paragraphs, seed),
         }
 
@@ -329,7 +319,7 @@ def main() -> None:
             for name, figures in measured(chosen.names, settings, chosen.tokens, seed):
                 found[name].append(figures)
     else:
-        _LOG.warning(NO_DATA)
+        _LOG.warning(labelled.NO_DATA)
     facts = {"tokens": chosen.tokens, "labelled": chosen.labelled, "test": chosen.test, "epochs": chosen.epochs}
     sys.stdout.write(table(found))
     rounds, told = result(found)

@@ -27,7 +27,7 @@ PRESETS = {"avx2": "model_quint8_avx2.onnx", "avx512_vnni": "model_qint8_avx512_
 Ask = Callable[[Sequence[str]], Any]
 
 
-def elsewhere(packages: Path) -> Executor:
+def process_with(packages: Path) -> Executor:
     """Return a process that finds the packages of a folder before those of the project's environment."""
     spawn = get_context("spawn")
     return ProcessPoolExecutor(1, spawn, initializer=_find_first, initargs=(str(packages), str(BENCHMARKS)))

@@ -48,7 +48,7 @@ class Parts:
         return [json.loads(line) for line in lines]
 
 
-def labelled() -> Path | None:
+def known_data() -> Path | None:
     """Return the folder with known sets; None if this machine has none."""
     given = os.environ.get(DATA_VARIABLE)
     folder = Path(given) if given else PROJECT.parent / "shared" / "data"
@@ -57,12 +57,12 @@ def labelled() -> Path | None:
 
 def few_label_sets() -> list[str]:
     """Return the names of the sets of single texts with one label; without known sets a generated one."""
-    return ["generated"] if labelled() is None else list(_ONE_LABEL)
+    return ["generated"] if known_data() is None else list(_ONE_LABEL)
 
 
 def few_label_parts(name: str, sizes: Sizes, draw: int) -> Parts:
     """Return parts of a set; each draw gives others."""
-    folder = labelled()
+    folder = known_data()
     if folder is None:
         name, items = "generated", generated(sizes, draw)
     else:
@@ -75,7 +75,7 @@ def few_label_parts(name: str, sizes: Sizes, draw: int) -> Parts:
 
 def entity_parts(sizes: Sizes, draw: int = 0) -> Parts:
     """NCBI disease has parts of its own: its development part is the test part here."""
-    folder = labelled()
+    folder = known_data()
     if folder is None:
         return written(f"entities-{draw}", "generated", cut(generated(sizes, draw), sizes, _words, draw=draw))
     judged, learned = (tagged_items(folder / "ncbi-disease" / file) for file in ("dev.txt", "train.txt"))
@@ -93,7 +93,7 @@ def tagged_items(file: Path) -> list[Item]:
 
 def question_parts(sizes: Sizes) -> Parts:
     """Questions with an answer, as in SQuAD 1.1: from few unanswerable ones, both sides learn to answer nothing."""
-    folder = labelled()
+    folder = known_data()
     if folder is None:
         name, items = "generated", generated(sizes, 0)
     else:
@@ -105,7 +105,7 @@ def question_parts(sizes: Sizes) -> Parts:
 
 def scored_pairs() -> list[Item]:
     """Return the sentence pairs of STS 2016 with human scores; none if the data set is missing."""
-    folder = labelled()
+    folder = known_data()
     if folder is None:
         return []
     readers = formats.pair_readers(list(SCORED.values()))

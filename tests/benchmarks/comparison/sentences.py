@@ -29,16 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.system.content import code_of, fingerprint
-from comparison.elsewhere import (
-    BENCHMARKS,
-    PRESETS,
-    OnnxEmbedder,
-    There,
-    elsewhere,
-    export_embedder,
-    export_full_logits,
-    settings,
-)
+from comparison import elsewhere
+from comparison.elsewhere import PRESETS, OnnxEmbedder, There, settings
 from comparison.stages import KEPT, PROJECT, news, params_tree, prepared, run_stage
 
 _LOG = logging.getLogger(__name__)
@@ -90,7 +82,7 @@ def sentence_models() -> SentenceModels:
         if not (ours / name / "manifest.json").is_file():
             _export_ours(trained, ours / name, EXPORTS[name])
     if not all((models.theirs / "onnx" / file).is_file() for file in PRESETS.values()):
-        _process_of_theirs().submit(export_embedder, weights(), models.theirs).result()
+        _process_of_theirs().submit(elsewhere.export_embedder, weights(), models.theirs).result()
     return models
 
 
@@ -98,7 +90,7 @@ def full_logits(models: SentenceModels) -> Path:
     """Return the folder of the weights with their vocabulary head, exported by optimum on first use."""
     folder = KEPT / "sentences" / f"full-logits-{onnx_packages().name}"
     if not all((folder / file).is_file() for file in PRESETS.values()):
-        _process_of_theirs().submit(export_full_logits, models.masked, folder).result()
+        _process_of_theirs().submit(elsewhere.export_full_logits, models.masked, folder).result()
     return folder
 
 
@@ -202,7 +194,7 @@ def installed(requirements: Sequence[str]) -> Path:
 
 @cache
 def _process_of_theirs() -> Executor:
-    return elsewhere(onnx_packages())
+    return elsewhere.process_with(onnx_packages())
 
 
 def _draw_vocabulary_head(trained: Path, out: Path) -> None:
@@ -265,7 +257,7 @@ def fastapi(
         "SENTENCE_MODEL": str(models.theirs),
         "SENTENCE_FILE": PRESETS[preset],
         "SENTENCE_THREADS": str(num_threads),
-        "PYTHONPATH": os.pathsep.join([str(onnx_packages()), str(BENCHMARKS)]),
+        "PYTHONPATH": os.pathsep.join([str(onnx_packages()), str(elsewhere.BENCHMARKS)]),
     }
     command = ["-m", "uvicorn", "--factory", "comparison.elsewhere:create_app", "--workers", str(num_processes)]
     return _running([*command, "--port"], "/health", given | settings(in_parallel, num_threads))
