@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -358,9 +357,8 @@ def http_mlflow() -> None:
     length each, over the loopback from 16 clients that send the next request as soon as they are answered. Ours has a
     worker thread per core. Theirs is MLflow's own flavor of sentence-transformers (torch, fp32), as one process with
     that many threads or as a process per core with one thread: the better set-up counts in each round. Its tokenizer
-    uses the threads if a text is embedded faster then, which is tried first, in process. `mlflow models serve` of our
-    INT8 graph, in a process per core, is reported too, but does not count. No answer is cached; each round has its own
-    texts, after 32 warm-up requests. Percentiles are of the latency that clients see.
+    uses the threads if a text is embedded faster then, which is tried first, in process. No answer is
+    cached; each round has its own texts, after 32 warm-up requests. Percentiles are of the latency that clients see.
 
     Then, in as many rounds, requests arrive at times that do not depend on answers (a Poisson process, the same for
     both sides), at 70 % of the slower side's rate. Latency then counts from the time when a request was due, refusals
@@ -370,17 +368,15 @@ def http_mlflow() -> None:
     num_threads = _as_in_the_server(available_cores())
     models = sentence_models()
     in_parallel = at_its_best(sentences.theirs_torch(num_threads), mixed_texts(1))[1]
-    flavor, our_graph = sentences.their_mlflow_model(), sentences.our_mlflow_model(models)
+    flavor = sentences.their_mlflow_model()
     with (
         sentences.serve(models, num_threads) as ours,
         sentences.mlflow_serve(flavor, 1, num_threads, in_parallel) as threads,
         sentences.mlflow_serve(flavor, num_threads, 1, in_parallel) as processes,
-        sentences.mlflow_serve(our_graph, num_threads, 1, False) as beside,
     ):
         theirs = {"mlflow_threads": threads, "mlflow_processes": processes}
         facts = verdict(models.ours) | sentences.graph_of(ours) | {"mlflow_tokenizes_in_parallel": in_parallel}
-        others = {"mlflow_of_our_graph": beside}
-        compare("serve_http_mlflow", "/invocations", chosen.requests, chosen.rounds, ours, theirs, facts, others)
+        compare("serve_http_mlflow", "/invocations", chosen.requests, chosen.rounds, ours, theirs, facts)
 
 
 def compare(
@@ -391,14 +387,13 @@ def compare(
     ours: int,
     theirs: Mapping[str, int],
     facts: Mapping[str, Any],
-    beside: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
     """Load the servers at the ports `ours` and `theirs`, and write the line; in each round, the best of theirs counts.
 
-    The servers of `beside` are loaded as often, but only reported. In as many further rounds, our server and the best
-    of theirs get requests at fixed moments, the same for both. Draw 0 warms up; each round has its own.
+    In as many further rounds, our server and the best of theirs get requests at fixed moments, the same for both. Draw
+    0 warms up; each round has its own.
     """
-    ports = {"ours": ours, **beside, **theirs}
+    ports = {"ours": ours, **theirs}
     draws = [
         [json.dumps({"inputs": [text]}).encode() for text in mixed_texts(num_requests, draw)]
         for draw in range(1 + 2 * num_rounds)
@@ -411,8 +406,6 @@ def compare(
         return closed[side][-1].requests_per_second
 
     def best_of_theirs(number: int) -> float:
-        for side in beside:
-            in_closed_loop(side, number)
         return max(in_closed_loop(side, number) for side in theirs)
 
     def in_open_loop(side: str, number: int) -> float:
@@ -440,7 +433,7 @@ def compare(
         told[f"{side}_requests_per_second"] = [round(one.requests_per_second, 1) for one in some]
     for side, some in opened.items():
         told |= {f"open_{side}_{what}": value for what, value in (_waits(some) | _losses(some)).items()}
-    told |= _slowest("closed", {side: closed[side] for side in ("ours", *theirs)}) | _slowest("open", opened)
+    told |= _slowest("closed", closed) | _slowest("open", opened)
     report(name, rounds, available_cores(), told)
 
 

@@ -8,6 +8,7 @@ import json
 import logging
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -265,26 +266,6 @@ class Figures:
         return fmean(self.test[task] for task in _COUNTED)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Settings of the tasks."""
-
-    labelled: int
-    test: int
-    epochs: int
-    num_threads: int
-
-    def parts(self, seed: int) -> dict[str, Parts]:
-        """Return the parts of each task, drawn by the seed."""
-        few: Sizes = {"test": self.test, "validation": self.labelled // 4, "train": self.labelled}
-        paragraphs: Sizes = {"test": self.test, "validation": self.test // 2, "train": 10**6}
-        return {
-            "tagging": labelled.entity_parts(few, seed),
-            "classification": labelled.few_label_parts("sci-cite", few, seed),
-            "search": search_parts(paragraphs, seed),
-        }
-
-
 def main() -> None:
     """The worth of an own encoder on biomedical text: published, adapted, trained from nothing, static, words alone.
 
@@ -312,23 +293,27 @@ def main() -> None:
     chosen = parser.parse_args()
     if "published" not in chosen.names or not {*ADAPTED}.intersection(chosen.names):
         parser.error(f"published and one of {', '.join(ADAPTED)} are needed for the ratio")
-    settings = Settings(chosen.labelled, chosen.test, chosen.epochs, chosen.threads)
     found: dict[str, list[Figures]] = {name: [] for name in chosen.names}
     if articles():
         for seed in range(chosen.seeds):
-            for name, figures in measured(chosen.names, settings, chosen.tokens, seed):
+            for name, figures in measured(chosen, seed):
                 found[name].append(figures)
     else:
         _LOG.warning(labelled.NO_DATA)
-    facts = {"tokens": chosen.tokens, "labelled": chosen.labelled, "test": chosen.test, "epochs": chosen.epochs}
+    facts = {name: getattr(chosen, name) for name in ("tokens", "labelled", "test", "epochs")}
     sys.stdout.write(table(found))
     rounds, told = result(found)
     report("worth", rounds, chosen.threads, facts | told)
 
 
-def measured(names: Sequence[str], settings: Settings, tokens: int, seed: int) -> Iterator[tuple[str, Figures]]:
+def measured(chosen: Namespace, seed: int) -> Iterator[tuple[str, Figures]]:
     """Yield the figures of each recipe, those of an earlier run if it measured them by the same code."""
-    parts = settings.parts(seed)
+    few: Sizes = {"test": chosen.test, "validation": chosen.labelled // 4, "train": chosen.labelled}
+    parts = {
+        "tagging": labelled.entity_parts(few, seed),
+        "classification": labelled.few_label_parts("sci-cite", few, seed),
+        "search": search_parts({"test": chosen.test, "validation": chosen.test // 2, "train": 10**6}, seed),
+    }
     files = [
         *code_of(["."]),
         *sorted(Path(__file__).parent.rglob("*.py")),
@@ -336,25 +321,25 @@ def measured(names: Sequence[str], settings: Settings, tokens: int, seed: int) -
     ]
     with TemporaryDirectory() as name_of_folder:
         folder = Path(name_of_folder)
-        for name in names:
-            key = fingerprint({**asdict(settings), "tokens": tokens, "seed": seed, "recipe": name}, files)
+        for name in chosen.names:
+            key = fingerprint({**vars(chosen), "seeds": None, "names": name, "seed": seed}, files)
             kept = KEPT / "worth" / f"{key}.json"
             if kept.exists():
                 figures = Figures(**json.loads(kept.read_bytes()))
             else:
-                budget = Budget(tokens, seed, settings.num_threads, parts["search"].folder, folder / f"{name}-made")
-                figures = judged(RECIPES[name](budget), parts, settings, seed, folder / name)
+                budget = Budget(chosen.tokens, seed, chosen.threads, parts["search"].folder, folder / f"{name}-made")
+                figures = judged(RECIPES[name](budget), parts, chosen, seed, folder / name)
                 with replacing_file(kept) as beside:
                     beside.write_text(json.dumps(asdict(figures)), encoding="utf-8")
             _LOG.info("seed %d, %s: %s", seed, name, figures)
             yield name, figures
 
 
-def judged(made: Made, parts: Mapping[str, Parts], settings: Settings, seed: int, out: Path) -> Figures:
+def judged(made: Made, parts: Mapping[str, Parts], chosen: Namespace, seed: int, out: Path) -> Figures:
     """Return the figures of an encoder; those of the search are by its vectors as they are."""
-    use_threads(settings.num_threads)
+    use_threads(chosen.threads)
     clean = write_clean(out / "clean", {"train": ["Nothing of this task."]}) / "train.parquet"
-    params = params_of(search_task(settings.num_threads))
+    params = params_of(search_task(chosen.threads))
     search = BelongingPairs(InputsOf(params, seed, made.folder, parts["search"].folder, clean))
     found = search.test().figures
     test = {"search": found["recall"], "search with BM25": found["hybrid_recall"]}
@@ -362,10 +347,10 @@ def judged(made: Made, parts: Mapping[str, Parts], settings: Settings, seed: int
     for kind, rates in _RATES.items():
         task = {
             **in_parts(kind),
-            "epochs": settings.epochs,
+            "epochs": chosen.epochs,
             "optimizer": {"learning_rate": rates[made.is_own]},
             "frozen_layers": made.frozen_layers,
-            "num_threads": settings.num_threads,
+            "num_threads": chosen.threads,
         }
         figures = run_stage(kind, params_of(task), seed, made.folder, parts[kind].folder, out / kind)
         test[kind], validation[kind] = figures["headline"]["value"], figures["validation_score"]

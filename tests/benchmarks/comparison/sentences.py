@@ -263,35 +263,13 @@ def fastapi(
     return _running([*command, "--port"], "/health", given | settings(in_parallel, num_threads))
 
 
-def our_mlflow_model(models: SentenceModels) -> Path:
-    """Our package as `clozeline release` stores it: the same INT8 graph."""
-    import mlflow
-
-    from clozeline.registry import models as registry
-
-    folder = _emptied("mlflow-ours")
-    mlflow.pyfunc.save_model(
-        folder,
-        python_model=str(Path(registry.__file__).with_name("served_model.py")),
-        artifacts={registry.PACKAGE: str(models.ours)},
-        input_example=(["a text"], {"top_k": 5, "truncate": False}),
-        pip_requirements=[],
-    )
-    return folder
-
-
 def their_mlflow_model() -> Path:
     """The weights as MLflow's own flavor of sentence-transformers stores them: torch, fp32."""
     import mlflow.sentence_transformers
 
-    folder = _emptied("mlflow-theirs")
-    mlflow.sentence_transformers.save_model(torch_model(), folder, input_example=["a text"], pip_requirements=[])
-    return folder
-
-
-def _emptied(name: str) -> Path:
-    folder = KEPT / "sentences" / name
+    folder = KEPT / "sentences" / "mlflow-theirs"
     shutil.rmtree(folder, ignore_errors=True)
+    mlflow.sentence_transformers.save_model(torch_model(), folder, input_example=["a text"], pip_requirements=[])
     return folder
 
 
