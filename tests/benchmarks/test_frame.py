@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import TrainingArguments
 
-import quality
+import pretrain
 from clozeline.params.pretraining import PretrainParams
 from comparison import frame, ours, stages
 
@@ -87,9 +87,9 @@ def test_ours_trains_until_it_reaches_a_loss_measured_on_fixed_masks(
     assert 0 < passing.step < tiny_pretraining.steps
 
 
-@pytest.mark.parametrize("setup", [quality.AS_LARGE, quality.SAME_ARCHITECTURE])
+@pytest.mark.parametrize("setup", [pretrain.AS_LARGE, pretrain.SAME_ARCHITECTURE])
 def test_trainer_warms_up_over_the_share_of_steps_that_is_asked(
-    tmp_path: Path, tiny_pretraining: PretrainParams, setup: quality.Setup
+    tmp_path: Path, tiny_pretraining: PretrainParams, setup: pretrain.Setup
 ) -> None:
     """Releases of transformers rename its arguments."""
     given = setup.arguments(tiny_pretraining)
@@ -107,11 +107,11 @@ def test_a_race_is_run_over_several_seeds_and_reports_the_p_value(
     """P40: the result of one race does not predict the next."""
     params = SimpleNamespace(optimizer=SimpleNamespace(learning_rate=1e-3))
     corpus = SimpleNamespace(name="some")
-    job = SimpleNamespace(setup=quality.AS_LARGE, corpus=corpus, params=params, num_parameters={})
+    job = SimpleNamespace(setup=pretrain.AS_LARGE, corpus=corpus, params=params, num_parameters={})
     monkeypatch.setattr(sys, "argv", ["time_to_quality"])
-    monkeypatch.setattr(quality, "_prepare", lambda *_: job)
-    monkeypatch.setattr(quality, "_race", lambda _, seed, most: quality.Race(5.0, 4.9, most, seconds[seed], True))
-    quality.as_large()
+    monkeypatch.setattr(pretrain, "_prepare", lambda *_: job)
+    monkeypatch.setattr(pretrain, "_race", lambda _, seed, most: pretrain.Race(5.0, 4.9, most, seconds[seed], True))
+    pretrain.as_large()
     line = json.loads(capsys.readouterr().out)
     assert line["ours_rounds"] == [*seconds]
     assert (line["p"] < 0.05) == is_clear
