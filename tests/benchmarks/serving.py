@@ -302,7 +302,6 @@ CONCURRENCY = 16
 OPEN_SHARE = 0.7
 _WARM_UP_REQUESTS = 32
 _PERCENTILES = (50, 95, 99)
-Loads = Mapping[str, Sequence[Load]]
 
 
 def http_fastapi() -> None:
@@ -429,29 +428,23 @@ def compare(
         "open_arrivals_per_second": round(per_second, 1),
     }
     for side, some in closed.items():
-        told |= {f"{side}_{what}": value for what, value in _waits(some).items()}
         told[f"{side}_requests_per_second"] = [round(one.requests_per_second, 1) for one in some]
     for side, some in opened.items():
-        told |= {f"open_{side}_{what}": value for what, value in (_waits(some) | _losses(some)).items()}
-    told |= _slowest("closed", closed) | _slowest("open", opened)
-    report(name, rounds, available_cores(), told)
+        told[f"open_{side}_refused"] = sum(one.num_refused for one in some)
+        told[f"open_{side}_failed"] = sum(one.num_failed for one in some)
+        latest = max(max(one.late_seconds) for one in some)
+        told[f"open_{side}_sent_late_at_most_ms"] = round(1000 * latest, 2)
+    report(name, rounds, available_cores(), told | _waits("closed", "", closed) | _waits("open", "open_", opened))
 
 
-def _slowest(loop: str, loads: Loads) -> dict[str, Any]:
-    """Return our p99 latency, the lowest p99 latency of their set-ups, and whether ours is lower."""
-    p99 = {side: _waits(some)["p99_ms"] for side, some in loads.items()}
-    ours, theirs = p99.pop("ours"), min(p99.values())
-    return {f"{loop}_p99_ms_ours": ours, f"{loop}_p99_ms_theirs": theirs, f"{loop}_p99_is_lower": ours < theirs}
-
-
-def _waits(loads: Sequence[Load]) -> dict[str, float]:
-    return {f"p{nth}_ms": round(median(one.milliseconds(nth) for one in loads), 2) for nth in _PERCENTILES}
-
-
-def _losses(loads: Sequence[Load]) -> dict[str, float]:
-    """Return the refused and failed requests of all rounds, and the longest delay in sending one."""
-    return {
-        "refused": sum(one.num_refused for one in loads),
-        "failed": sum(one.num_failed for one in loads),
-        "sent_late_at_most_ms": round(1000 * max(max(one.late_seconds) for one in loads), 2),
+def _waits(loop: str, prefix: str, loads: Mapping[str, Sequence[Load]]) -> dict[str, Any]:
+    """Return the latencies of each side, our p99, the lowest p99 of their set-ups, and whether ours is lower."""
+    waits = {
+        f"{prefix}{side}_p{nth}_ms": round(median(one.milliseconds(nth) for one in some), 2)
+        for side, some in loads.items()
+        for nth in _PERCENTILES
     }
+    p99 = {side: waits[f"{prefix}{side}_p99_ms"] for side in loads}
+    ours, theirs = p99.pop("ours"), min(p99.values())
+    told = {f"{loop}_p99_ms_ours": ours, f"{loop}_p99_ms_theirs": theirs, f"{loop}_p99_is_lower": ours < theirs}
+    return waits | told

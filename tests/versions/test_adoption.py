@@ -72,6 +72,7 @@ def changed(root: Path) -> set[str]:
         ({}, "train keep"),
         ({"src/clozeline/training/loop.py": MOVED["training/loop.py"].replace("sqrt", "cbrt")}, "train run again"),
         ({"src/clozeline/training/rates.py": "from cmath import sqrt\nRATE = 0.1\n"}, "train run again"),
+        ({"text": "b"}, "train run again"),
         ({"model": "c"}, "train run again"),
         ({"dvc.yaml": GRAPH.replace("open('text').read()", "'a'")}, "train run again"),
         ({PIN: "numpy==3\n"}, "package run again"),

@@ -182,6 +182,12 @@ def test_a_command_that_fails_gives_its_own_exit_code_and_ends_the_stage(toy: Pa
     assert not (toy / "ran").exists()
 
 
+def test_a_command_sees_bin_sh_as_its_shell(toy: Path) -> None:
+    (toy / "steps.py").write_text("import os; open('upper.txt', 'w').write(os.environ['SHELL'])")
+    assert ended(toy) == "executed"
+    assert (toy / "upper.txt").read_text() == "/bin/sh"
+
+
 def test_an_error_of_dvc_becomes_one_of_our_errors(toy: Path) -> None:
     (toy / "steps.py").write_text("pass")
     ran = run(toy)

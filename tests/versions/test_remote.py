@@ -40,7 +40,7 @@ def test_a_second_machine_restores_every_stage_including_older_runs(
 ) -> None:
     remote.add(toy, URL, store.url)
     first_night = ""
-    for text in ("one", "one two", "one two three"):
+    for text in ("one", "one two three"):
         (toy / "raw.txt").write_text(text)
         assert outcomes(toy, monkeypatch) == ["executed"] * len(STAGES)
         first_night = first_night or Lock.read(toy / "dvc.lock").stages["upper"].outs[0].md5
@@ -131,8 +131,7 @@ def test_the_newest_of_several_runs_with_the_same_inputs_is_restored(
     graph = (toy / "dvc.yaml").read_text()
     (toy / "dvc.yaml").write_text(graph.replace("    deps: [raw.txt]\n", "", 1))
     remote.add(toy, URL, store.url)
-    nights = ("one", "one two", "one two three", "four")
-    for text in nights:
+    for text in ("one", "one two", "three"):
         (toy / "raw.txt").write_text(text)
         reproduce.reproduce("upper", again=True)
         remote.push(toy)
@@ -141,7 +140,7 @@ def test_the_newest_of_several_runs_with_the_same_inputs_is_restored(
         time.sleep(1)
     clone = fresh_clone(toy, tmp_path)
     assert outcomes(clone, monkeypatch) == ["restored", *["executed"] * (len(STAGES) - 1)]
-    assert (clone / "upper.txt").read_text() == "FOUR"
+    assert (clone / "upper.txt").read_text() == "THREE"
 
 
 def test_a_push_or_fetch_without_news_leaves_the_times_of_runs_unchanged(
