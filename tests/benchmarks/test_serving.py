@@ -32,12 +32,13 @@ def clock(ask, texts, *, times):
 
 @pytest.fixture
 def theirs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """A process with two packages of theirs: one shadows ours; the other has the functions to call, found here too."""
+    """A process with a package that shadows ours, and the functions to call, which are found here too."""
     monkeypatch.setenv(VARIABLE, "false")
-    (tmp_path / "onnxruntime.py").write_text("__version__ = 'theirs'", encoding="utf-8")
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "onnxruntime.py").write_text("__version__ = 'theirs'", encoding="utf-8")
     (tmp_path / "theirs_to_ask.py").write_text(THEIRS, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    with elsewhere.process_with(tmp_path) as process:
+    with elsewhere.process_with(tmp_path / "packages") as process:
         yield process
     sys.modules.pop("theirs_to_ask", None)
 
