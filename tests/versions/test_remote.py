@@ -110,12 +110,15 @@ def test_an_unusable_remote_is_refused_and_nothing_is_changed(
     assert (toy / ".dvc/config").read_bytes() == before
 
 
-def test_without_a_remote_nothing_is_pushed_or_fetched_and_stages_run_while_it_is_unreachable(
-    toy: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_remote_nothing_is_pushed_or_fetched(toy: Path) -> None:
     assert remote.push(toy) == 0
     assert remote.fetch_runs(toy) is False
     assert remote.missing(toy) is remote.address(toy) is None
+
+
+def test_stages_run_while_the_remote_is_unreachable(
+    toy: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     remote.add(toy, URL, store.url)
     store.num_writes_left = 0
     assert outcomes(toy, monkeypatch) == ["executed"] * len(STAGES)
