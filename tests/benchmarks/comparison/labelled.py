@@ -195,7 +195,7 @@ def _generated(num_items: int, draw: random.Random) -> Iterator[Item]:
             for who, place, craft in facts
         ]
         text = " ".join(clauses)
-        item = {"text": text, "label": other if draw.random() < _WRONG_SHARE else label, "context": text}
+        item: Item = {"text": text, "label": other if draw.random() < _WRONG_SHARE else label, "context": text}
         item |= {"tokens": text.split(), "ner_tags": [*_TAGS] * len(clauses)}
         who, place, craft = draw.choice(facts)
         several = draw.choice(facts)
