@@ -1,15 +1,12 @@
 """The costs of text: as it grows, with a percent more of it, spread over processes and nodes, beside `datasets`."""
 
 import hashlib
-import logging
 import os
 import resource
 import shutil
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
@@ -18,17 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from comparison import stages
 from comparison.frame import Rounds, alternate, available_cores, options, report
-from comparison.stages import KEPT, PROJECT, Setting, Usage, paths_of, run_stage
-from comparison.texts import TEXT_VARIABLE, built_in, news, prepared, raw_texts
+from comparison.stages import Setting, paths_of, run_stage
 
-_LOG = logging.getLogger(__name__)
 GROWTH = 10
-MOST_TIME = 11.0
-MOST_MEMORY = 1.1
+MOST = {"time": 11.0, "memory": 1.1}
 STAGES = ("snapshot", "preprocess", "tokenize", "pretrain")
-TEXT_STAGES = ("preprocess", "tokenize")
-FILES = {"kind": "files", "path": "texts", "text_field": "text"}
 PERCENT = 100
 BEFORE = "5ddaf0cf"
 
@@ -47,41 +40,38 @@ def growth() -> None:
     parser = options(growth.__doc__, rounds=3)
     parser.add_argument("--steps", type=int, default=100, help="of pre-training, at both sizes")
     chosen = parser.parse_args()
-    source = news() if os.environ.get(TEXT_VARIABLE) else built_in()
-    sizes = {"tenth": raw_texts(source, every=GROWTH), "whole": raw_texts(source, every=1)}
-    measured: dict[str, list[dict[str, Usage]]] = {name: [] for name in sizes}
-    for number in range(chosen.rounds):
-        for name in list(sizes)[:: 1 if number % 2 == 0 else -1]:
-            _LOG.info("round %d of %d: %s of the corpus", number + 1, chosen.rounds, name)
-            measured[name].append(_costs(sizes[name], chosen.steps))
-    grown = {stage: _growth(stage, measured) for stage in STAGES}
-    worst = [max(grown[stage][kind] for stage in STAGES) for kind in ("time", "memory")]
-    margins = (MOST_TIME / worst[0], MOST_MEMORY / worst[1])
-    binding = margins.index(min(margins))
+    source = stages.news(else_built_in=True)
+    sizes = {"tenth": stages.raw_texts(source, every=GROWTH), "whole": stages.raw_texts(source)}
+    measured: dict[str, list[dict[str, stages.Usage]]] = {name: [] for name in sizes}
+
+    def seconds_of(size: str, _: int) -> float:
+        measured[size].append(_costs(sizes[size], chosen.steps))
+        return sum(usage.seconds for usage in measured[size][-1].values())
+
+    def factor(stage: str, kind: str) -> float:
+        tenth, whole = (min(getattr(costs[stage], kind) for costs in measured[size]) for size in sizes)
+        return round(whole / tenth, 3)
+
+    alternate(partial(seconds_of, "tenth"), partial(seconds_of, "whole"), chosen.rounds, "s")
+    kinds = {"time": "seconds", "memory": "peak_own_bytes", "resident": "peak_rss_bytes"}
+    grown = {stage: {name: factor(stage, kind) for name, kind in kinds.items()} for stage in STAGES}
+    worst = {kind: max(grown[stage][kind] for stage in STAGES) for kind in MOST}
+    binding = min(MOST, key=lambda kind: MOST[kind] / worst[kind])
     facts = {
-        "unit": ("times the seconds", "times the memory")[binding],
+        "unit": f"times the {'seconds' if binding == 'time' else binding}",
         "text": source.name,
         "raw_bytes": {name: path.stat().st_size for name, path in sizes.items()},
         "growth": grown,
         "costs": {name: {stage: asdict(usage) for stage, usage in runs[0].items()} for name, runs in measured.items()},
     }
-    report("corpus_growth", Rounds((worst[binding],), ((MOST_TIME, MOST_MEMORY)[binding],)), available_cores(), facts)
+    report("corpus_growth", Rounds((worst[binding],), (MOST[binding],)), available_cores(), facts)
 
 
-def _growth(stage: str, measured: Mapping[str, list[dict[str, Usage]]]) -> dict[str, float]:
-    def least(size: str, kind: str) -> float:
-        return min(getattr(costs[stage], kind) for costs in measured[size])
-
-    kinds = {"time": "seconds", "memory": "peak_own_bytes", "resident": "peak_rss_bytes"}
-    return {name: round(least("whole", kind) / least("tenth", kind), 3) for name, kind in kinds.items()}
-
-
-def _costs(raw: Path, steps: int) -> dict[str, Usage]:
+def _costs(raw: Path, steps: int) -> dict[str, stages.Usage]:
     """Run all stages, starting from raw text; return the time and the memory of each."""
     length = {"steps": steps, "tokens": None, "epochs": None}
     quick = {"schedule": {"warmup_fraction": 0.0}, "validation": {"every_steps": None}}
-    source = {"kind": "files", "text_field": "text"}
-    changes: dict[str, Any] = {"preprocess": {"source": source}, "pretrain": length | quick}
+    changes: dict[str, Any] = {**stages.Source("", raw).changes, "pretrain": length | quick}
     with TemporaryDirectory() as name:
         folder = Path(name)
         paths = {stage: paths_of(stage, folder, folder / "kept") for stage in STAGES}
@@ -94,7 +84,8 @@ class _Runs:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._tokenizer: dict[str, object] = {}
+        source = {**stages.Source("", folder).settings, "path": "texts"}
+        self._changes: dict[str, Any] = {"preprocess": {"source": source}}
         self.digests: set[tuple[str, str]] = set()  # what ran, and the hash of what it wrote
         self.seconds: dict[str, list[float]] = defaultdict(list)
         # Seconds of all cores together, which other work on the machine changes little; not those of raylets.
@@ -102,11 +93,7 @@ class _Runs:
         # Largest memory, all processes together; of raylets the waiting process alone.
         self.peak_megabytes: dict[str, int] = defaultdict(int)
 
-    @property
-    def _changes(self) -> dict[str, object]:
-        return {"preprocess": {"source": FILES}, "tokenize": self._tokenizer}
-
-    def take(self, name: str, texts: bytes, setting: Setting | None = None) -> Path:
+    def take(self, name: str, texts: bytes, setting: Setting = stages.EVERYWHERE) -> Path:
         """Return the snapshot of these JSON Lines."""
         path = self._folder / name / "texts.jsonl"  # the name is the label of the texts
         path.parent.mkdir(exist_ok=True)
@@ -120,13 +107,13 @@ class _Runs:
         """Let later runs take the tokenizer that a run over this text learns."""
         self.run("learned", raw, kept)
         shutil.copytree(self._folder / "made" / "tokenizer", self._folder / "tokenizer")
-        self._tokenizer = {"algorithm": "existing", "existing": str(self._folder / "tokenizer")}
+        self._changes["tokenize"] = {"algorithm": "existing", "existing": str(self._folder / "tokenizer")}
 
-    def run(self, label: str, raw: Path, kept: Path, setting: Setting | None = None) -> float:
+    def run(self, label: str, raw: Path, kept: Path, setting: Setting = stages.EVERYWHERE) -> float:
         """Run both stages; return the seconds of both."""
         made, total = self._folder / "made", 0.0
         shutil.rmtree(made, ignore_errors=True)
-        for stage in TEXT_STAGES:
+        for stage in ("preprocess", "tokenize"):
             name, spent = f"{label}, {stage}", _spent()
             paths = paths_of(stage, made, kept) | ({"raw": raw} if stage == "preprocess" else {})
             usage = run_stage(stage, self._folder, self._changes, setting, **paths)
@@ -134,8 +121,17 @@ class _Runs:
             self.seconds[name].append(round(usage.seconds, 2))
             self.peak_megabytes[name] = max(self.peak_megabytes[name], usage.peak_own_bytes // 10**6)
             total += usage.seconds
-        self.digests.add((label, _digest_of(made)))
+        digest = hashlib.sha256()
+        for path in sorted(path for path in made.rglob("*") if path.is_file()):
+            digest.update(path.relative_to(made).as_posix().encode() + path.read_bytes())
+        self.digests.add((label, digest.hexdigest()))
         return total
+
+
+def _spent() -> float:
+    """Return the processor time of all processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def increment() -> None:
@@ -145,9 +141,11 @@ def increment() -> None:
     champion. Both sides have to write the same bytes. The text is the built-in corpus (or what CLOZELINE_BENCHMARK_TEXT
     names) as raw JSON Lines; the last hundredth of its lines is the new text. Each stage is a process of its own.
     """
-    chosen = options(increment.__doc__, rounds=3).parse_args()
-    source = news()
-    lines = raw_texts(source, every=1).read_bytes().splitlines(keepends=True)
+    parser = options(increment.__doc__, rounds=3)
+    parser.add_argument("--every", type=int, default=1, help="take every n-th text of the corpus")
+    chosen = parser.parse_args()
+    source = stages.news()
+    lines = stages.raw_texts(source, chosen.every).read_bytes().splitlines(keepends=True)
     with TemporaryDirectory() as name:
         folder, runs = Path(name), _Runs(Path(name))
         before = runs.take("before", b"".join(lines[: -(len(lines) // PERCENT)]))
@@ -166,13 +164,9 @@ def increment() -> None:
             return runs.run("from scratch", grown, folder / "none")
 
         rounds = alternate(with_kept, from_scratch, chosen.rounds, "s")
-    facts = {
-        "text": source.name,
-        "raw_bytes": sum(map(len, lines)),
-        "bytes_equal": len({digest for _, digest in runs.digests}) == 1,
-        "seconds": runs.seconds,
-    }
-    report("corpus_increment", rounds, available_cores(), facts)
+    bytes_equal = len({digest for _, digest in runs.digests}) == 1
+    facts = {"text": source.name, "raw_bytes": sum(map(len, lines)), "bytes_equal": bytes_equal}
+    report("corpus_increment", rounds, available_cores(), facts | {"seconds": runs.seconds})
 
 
 def scale_out() -> None:
@@ -188,11 +182,10 @@ def scale_out() -> None:
     parser.add_argument("--every", type=int, default=1, help="take every n-th text of the corpus")
     parser.add_argument("--before", default=BEFORE, help="commit of the code before")
     chosen = parser.parse_args()
-    source = news()
-    texts = raw_texts(source, chosen.every).read_bytes()
+    source = stages.news()
+    texts = stages.raw_texts(source, chosen.every).read_bytes()
     before = _checkout(chosen.before)
     two = frozenset(sorted(os.sched_getaffinity(0))[:2])
-    one = frozenset(list(two)[:1])
     with TemporaryDirectory() as name:
         folder, runs = Path(name), _Runs(Path(name))
 
@@ -200,23 +193,21 @@ def scale_out() -> None:
             shutil.rmtree(folder / "kept", ignore_errors=True)
             return runs.run(label, runs.take("raw", texts, setting), folder / "kept", setting)
 
-        measured = {
-            cores: alternate(
-                partial(seconds_of, label, Setting(cores=allowed)),
-                partial(seconds_of, f"{label}, before", Setting(before, allowed)),
-                chosen.rounds,
-                "s",
-            )
-            for cores, label, allowed in (("two", "2 processes", two), ("one_core", "1 process", one))
-        }
+        measured = []
+        for label, cores in (("2 processes", two), ("1 process", frozenset(list(two)[:1]))):
+            today = partial(seconds_of, label, Setting(cores=cores))
+            earlier = partial(seconds_of, f"{label}, before", Setting(before, cores))
+            measured.append(alternate(today, earlier, chosen.rounds, "s"))
         if find_spec("ray") is None:
             sys.stderr.write("Ray is not installed: `pip install -r infra/ray.lock` adds two raylets\n")
         else:
-            with _raylets(folder) as environment:
+            sys.path.append(str(stages.PROJECT))
+            with import_module("tests.cluster.raylets").cluster_of_two(folder / "raylets.log") as cluster:
                 for _ in range(chosen.rounds):
-                    seconds_of("2 raylets", Setting(environment=environment))
+                    seconds_of("2 raylets", Setting(environment=cluster.environment))
+    on_two, on_one = measured
     facts = {
-        **measured["one_core"].facts("one_core", higher_is_better=False),
+        **on_one.facts("one_core", higher_is_better=False),
         "text": source.name,
         "raw_bytes": len(texts),
         "before": chosen.before,
@@ -226,44 +217,20 @@ def scale_out() -> None:
         "processor_seconds": runs.processor_seconds,
         "peak_own_megabytes": runs.peak_megabytes,
     }
-    report("scale_out", measured["two"], len(two), facts)
+    report("scale_out", on_two, len(two), facts)
 
 
 def _checkout(commit: str) -> Path:
     """Return a folder with the code and params.yaml of a commit."""
-    folder = KEPT / f"commit-{commit}"
+    folder = stages.KEPT / f"commit-{commit}"
     if not folder.is_dir():
         beside = folder.with_suffix(".part")
         beside.mkdir(parents=True, exist_ok=True)
         command = ["git", "archive", commit, "src", "params.yaml"]
-        packed = subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.PIPE)
+        packed = subprocess.run(command, cwd=stages.PROJECT, check=True, stdout=subprocess.PIPE)
         subprocess.run(["tar", "--extract", "--directory", beside], input=packed.stdout, check=True)
         beside.rename(folder)
     return folder
-
-
-@contextmanager
-def _raylets(folder: Path) -> Iterator[Mapping[str, str]]:
-    """Start two nodes with a core each; yield the environment of the stages that use them."""
-    sys.path.append(str(PROJECT))
-    nodes = import_module("tests.cluster.raylets")
-    with nodes.cluster_of_two(folder / "raylets.log") as cluster:
-        yield cluster.environment
-
-
-def _spent() -> float:
-    """Return the processor time of all processes that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
-def _digest_of(folder: Path) -> str:
-    """Return the SHA-256 of the names and bytes of all files of a folder."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 def tokenize_throughput() -> None:
@@ -279,8 +246,8 @@ def tokenize_throughput() -> None:
     parser = options(tokenize_throughput.__doc__, rounds=3)
     parser.add_argument("--every", type=int, default=1, help="take every n-th text of the corpus")
     chosen = parser.parse_args()
-    source = news() if os.environ.get(TEXT_VARIABLE) else built_in()
-    tokenizer, raw = prepared(source).tokenizer, raw_texts(source, chosen.every)
+    source = stages.news(else_built_in=True)
+    tokenizer, raw = stages.prepared(source).tokenizer, stages.raw_texts(source, chosen.every)
     megabytes = raw.stat().st_size / 1e6
 
     def speed(side: str, _: int) -> float:

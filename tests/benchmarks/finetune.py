@@ -1,4 +1,5 @@
-"""Fine-tuning beside transformers' scripts: for each seed our stage and theirs, on the same files; and our table.
+"""Fine-tuning: beside transformers' scripts, for each seed our stage and theirs on the same files; beside a probe of
+the frozen encoder, from few labels; and our table.
 
 The time covers everything that a user waits for: reading files, tokenizing texts, loading and training weights,
 answering the test part, saving the model. Ours evaluates on the validation part after each epoch and keeps the best
@@ -6,14 +7,13 @@ weights; theirs evaluates once, after the last epoch, as its script does. Ours a
 for test texts in the pre-training text.
 """
 
-import argparse
 import json
 import logging
 import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, variance
@@ -23,17 +23,15 @@ from typing import Any
 import torch
 from ruamel.yaml import YAML
 
-from clozeline.params.pretraining import laid_over
 from clozeline.params.tasks import SECTIONS, FinetuneParams, whole_task
 from clozeline.records.finetune.scored_items import f1
 from clozeline.stages import finetune as stage
 from clozeline.tasks.tagging import sentences
 from comparison import labelled, their_tasks
-from comparison.frame import alternate, available_cores, describe_machine, options, report
-from comparison.labelled import Item, Parts, Sizes
+from comparison.frame import Rounds, alternate, available_cores, options, paired_difference, report, write_line
+from comparison.labelled import NO_DATA, Item, Parts, Sizes
 from comparison.sentences import weights
-from comparison.stages import params_tree
-from comparison.texts import write_clean
+from comparison.stages import params_tree, write_clean
 from comparison.their_tasks import PARTS, Recipe
 
 _LOG = logging.getLogger(__name__)
@@ -54,7 +52,6 @@ class Setup:
     theirs: Callable[[Path, Path, Recipe], Sequence[Any]]
     # Metric of the answers, computed by the function that judges ours.
     judge: Callable[[Sequence[Item], Sequence[Any]], float]
-    knobs: Mapping[str, Any] = field(default_factory=dict)  # keys of our task, in addition to the recipe
     num_seeds: int = 3
 
 
@@ -117,7 +114,7 @@ SETUPS: Mapping[str, Setup] = {
     "finetune_classification": Setup(
         kind="classification",
         metric="accuracy",
-        parts=labelled.polarity_parts,
+        parts=lambda sizes: labelled.few_label_parts("sentence-polarity", sizes, 0),
         sizes={"test": 600, "validation": 100, "train": 1600},
         recipe=Recipe(epochs=1, batch_size=32, learning_rate=1e-4, max_length=128, seed=0),
         theirs=their_tasks.classified,
@@ -140,7 +137,6 @@ SETUPS: Mapping[str, Setup] = {
         recipe=Recipe(epochs=1, batch_size=4, learning_rate=3e-4, max_length=384, seed=0),
         theirs=their_tasks.answered,
         judge=mean_f1,
-        knobs={"stride": their_tasks.STRIDE},
         num_seeds=2,
     ),
 }
@@ -148,32 +144,19 @@ SETUPS: Mapping[str, Setup] = {
 
 def _compare(name: str, description: str | None) -> None:
     """Run both sides and write the line."""
-    setup = SETUPS[name]
-    recipe, cores = setup.recipe, available_cores()
-    numbers = {"seeds": setup.num_seeds, "threads": cores, "epochs": recipe.epochs, "batch_size": recipe.batch_size}
-    parser = options(description, **numbers)
+    setup, recipe = SETUPS[name], SETUPS[name].recipe
+    numbers = {"seeds": setup.num_seeds, "threads": available_cores()}
+    parser = options(description, **numbers, epochs=recipe.epochs, batch_size=recipe.batch_size)
     parser.add_argument("--train", type=int, default=setup.sizes["train"], metavar="ITEMS")
     parser.add_argument("--learning-rate", type=float, default=recipe.learning_rate)
     chosen = parser.parse_args()
-    setup = changed(setup, chosen)
+    given = {key: getattr(chosen, key) for key in ("epochs", "batch_size", "learning_rate")}
+    setup = replace(setup, sizes={**setup.sizes, "train": chosen.train}, recipe=replace(recipe, **given))
     parts = setup.parts(setup.sizes)
     sides = Sides(setup, parts, weights(), chosen.threads)
     rounds = alternate(sides.ours, sides.theirs, chosen.seeds, "s")
-    facts = {
-        "data": parts.data,
-        "sizes": {part: len(parts.read(part)) for part in PARTS},
-        "epochs": chosen.epochs,
-        "batch_size": chosen.batch_size,
-        "learning_rate": chosen.learning_rate,
-    }
+    facts = {"data": parts.data, "sizes": {part: len(parts.read(part)) for part in PARTS}, **given}
     report(name, rounds, chosen.threads, facts | sides.quality() | sides.beside)
-
-
-def changed(setup: Setup, chosen: argparse.Namespace) -> Setup:
-    """Return the benchmark with the recipe of the command line, for both sides."""
-    given = {name: getattr(chosen, name) for name in ("epochs", "batch_size", "learning_rate")}
-    sizes = {**setup.sizes, "train": chosen.train}
-    return replace(setup, sizes=sizes, recipe=replace(setup.recipe, **given))
 
 
 class Sides:
@@ -244,9 +227,9 @@ def our_params(setup: Setup, num_threads: int) -> FinetuneParams:
     """Return the params of a task with this recipe; all other values are those of params.yaml."""
     recipe = setup.recipe
     given = {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "max_length": recipe.max_length}
+    given |= {"stride": their_tasks.STRIDE} if setup.kind == "question_answering" else {}
     optimizer = {"learning_rate": recipe.learning_rate}
-    task = {**in_parts(setup.kind), **given, "optimizer": optimizer, "num_threads": num_threads}
-    return params_of(laid_over(task, setup.knobs))
+    return params_of({**in_parts(setup.kind), **given, "optimizer": optimizer, "num_threads": num_threads})
 
 
 def in_parts(kind: str) -> dict[str, Any]:
@@ -273,6 +256,64 @@ def run_stage(name: str, params: FinetuneParams, seed: int, encoder: Path, data:
     return figures
 
 
+# Side of `few_labels` → its figure on the test texts in the metrics of the stage.
+FEW_SIDES = {"ours": "accuracy", "probe": "baseline_probe_accuracy", "tfidf": "baseline_tfidf_accuracy"}
+
+
+def few_labels() -> None:
+    """Classifiers from few labels: the finetune stage, compared with a linear probe on the same frozen encoder.
+
+    The encoder is all-MiniLM-L6-v2. Each data set that lies beside the project (or in the folder that
+    CLOZELINE_BENCHMARK_LABELLED names; without them a generated one) gives 2,000 labelled texts, a tenth of them for
+    validation. Each round draws its own texts and is trained with its own seed. The ratio is the accuracy of the model
+    that the stage keeps / that of logistic regression on the frozen encoder, both means over the data sets; the goal is
+    1. For each set the line has both accuracies of each round, that of TF-IDF, the mean difference with its standard
+    error, the CPU seconds of the stage, the learning rate that was kept, and how often no epoch was better than the
+    probe, so that the probe was kept.
+    """
+    numbers = {"seeds": 3, "threads": available_cores(), "epochs": 3, "train": 1800, "test": 1000}
+    parser = options(few_labels.__doc__, labelled.few_label_sets(), **numbers)
+    parser.add_argument("--learning-rate", type=float, default=5e-5)
+    chosen = parser.parse_args()
+    sizes = {"test": chosen.test, "validation": chosen.train // 9, "train": chosen.train}
+    recipe = {"epochs": chosen.epochs, "optimizer": {"learning_rate": chosen.learning_rate}}
+    knobs = {**recipe, "num_threads": chosen.threads}
+    sets = {
+        name: [_of_few(labelled.few_label_parts(name, sizes, seed), knobs, seed) for seed in range(chosen.seeds)]
+        for name in chosen.names
+    }
+    by_seed = list(zip(*sets.values(), strict=True))
+    ours, probe = (tuple(fmean(one[side] for one in of_seed) for of_seed in by_seed) for side in ("ours", "probe"))
+    facts = {**sizes, "epochs": chosen.epochs, "learning_rate": chosen.learning_rate}
+    told = {name: _facts_of_few(rounds) for name, rounds in sets.items()}
+    report("finetune_few_labels", Rounds(ours, probe), chosen.threads, {**facts, "sets": told})
+
+
+def _of_few(parts: Parts, knobs: Mapping[str, Any], seed: int) -> Mapping[str, float]:
+    """Return what one round gives. Its CPU time is that of the whole stage, with its baselines and the search for
+    contamination; the learning rate is the kept one of those that were tried.
+    """
+    started = time.process_time()
+    task = params_of({**in_parts("classification"), **knobs})
+    with TemporaryDirectory() as folder:
+        figures = run_stage("task", task, seed, weights(), parts.folder, Path(folder))
+    found = {side: figures[name] for side, name in FEW_SIDES.items()}
+    found["cpu_seconds"] = time.process_time() - started
+    found |= {"keeps_probe": figures["best_epoch"] == 0, "learning_rate": figures["learning_rate"]}
+    _LOG.info("%s, seed %d: %s", parts.data, seed, found)
+    return found
+
+
+def _facts_of_few(rounds: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    return {
+        **{side: [round(one[side], 4) for one in rounds] for side in FEW_SIDES},
+        **paired_difference([one["ours"] for one in rounds], [one["probe"] for one in rounds]),
+        "cpu_seconds": [round(one["cpu_seconds"], 1) for one in rounds],
+        "learning_rates": [one["learning_rate"] for one in rounds],
+        "probe_kept": sum(one["keeps_probe"] for one in rounds),
+    }
+
+
 def table() -> None:
     """Quality of each kind of task on well-known data, fine-tuned from all-MiniLM-L6-v2 by the stage itself.
 
@@ -283,28 +324,18 @@ def table() -> None:
     takes one, squad2_subset fifty.
     """
     tasks: Mapping[str, Mapping[str, Any]] = YAML(typ="safe").load(TABLE)
-    parser = options(table.__doc__, threads=available_cores())
-    parser.add_argument("names", nargs="*", metavar="TASK", help=f"of: {', '.join(tasks)}")
-    chosen = parser.parse_args()
-    if unknown := [name for name in chosen.names if name not in tasks]:
-        parser.error(f"there is no task {unknown[0]!r}; there are: {', '.join(tasks)}")
-    folder = labelled.labelled()
+    chosen = options(table.__doc__, list(tasks), threads=available_cores()).parse_args()
+    folder = labelled.known_data()
+    figures = {}
+    for name in chosen.names if folder else ():
+        data = folder / tasks[name]["data"]
+        params = params_of({**tasks[name], "data": str(data), "num_threads": chosen.threads})
+        with TemporaryDirectory() as out:
+            figures[name] = run_stage(name, params, params_tree({})["seed"], weights(), data, Path(out))
     if folder is None:
-        _LOG.warning("there is no labelled data beside the project, and CLOZELINE_BENCHMARK_LABELLED names none")
-    names = (chosen.names or list(tasks)) if folder else []
-    figures = {name: measured(name, tasks[name], chosen.threads) for name in names}
+        _LOG.warning(NO_DATA)
     sys.stdout.write("\n".join([_HEADER, *(row(name, of) for name, of in figures.items())]) + "\n")
-    line = {"name": "finetune_table", "tasks": figures, "machine": describe_machine(chosen.threads)}
-    sys.stdout.write(json.dumps(line) + "\n")
-
-
-def measured(name: str, task: Mapping[str, Any], num_threads: int) -> dict[str, Any]:
-    """Return the content of metrics/finetune/<task>.json."""
-    folder = labelled.labelled()
-    assert folder is not None
-    params = params_of({**task, "data": str(folder / task["data"]), "num_threads": num_threads})
-    with TemporaryDirectory() as out:
-        return run_stage(name, params, params_tree({})["seed"], weights(), folder / task["data"], Path(out))
+    write_line({"name": "finetune_table", "tasks": figures}, chosen.threads)
 
 
 def row(name: str, figures: Mapping[str, Any]) -> str:

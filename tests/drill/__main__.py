@@ -6,12 +6,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.drill.cluster import drill_cluster
-from tests.drill.kills import Tally, drill_pushes, drill_runs
-from tests.drill.outages import drill_mlflow, drill_prefect
+from tests.drill.kills import Tally, drill_mlflow, drill_prefect, drill_pushes, drill_runs
 
 
 def drill_releases(tally: Tally) -> None:
@@ -23,22 +22,17 @@ def drill_releases(tally: Tally) -> None:
 
 
 def main() -> int:
-    arguments = _arguments()
-    tally = Tally()
+    given, tally = _arguments(), Tally()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary).resolve()
-        rounds, seed, seconds = arguments.rounds, arguments.seed, arguments.outage_seconds
-        megabytes = arguments.cluster_megabytes
-        parts: dict[str, Callable[[Path], None]] = {
-            "runs": lambda place: drill_runs(place, rounds, seed, tally),
-            "pushes": lambda place: drill_pushes(place, max(rounds // 2, 1), seed, tally),
-            "kills of a cluster": lambda place: drill_cluster(place, max(rounds // 4, 1), seed, megabytes, tally),
-            "an outage of MLflow": lambda place: drill_mlflow(place, seconds, tally),
-            "outages of Prefect's server and worker": lambda place: drill_prefect(place, seconds, tally),
-            "release": lambda _: drill_releases(tally),
-        }
-        for number, (what, part) in enumerate(parts.items()):
-            attempt(partial(part, folder / str(number)), what, tally)
+        rounds, seed, seconds = given.rounds, given.seed, given.outage_seconds
+        attempt("runs", tally, drill_runs, folder / "runs", rounds, seed)
+        attempt("pushes", tally, drill_pushes, folder / "pushes", max(rounds // 2, 1), seed)
+        several = max(rounds // 4, 1)
+        attempt("kills of a cluster", tally, drill_cluster, folder / "cluster", several, seed, given.cluster_megabytes)
+        attempt("an outage of MLflow", tally, drill_mlflow, folder / "mlflow", seconds)
+        attempt("outages of Prefect's server and worker", tally, drill_prefect, folder / "prefect", seconds)
+        attempt("release", tally, drill_releases)
     sys.stdout.writelines(f"{number:4} x {place}\n" for place, number in sorted(tally.kills.items()))
     sys.stdout.writelines(f"fault: {fault}\n" for fault in tally.faults)
     sys.stdout.write(json.dumps(tally.counts) + "\n")
@@ -54,10 +48,10 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def attempt(part: Callable[[], None], what: str, tally: Tally) -> None:
+def attempt(what: str, tally: Tally, part: Callable[..., None], *given: Any) -> None:
     """Run a part of the drill. One that cannot go on is a round that was not survived; the other parts still run."""
     try:
-        part()
+        part(*given, tally)
     except Exception as error:  # noqa: BLE001  # a server or a process that does not do its part raises anything
         tally.rounds += 1
         tally.faults.append(f"{what}: {type(error).__name__}: {error}")

@@ -2,18 +2,17 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.drill.prefect import Prefect, prefect_over
-from tests.drill.project import environment
+from tests.drill.project import said, start
 from tests.make.processes import wait_for
 from tests.make.servers import MlflowServer, Webhooks, answering, held_ports
 from tests.make.stores import KEYS, ObjectStore
-from tests.month.project import make_project
+from tests.month.scenario import make_project
 
 _LONGEST_SECONDS = 1800.0
 _ALERTS = "alerts"
@@ -31,28 +30,16 @@ class Installation:
     store: ObjectStore
     alerts: Webhooks
 
-    def start(self, *command: str, root: Path | None = None) -> subprocess.Popen[str]:
+    def start(self, *command: str, root: Path | None = None) -> subprocess.Popen[bytes]:
         """Start `python -m …` in the project, or in the copy of it in `root`."""
         root = root or self.root
         server = {"PREFECT_API_URL": self.prefect.url, "PREFECT_API_AUTH_STRING": self.prefect.password}
-        more = {**self.variables, "PYTHONPATH": str(root / "src"), **server}
-        return subprocess.Popen(
-            [sys.executable, "-m", *command],
-            cwd=root,
-            env=environment(root, **more),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        return start(root, *command, variables={**self.variables, "PYTHONPATH": str(root / "src"), **server})
 
-    def run(self, *command: str, root: Path | None = None) -> str:
-        """Run `python -m …`; return what it said."""
-        process = self.start(*command, root=root)
-        said, _ = process.communicate(timeout=_LONGEST_SECONDS)
-        assert process.returncode == 0, f"{command} ended with {process.returncode}:\n{said[-3000:]}"
-        return said
+    def run(self, *command: str) -> None:
+        """Run `python -m …` in the project."""
+        ended = self.start(*command).wait(_LONGEST_SECONDS)
+        assert ended == 0, f"{command} ended with {ended}:\n{said(self.root)[-3000:]}"
 
     def alerts_about(self, run: str, state: str) -> list[str]:
         """Return the messages about this state of the run with this name."""

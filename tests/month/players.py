@@ -16,7 +16,7 @@ from typing import Final, get_args
 import httpx
 import psutil
 
-from tests.drill.project import wait_for_stage
+from tests.drill.project import said, wait_for_stage
 from tests.make.processes import answers, wait_for
 from tests.make.projects import toy_language
 from tests.make.servers import held_ports
@@ -45,17 +45,13 @@ class Month:
 Step = Callable[[Month, Night], None]
 
 
-def _nothing(month: Month, night: Night) -> None:
-    """Leave the night as it is."""
-
-
 @dataclass(frozen=True)
 class Player:
     """Steps of one event."""
 
-    before: Step = _nothing  # before the feed delivers the text of the night
-    during: Step = _nothing  # from the start of the run on; returns when the event is over
-    after: Step = _nothing  # when the run has ended
+    before: Step = lambda month, night: None  # before the feed delivers the text of the night
+    during: Step = lambda month, night: None  # from the start of the run on; returns when the event is over
+    after: Step = lambda month, night: None  # when the run has ended
 
 
 def _at_the_moment(month: Month, night: Night) -> bool:
@@ -96,21 +92,19 @@ def _killed_stage(month: Month) -> bool:
 
 
 def _stop_mlflow(month: Month, night: Night) -> None:
-    mlflow = month.installation.mlflow
-    _away(month, night, "MLflow", mlflow.stop, mlflow.start)
+    _at_the_moment(month, night)
+    month.installation.mlflow.stop()
+    month.outages["MLflow"] += 1
+    time.sleep(month.outage_seconds)
+    month.installation.mlflow.start()
 
 
 def _stop_prefect(month: Month, night: Night) -> None:
-    prefect = month.installation.prefect
-    _away(month, night, "Prefect", lambda: prefect.kill("server"), prefect.start_server)
-
-
-def _away(month: Month, night: Night, name: str, stop: Callable[[], None], start: Callable[[], None]) -> None:
     _at_the_moment(month, night)
-    stop()
-    month.outages[name] += 1
+    month.installation.prefect.kill("server")
+    month.outages["Prefect"] += 1
     time.sleep(month.outage_seconds)
-    start()
+    month.installation.prefect.start_server()
 
 
 def _close_store(month: Month, night: Night) -> None:
@@ -139,7 +133,7 @@ def _free_disk(month: Month, night: Night, inside: Sequence[str] = ()) -> None:
 
 def _clone(month: Month, night: Night) -> None:
     """Copy what git would hold of the project, with the text of the last night."""
-    kept = shutil.ignore_patterns("work", "data", "models", "dist", "metrics", "plots", "reports", "cache", "tmp")
+    kept = shutil.ignore_patterns("work*", "data", "models", "dist", "metrics", "plots", "reports", "cache", "tmp")
     clone = shutil.copytree(month.installation.root, _clone_of(month, night), ignore=kept)
     (clone / ".dvc" / "config.local").write_text(f"[core]\n    site_cache_dir = {clone.parent / 'site'}\n")
 
@@ -150,10 +144,11 @@ def _clone_of(month: Month, night: Night) -> Path:
 
 def _run_of_colleague(month: Month, night: Night) -> None:
     """Let a colleague run the text of the last night during this one: every stage is restored from the remote."""
-    process = month.installation.start("clozeline", "run", "--no-release", root=_clone_of(month, night))
-    said, _ = process.communicate()
-    if month.is_remote_current and (process.returncode or "executed" in said):
-        month.faults.append(f"night {night.number}: the colleague's stages were not all restored:\n{said[-3000:]}")
+    clone = _clone_of(month, night)
+    ended = month.installation.start("clozeline", "run", "--no-release", root=clone).wait()
+    if month.is_remote_current and (ended or "executed" in said(clone)):
+        told = said(clone)[-3000:]
+        month.faults.append(f"night {night.number}: the colleague's stages were not all restored:\n{told}")
 
 
 def _sweep(month: Month, night: Night) -> None:
@@ -166,17 +161,13 @@ def _sweep(month: Month, night: Night) -> None:
         os.utime(path, (earlier, earlier))
     command = ("clozeline", "gc", "--nights", "3", "--min-age-hours", "1", "--shared", "--yes")
     process = installation.start(*command)
-    before = _num_files(cache)
-    wait_for(lambda: _num_files(cache) < before or process.poll() is not None, 1800)
+    before = len(list(cache.rglob("*")))
+    wait_for(lambda: len(list(cache.rglob("*"))) < before or process.poll() is not None, 1800)
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         month.kills["gc"] += 1
-    process.communicate()
+    process.wait()
     installation.run(*command)
-
-
-def _num_files(folder: Path) -> int:
-    return sum(1 for path in folder.rglob("*") if path.is_file())
 
 
 def _drift(month: Month, night: Night) -> None:
@@ -200,7 +191,7 @@ def _drift(month: Month, night: Night) -> None:
                 states.append(installation.prefect.state(run))
         finally:
             os.killpg(server.pid, signal.SIGKILL)
-            server.communicate()
+            server.wait()
     if states != ["COMPLETED", "COMPLETED", "FAILED"]:
         month.faults.append(f"night {night.number}: the runs of `drift` ended {states}")
 
@@ -213,7 +204,7 @@ def _drift(month: Month, night: Night) -> None:
     installation.wait_until_quiet()
 
 
-# Steps of each event, beside the feed and the params of the night, which are in project.py.
+# Steps of each event, beside the feed and the params of the night, which are in scenario.py.
 PLAYERS: Final[Mapping[Event, Player]] = {
     **dict.fromkeys(get_args(Event), Player()),
     "worker killed": Player(during=_kill_worker),

@@ -11,8 +11,7 @@ import pytest
 from clozeline.params.reading import read_params
 from tests.make.projects import SENTENCES
 from tests.month.players import PLAYERS
-from tests.month.project import prepare
-from tests.month.scenario import ENDINGS, Event, Night, nights
+from tests.month.scenario import ENDINGS, Event, Night, nights, prepare
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -43,16 +43,6 @@ def test_a_commit_of_the_registry_is_no_option_of_git(toy: Path, tmp_path: Path)
     assert not list(tmp_path.glob("planted*"))
 
 
-def test_a_file_in_the_workspace_is_not_looked_for_at_the_remote(
-    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "store").mkdir()
-    remote.add(toy, str(tmp_path / "store"))
-    monkeypatch.setattr(Objects, "_fetch", lambda self, md5: pytest.fail("the remote was asked"))
-    with Objects.open(toy) as objects:
-        assert objects.fault_of("raw.txt", str(objects.md5_of(toy / "raw.txt")), None) is None
-
-
 NO_AGE = datetime(2100, 1, 1, tzinfo=UTC)
 LONG_AGO = (1.0, 1.0)
 
@@ -124,16 +114,39 @@ def commit(root: Path, lock: Path) -> None:
     git(root, "commit", "-qm", lock.name)
 
 
-def test_data_of_a_tag_or_branch_are_kept_until_it_is_deleted(root: Path, one: Lock, template: Path) -> None:
+def test_data_of_tags_branches_stashes_and_a_commit_without_a_branch_are_kept_until_these_are_gone(
+    root: Path, one: Lock, template: Path
+) -> None:
     commit(root, template.parent / "one")
     git(root, "branch", "kept")
     git(root, "update-ref", "refs/remotes/origin/colleague", "kept")
     git(root, "tag", "v1")
     commit(root, template.parent / "two")
+    shutil.copy(template.parent / "one", root / "dvc.lock")
+    git(root, "stash")
+    (root / "params.yaml").write_text("seed: 2")
+    git(root, "stash")
+    for needed_by, gone in (
+        ("a branch", ("branch", "-D", "kept")),
+        ("a tag", ("tag", "-d", "v1")),
+        ("a branch that was fetched", ("update-ref", "-d", "refs/remotes/origin/colleague")),
+        ("the older stash", ("stash", "clear")),
+    ):
+        swept(root)
+        assert has(root, one), f"{needed_by} needs it"
+        git(root, *gone)
+    git(root, "checkout", "-q", "--detach")
+    commit(root, template.parent / "one")
+    shutil.copy(template.parent / "two", root / "dvc.lock")
     swept(root)
-    git(root, "branch", "-D", "kept")
+    assert has(root, one), "the present commit needs it"
+    git(root, "checkout", "-qf", "main")
     swept(root)
-    assert has(root, one), "the tag needs it"
+    assert not has(root, one)
+
+
+def test_a_branch_that_dvc_cannot_read_stops_the_sweep(root: Path, one: Lock, template: Path) -> None:
+    commit(root, template.parent / "two")
     (root / "dvc.yaml").write_text("stages: [none]")
     git(root, "checkout", "-qb", "broken")
     git(root, "commit", "-qam", "broken")
@@ -141,32 +154,7 @@ def test_data_of_a_tag_or_branch_are_kept_until_it_is_deleted(root: Path, one: L
     with pytest.raises(ParamsError, match="DVC cannot read what git records") as caught:
         swept(root)
     assert "at refs/heads/broken, " in caught.value.problem
-    git(root, "branch", "-D", "broken")
-    git(root, "tag", "-d", "v1")
-    swept(root)
-    assert has(root, one), "the branch that was fetched needs it"
-    git(root, "update-ref", "-d", "refs/remotes/origin/colleague")
-    swept(root)
-    assert not has(root, one)
-
-
-def test_data_of_a_stash_and_of_a_commit_without_a_branch_are_kept(root: Path, one: Lock, template: Path) -> None:
-    commit(root, template.parent / "two")
-    shutil.copy(template.parent / "one", root / "dvc.lock")
-    git(root, "stash")
-    (root / "params.yaml").write_text("seed: 2")
-    git(root, "stash")
-    swept(root)
-    assert has(root, one), "the older stash needs it"
-    git(root, "checkout", "-q", "--detach")
-    commit(root, template.parent / "one")
-    git(root, "stash", "clear")
-    shutil.copy(template.parent / "two", root / "dvc.lock")
-    swept(root)
     assert has(root, one)
-    git(root, "checkout", "-qf", "main")
-    swept(root)
-    assert not has(root, one)
 
 
 def test_old_files_of_a_recent_folder_and_outputs_of_a_recent_run_are_kept(root: Path, one: Lock) -> None:

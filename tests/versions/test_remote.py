@@ -1,12 +1,10 @@
 """What one machine pushes to the remote, another restores; a push that fails loses nothing."""
 
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import time
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -42,7 +40,7 @@ def test_a_second_machine_restores_every_stage_including_older_runs(
 ) -> None:
     remote.add(toy, URL, store.url)
     first_night = ""
-    for text in ("one", "one two", "one two three"):
+    for text in ("one", "one two three"):
         (toy / "raw.txt").write_text(text)
         assert outcomes(toy, monkeypatch) == ["executed"] * len(STAGES)
         first_night = first_night or Lock.read(toy / "dvc.lock").stages["upper"].outs[0].md5
@@ -58,19 +56,9 @@ def test_a_second_machine_restores_every_stage_including_older_runs(
         assert objects.fault_of("upper.txt", "0" * 32, None)
 
     shutil.rmtree(clone / "signed")
+    shutil.rmtree(clone / "metrics")
     shutil.rmtree(clone / ".dvc/cache")
-    assert outcomes(clone, monkeypatch) == ["unchanged", "unchanged", "restored", "restored"]
-
-
-def test_a_clone_with_dvc_lock_but_without_metrics_restores_these_too(
-    toy: Path, tmp_path: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remote.add(toy, URL, store.url)
-    outcomes(toy, monkeypatch)
-    remote.push(toy)
-    clone = fresh_clone(toy, tmp_path)
-    shutil.copy(toy / "dvc.lock", clone)
-    assert outcomes(clone, monkeypatch) == ["restored"] * len(STAGES)
+    assert outcomes(clone, monkeypatch) == ["unchanged", "restored", "restored", "restored"]
     assert (clone / "metrics/count.json").read_bytes() == (toy / "metrics/count.json").read_bytes()
 
 
@@ -87,18 +75,6 @@ def test_a_folder_missing_from_every_cache_is_fetched_with_its_files(toy: Path, 
         assert objects.fault_of("folder", str(md5), None) is None
 
 
-def test_a_push_that_misses_a_single_object_is_reported(toy: Path, store: ObjectStore) -> None:
-    remote.add(toy, URL, store.url)
-    md5 = hashlib.md5(b"content", usedforsecurity=False).hexdigest()
-    cached = toy / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
-    cached.parent.mkdir(parents=True)
-    cached.write_bytes(b"content")
-    assert remote.missing(toy) == 1
-    store.num_writes_left = 1  # the probe
-    with pytest.raises(TransientError, match="not every file was pushed"):
-        remote.push(toy)
-
-
 def test_a_push_that_fails_halfway_is_completed_by_the_next_one(
     toy: Path, tmp_path: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +86,7 @@ def test_a_push_that_fails_halfway_is_completed_by_the_next_one(
     store.num_writes_left = None
     assert remote.missing(toy)
     remote.push(toy)
+    assert remote.missing(toy) == 0
     assert not [name for name in store.names() if "probe" in name]
     assert outcomes(fresh_clone(toy, tmp_path), monkeypatch) == ["restored"] * len(STAGES)
 
@@ -148,11 +125,6 @@ def test_stages_run_while_the_remote_is_unreachable(
     assert "nothing is restored from the remote" in caplog.text
 
 
-def times_of_runs(store: ObjectStore) -> dict[str, datetime]:
-    found = store.client().list_objects_v2(Bucket=BUCKET, Prefix="project/runs/")["Contents"]
-    return {item["Key"]: item["LastModified"] for item in found}
-
-
 def test_the_newest_of_several_runs_with_the_same_inputs_is_restored(
     toy: Path, tmp_path: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,8 +134,7 @@ def test_the_newest_of_several_runs_with_the_same_inputs_is_restored(
     graph = (toy / "dvc.yaml").read_text()
     (toy / "dvc.yaml").write_text(graph.replace("    deps: [raw.txt]\n", "", 1))
     remote.add(toy, URL, store.url)
-    nights = ("one", "one two", "one two three", "four")
-    for text in nights:
+    for text in ("one", "one two", "three"):
         (toy / "raw.txt").write_text(text)
         reproduce.reproduce("upper", again=True)
         remote.push(toy)
@@ -172,29 +143,36 @@ def test_the_newest_of_several_runs_with_the_same_inputs_is_restored(
         time.sleep(1)
     clone = fresh_clone(toy, tmp_path)
     assert outcomes(clone, monkeypatch) == ["restored", *["executed"] * (len(STAGES) - 1)]
-    assert (clone / "upper.txt").read_text() == "FOUR"
+    assert (clone / "upper.txt").read_text() == "THREE"
 
 
 def test_a_push_or_fetch_without_news_leaves_the_times_of_runs_unchanged(
     toy: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise no run would ever be old enough for `clozeline gc`."""
+
+    def times_there() -> dict[str, float]:
+        found = store.client().list_objects_v2(Bucket=BUCKET, Prefix="project/runs/")["Contents"]
+        return {item["Key"].removeprefix("project/"): item["LastModified"].timestamp() for item in found}
+
+    def times_here() -> dict[str, float]:
+        files = (toy / ".dvc/cache/runs").glob("*/*/*")
+        return {file.relative_to(toy / ".dvc/cache").as_posix(): file.stat().st_mtime for file in files}
+
     remote.add(toy, URL, store.url)
     outcomes(toy, monkeypatch)
-    records = list((toy / ".dvc/cache/runs").glob("*/*/*"))
-    assert len(records) == len(STAGES)
-    for record in records:
-        os.utime(record, (1_000_000.0,) * 2)
+    for name in times_here():
+        os.utime(toy / ".dvc/cache" / name, (1_000_000.0,) * 2)
     remote.push(toy)
-    pushed = times_of_runs(store)
+    pushed = times_there()
     remote.push(toy)
-    assert times_of_runs(store) == pushed
+    assert times_there() == pushed
     assert remote.fetch_runs(toy)
-    assert {record.stat().st_mtime for record in records} == {1_000_000.0}
+    assert times_here() == dict.fromkeys(pushed, 1_000_000.0)
     shutil.rmtree(toy / ".dvc/cache/runs")
     assert remote.fetch_runs(toy)
-    fetched = {f"project/{record.relative_to(toy / '.dvc/cache')}": record.stat().st_mtime for record in records}
-    assert fetched == {name: written.timestamp() for name, written in pushed.items()}
+    assert times_here() == pushed
+    assert len(pushed) == len(STAGES)
 
 
 def test_a_run_that_a_kill_cut_off_is_sent_and_fetched_again(toy: Path, tmp_path: Path) -> None:

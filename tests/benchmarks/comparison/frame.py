@@ -75,13 +75,13 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "corpus_growth": Benchmark("corpus:growth", "", 1.0, higher_is_better=False),
     "corpus_increment": Benchmark("corpus:increment", "s", None, higher_is_better=False),
     "finetune_classification": Benchmark("finetune:classification", "s", 2.0, higher_is_better=False),
-    "finetune_few_labels": Benchmark("few_labels:main", "accuracy", 1.0),
+    "finetune_few_labels": Benchmark("finetune:few_labels", "accuracy", 1.0),
     "finetune_qa": Benchmark("finetune:qa", "s", 2.0, higher_is_better=False),
     "finetune_table": Benchmark("finetune:table", "", None),
     "finetune_tagging": Benchmark("finetune:tagging", "s", 2.0, higher_is_better=False),
-    "gpu_pretrain": Benchmark("gpu_pretrain:main", "real tokens/s", 3.0),
-    "pretrain_throughput_grouped": Benchmark("pretrain_throughput:grouped", "real tokens/s", 2.5),
-    "pretrain_throughput_padded": Benchmark("pretrain_throughput:padded", "real tokens/s", 5.0),
+    "gpu_pretrain": Benchmark("pretrain:gpu", "real tokens/s", 3.0),
+    "pretrain_throughput_grouped": Benchmark("pretrain:grouped", "real tokens/s", 2.5),
+    "pretrain_throughput_padded": Benchmark("pretrain:padded", "real tokens/s", 5.0),
     "scale": Benchmark("scale:main", "s on paper", None, higher_is_better=False),
     "scale_out": Benchmark("corpus:scale_out", "s", 1 / 1.1, higher_is_better=False),
     "serve_embed_mixed": Benchmark("serving:embed_mixed", "texts/s", 2.0),
@@ -89,23 +89,23 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "serve_embed_single": Benchmark("serving:embed_single", "ms", 1.3, higher_is_better=False),
     "serve_embed_torch": Benchmark("serving:embed_torch", "texts/s", 4.0),
     "serve_fill_mask": Benchmark("serving:fill_mask", "texts/s", 1.8),
-    "serve_http_fastapi": Benchmark("over_http:fastapi", "requests/s", 2.0),
-    "serve_http_mlflow": Benchmark("over_http:mlflow", "requests/s", 5.0),
+    "serve_http_fastapi": Benchmark("serving:http_fastapi", "requests/s", 2.0),
+    "serve_http_mlflow": Benchmark("serving:http_mlflow", "requests/s", 5.0),
     "time_to_quality": Benchmark(
-        "quality:as_large", "s to the validation loss of theirs", 10.0, higher_is_better=False
+        "pretrain:as_large", "s to the validation loss of theirs", 10.0, higher_is_better=False
     ),
     "time_to_quality_same_architecture": Benchmark(
-        "quality:same_architecture", "s to the validation loss of theirs", 3.0, higher_is_better=False
+        "pretrain:same_architecture", "s to the validation loss of theirs", 3.0, higher_is_better=False
     ),
     "tokenize_throughput": Benchmark("corpus:tokenize_throughput", "MB of raw text/s", 3.0),
     "worth": Benchmark("worth:main", "mean of F1, accuracy and recall@10", 1.0),
 }
 
 
-def line_of(name: str, rounds: Rounds, num_threads: int, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the line; `facts` are further ones, or replace one of these."""
+def report(name: str, rounds: Rounds, num_threads: int, facts: Mapping[str, Any]) -> None:
+    """Write the line of a benchmark, the last of its output; `facts` are further fields, or replace one of these."""
     of = BENCHMARKS[name]
-    return {
+    line = {
         "name": name,
         "ratio": _short(rounds.ratio(higher_is_better=of.higher_is_better)),
         "goal": of.goal,
@@ -115,14 +115,20 @@ def line_of(name: str, rounds: Rounds, num_threads: int, facts: Mapping[str, Any
         "rounds": len(rounds.ours),
         "ours_rounds": [_short(value) for value in rounds.ours],
         "theirs_rounds": [_short(value) for value in rounds.theirs],
-        "machine": describe_machine(num_threads),
-        **facts,
     }
+    write_line({**line, **facts}, num_threads)
 
 
-def report(name: str, rounds: Rounds, num_threads: int, facts: Mapping[str, Any]) -> None:
-    """Write the line of a benchmark, the last of its output."""
-    sys.stdout.write(json.dumps(line_of(name, rounds, num_threads, facts), allow_nan=False) + "\n")
+def write_line(line: Mapping[str, Any], num_threads: int) -> None:
+    """Write a line with the processor, the cores of this process, the threads of a side, and the machine's load."""
+    machine = {
+        "cpu": cpu_model(),
+        "cores": available_cores(),
+        "threads": num_threads,
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+    }
+    sys.stdout.write(json.dumps({**line, "machine": machine}, allow_nan=False) + "\n")
 
 
 def alternate(ours: Measure, theirs: Measure, num_rounds: int, unit: str) -> Rounds:
@@ -136,13 +142,24 @@ def alternate(ours: Measure, theirs: Measure, num_rounds: int, unit: str) -> Rou
     return Rounds(tuple(measured["ours"]), tuple(measured["theirs"]))
 
 
-def options(description: str | None, **numbers: int) -> argparse.ArgumentParser:
-    """Report progress from now on; return the parser of a benchmark, with an option for each of `numbers`."""
+def options(description: str | None, names: Sequence[str] = (), **numbers: int) -> argparse.ArgumentParser:
+    """Report progress from now on; return the parser of a benchmark, with an option for each of `numbers`.
+
+    The arguments, if there may be any, are some of `names`; by default all.
+    """
     report_progress()
     text = inspect.cleandoc(description or "")
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in numbers.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
+
+    def known(name: str) -> str:
+        if name not in names:
+            raise argparse.ArgumentTypeError(f"there is no {name!r}; there are: {', '.join(names)}")
+        return name
+
+    if names:
+        parser.add_argument("names", nargs="*", type=known, default=list(names), help=f"of: {', '.join(names)}")
     return parser
 
 
@@ -162,17 +179,6 @@ def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> dict[st
 
 def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.5g}")
-
-
-def describe_machine(num_threads: int) -> dict[str, Any]:
-    """Return the processor, the cores of this process, the threads of a side, and the machine's recent load."""
-    return {
-        "cpu": cpu_model(),
-        "cores": available_cores(),
-        "threads": num_threads,
-        "load_average": [round(load, 2) for load in os.getloadavg()],
-        "python": platform.python_version(),
-    }
 
 
 def available_cores() -> int:

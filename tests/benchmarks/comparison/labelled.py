@@ -1,7 +1,7 @@
 """Labelled data for the benchmarks of fine-tuning: known sets if they lie next to the project, else generated ones.
 
-Generated sets can be learned, but not perfectly: some labels are wrong, some names mean two things, some questions have
-no answer. Lengths differ as in real text: most are short, few are long.
+Generated ones can be learned, but not perfectly: some labels are wrong, some questions have no answer. Lengths differ
+as in real text: most are short, few are long.
 """
 
 import json
@@ -20,6 +20,7 @@ from comparison.stages import KEPT, PROJECT
 
 # Folder with folders like `sentence-polarity`, used instead of the one next to the project.
 DATA_VARIABLE = "CLOZELINE_BENCHMARK_LABELLED"
+NO_DATA = f"there is no such data beside the project, and {DATA_VARIABLE} names none"
 TAGGED = {"tokens_field": "tokens", "tags_field": "ner_tags"}
 ASKED = {"question_field": "question", "context_field": "context", "answers_field": "answers"}
 SCORED = {"score_field": "score", "first_field": "sentence1", "second_field": "sentence2"}
@@ -47,28 +48,23 @@ class Parts:
         return [json.loads(line) for line in lines]
 
 
-def labelled() -> Path | None:
+def known_data() -> Path | None:
     """Return the folder with known sets; None if this machine has none."""
     given = os.environ.get(DATA_VARIABLE)
     folder = Path(given) if given else PROJECT.parent / "shared" / "data"
     return folder if folder.is_dir() else None
 
 
-def polarity_parts(sizes: Sizes) -> Parts:
-    """Pang & Lee's sentences, or generated ones."""
-    return few_label_parts("sentence-polarity", sizes, 0)
-
-
 def few_label_sets() -> list[str]:
     """Return the names of the sets of single texts with one label; without known sets a generated one."""
-    return ["generated"] if labelled() is None else list(_ONE_LABEL)
+    return ["generated"] if known_data() is None else list(_ONE_LABEL)
 
 
 def few_label_parts(name: str, sizes: Sizes, draw: int) -> Parts:
     """Return parts of a set; each draw gives others."""
-    folder = labelled()
+    folder = known_data()
     if folder is None:
-        name, items = "generated", list(generated_polarity(2 * sum(sizes.values()), seed=draw))
+        name, items = "generated", generated(sizes, draw)
     else:
         file, label, files = _ONE_LABEL[name]
         fields = {"text_field": "text", "label_field": label}
@@ -79,10 +75,9 @@ def few_label_parts(name: str, sizes: Sizes, draw: int) -> Parts:
 
 def entity_parts(sizes: Sizes, draw: int = 0) -> Parts:
     """NCBI disease has parts of its own: its development part is the test part here."""
-    folder = labelled()
+    folder = known_data()
     if folder is None:
-        items = generated_entities(2 * sum(sizes.values()), seed=draw)
-        return written(f"entities-{draw}", "generated", cut(items, sizes, _words, draw=draw))
+        return written(f"entities-{draw}", "generated", cut(generated(sizes, draw), sizes, _words, draw=draw))
     judged, learned = (tagged_items(folder / "ncbi-disease" / file) for file in ("dev.txt", "train.txt"))
     test = cut(judged, {"test": sizes["test"]}, _words, draw=draw)
     known = {identity_of(_words(item)) for item in judged}
@@ -98,19 +93,19 @@ def tagged_items(file: Path) -> list[Item]:
 
 def question_parts(sizes: Sizes) -> Parts:
     """Questions with an answer, as in SQuAD 1.1: from few unanswerable ones, both sides learn to answer nothing."""
-    folder = labelled()
+    folder = known_data()
     if folder is None:
-        items: Iterable[Item] = generated_questions(2 * sum(sizes.values()), seed=0)
+        name, items = "generated", generated(sizes, 0)
     else:
-        items = _items(folder / "squad2-subset" / "dev-12-articles.json", ASKED, {".json": formats.read_squad})
-    name = "squad2-subset" if folder else "generated"
+        name = "squad2-subset"
+        items = _items(folder / name / "dev-12-articles.json", ASKED, {".json": formats.read_squad})
     answerable = [item for item in items if item["answers"]["text"]]
     return written("questions", name, cut(answerable, sizes, lambda it: it["context"], lambda it: it["question"]))
 
 
 def scored_pairs() -> list[Item]:
     """Return the sentence pairs of STS 2016 with human scores; none if the data set is missing."""
-    folder = labelled()
+    folder = known_data()
     if folder is None:
         return []
     readers = formats.pair_readers(list(SCORED.values()))
@@ -169,66 +164,46 @@ def _words(item: Item) -> str:
     return " ".join(item["tokens"])
 
 
-_FILLER = ["the", "a", "of", "and", "in", "to", "it", "was", "as", "with", "for", "on", "that", "by", "this", "from"]
-_GOOD = ["fine", "warm", "clever", "bright", "moving", "funny", "rich", "honest", "graceful", "tender"]
-_BAD = ["dull", "flat", "tired", "clumsy", "empty", "loud", "shallow", "stale", "lazy", "hollow"]
+_PRAISE_AND_BLAME = (
+    ("positive", ["fine", "warm", "clever", "bright", "moving", "funny", "rich", "honest", "graceful", "tender"]),
+    ("negative", ["dull", "flat", "tired", "clumsy", "empty", "loud", "shallow", "stale", "lazy", "hollow"]),
+)
 _FIRST = ["anna", "boris", "clara", "david", "elena", "frank", "greta", "henry", "irene", "jakob", "karla", "louis"]
 _LAST = ["smith", "miller", "weaver", "fisher", "baker", "carter", "turner", "cooper", "mason", "hunter"]
 _PLACES = ["paris", "berlin", "madrid", "london", "oslo", "dublin", "lisbon", "vienna", "prague", "athens"]
 _CRAFTS = ["bread", "shoes", "violins", "clocks", "boats", "lamps", "chairs", "kites", "maps", "hats"]
-# Words and tag of each place of a name; the last one is a trade.
-_NAMED = (
-    ((_FIRST, "B-person"), (_LAST, "I-person")),
-    ((["mister"], "O"), (_LAST, "B-person")),
-    ((_PLACES, "B-place"),),
-    ((_LAST, "O"),),
-)
+_TAGS = ("B-person", "I-person", "O", "O", "B-place", "O", "O", "O", "O", "O")
 _WRONG_SHARE = 0.1
 
 
-def generated_polarity(num_items: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Sentences with one to three words of praise or blame among others."""
-    draw = random.Random(f"polarity {seed}")
-    for _ in range(num_items):
-        label = draw.choice(("negative", "positive"))
-        words = _filler(draw)
-        for _ in range(draw.randint(1, 3)):
-            words.insert(draw.randrange(len(words) + 1), draw.choice(_GOOD if label == "positive" else _BAD))
-        wrong = draw.random() < _WRONG_SHARE
-        yield {"text": " ".join(words), "label": {"negative": "positive"}.get(label, "negative") if wrong else label}
+def generated(sizes: Sizes, seed: int) -> list[Item]:
+    """Return items for parts of these sizes: texts about people, their homes and what they make, well or badly.
+
+    Each text, with the tags of its names, is there four times, with other questions, one of them unanswerable.
+    """
+    return list(_generated(8 * sum(sizes.values()), random.Random(f"generated {seed}")))
 
 
-def generated_entities(num_items: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Sentences with people, who have one name or two, and places; `baker` alone is a person only behind `mister`."""
-    draw = random.Random(f"entities {seed}")
-    for _ in range(num_items):
-        words = [(word, "O") for word in _filler(draw)]
-        for _ in range(draw.randint(0, 3)):
-            at = draw.randrange(len(words) + 1)
-            while at < len(words) and words[at][1].startswith("I-"):
-                at += 1
-            words[at:at] = [(draw.choice(names), tag) for names, tag in draw.choice(_NAMED)]
-        yield {"tokens": [word for word, _ in words], "ner_tags": [tag for _, tag in words]}
-
-
-def generated_questions(num_items: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Return contexts about people, their homes and their work, each with four questions, one of them unanswerable."""
-    draw = random.Random(f"questions {seed}")
-    for number in range(num_items):
-        if number % 4 == 0:
-            people = draw.sample(_FIRST, draw.randint(3, 9))
-            facts = [(person, draw.choice(_PLACES), draw.choice(_CRAFTS)) for person in people]
-            clauses = [f"{who} {draw.choice(_LAST)} lives in {place} and makes {it} ." for who, place, it in facts]
-            context = " ".join(clauses)
+def _generated(num_items: int, draw: random.Random) -> Iterator[Item]:
+    for _ in range(num_items // 4):
+        label, words = draw.choice(_PRAISE_AND_BLAME)
+        other = next(name for name, _ in _PRAISE_AND_BLAME if name != label)
+        *people, stranger = draw.sample(_FIRST, min(2 + int(draw.expovariate(1 / 2)), 10))
+        facts = [(who, draw.choice(_PLACES), draw.choice(_CRAFTS)) for who in people]
+        clauses = [
+            f"{who} {draw.choice(_LAST)} lives in {place} and makes {draw.choice(words)} {craft} ."
+            for who, place, craft in facts
+        ]
+        text = " ".join(clauses)
+        item: Item = {"text": text, "label": other if draw.random() < _WRONG_SHARE else label, "context": text}
+        item |= {"tokens": text.split(), "ner_tags": [*_TAGS] * len(clauses)}
         who, place, craft = draw.choice(facts)
-        question, found = (f"where does {who} live ?", [place]) if number % 2 else (f"what does {who} make ?", [craft])
-        if number % 4 == 3:
-            stranger = draw.choice([name for name in _FIRST if name not in people])
-            question, found = f"where does {stranger} live ?", []
-        starts = [context.index(text, context.index(f"{who} ")) for text in found]  # the first one behind the name
-        answers = {"text": found, "answer_start": starts}
-        yield {"question": question, "context": context, "answers": answers}
-
-
-def _filler(draw: random.Random) -> list[str]:
-    return draw.choices(_FILLER, k=min(4 + int(draw.expovariate(1 / 16)), 80))
+        several = draw.choice(facts)
+        for question, found in (
+            (f"where does {who} live ?", [place]),
+            (f"what does {who} make ?", [craft]),
+            (f"where is {several[0]} at home ?", [several[1]]),
+            (f"where does {stranger} live ?", []),
+        ):
+            starts = [text.index(answer, text.index(f"{question.split()[2]} ")) for answer in found]
+            yield item | {"question": question, "answers": {"text": found, "answer_start": starts}}

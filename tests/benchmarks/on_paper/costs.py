@@ -7,16 +7,41 @@ import math
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from ruamel.yaml import YAML
 
 from clozeline.encoder.architecture import Shape
 from clozeline.params.pretraining import PretrainParams
 from clozeline.params.reading import read_params
 from clozeline.planning.costs import Compute, ParameterCount, StepMemory, outline
 from clozeline.training.micro_batches import Precision
-from on_paper.figures import CLUSTER, CORPUS, PRICES, SERVING, TRAINING
+
+
+@dataclass(frozen=True)
+class Figure:
+    value: float
+    unit: str
+    kind: str  # `measured`, `published` or `assumed`
+    what: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.value:,.10g} {self.unit}" if self.value < 1e9 else f"{self.value:.3g} {self.unit}"
+
+
+_TREE = YAML(typ="safe").load(Path(__file__).with_name("figures.yaml"))
+
+
+def _table(name: str) -> SimpleNamespace:
+    rows = {key: (*facts, _TREE["sources"].get(source, source)) for key, (*facts, source) in _TREE[name].items()}
+    return SimpleNamespace(**{key: Figure(*row) for key, row in rows.items()})
+
+
+CORPUS, CLUSTER, TRAINING, SERVING, PRICES = map(_table, ("corpus", "cluster", "training", "serving", "prices"))
+
 
 # Bytes of raw text.
 SIZES = {"10 GB": 1e10, "1 TB": 1e12, "10 TB": 1e13}
