@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from ruamel.yaml import YAML
 
 from clozeline.flows import pipeline as pipeline_module
@@ -28,15 +26,6 @@ from tests.orchestration.test_checks import set_param
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 STAGES = ["upper", "count", "sign@ada", "sign@alan"]
-WAITS_FOR_THE_OTHER = """
-import pathlib, sys, time
-if sys.argv[1] == "sign":
-    pathlib.Path(f"{sys.argv[4]}.begun").touch()
-    deadline = time.monotonic() + 120
-    while len([*pathlib.Path().glob("*.begun")]) < 2:
-        assert time.monotonic() < deadline, "the other stage does not run"
-        time.sleep(0.1)
-"""
 
 
 def outcomes(results: list[StageResult]) -> dict[str, str]:
@@ -100,17 +89,6 @@ def test_a_second_run_changes_nothing_and_a_reverted_change_is_restored_from_the
     assert sum(result.seconds for result in history.results[1]) < 1, "an unchanged project takes less than a second"
 
 
-def test_prefect_has_a_task_for_each_stage_with_the_edges_of_dvc(history: History) -> None:
-    first = history.parents[0].data.tags["prefect.flow_run_id"]
-    with get_client(sync_client=True) as client:
-        runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[first])))
-    names = {run.id: run.name for run in runs}
-    assert sorted(names.values()) == sorted(STAGES)
-    waits = {(names[given.id], run.name) for run in runs for given in run.task_inputs.get("wait_for", [])}
-    drawn = dvc(history.root, "dag", "--dot").replace('"', "").replace(";", "").splitlines()
-    assert waits == {tuple(line.strip().split(" -> ")) for line in drawn if "->" in line}
-
-
 def dvc(root: Path, *arguments: str) -> str:
     command = [sys.executable, "-m", "dvc", *arguments]
     return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
@@ -142,16 +120,6 @@ def test_a_parent_run_has_the_outcome_of_each_stage_and_the_hash_of_the_lock(his
 def test_after_the_flow_dvc_repro_has_nothing_to_do_and_writes_the_same_lock(history: History, toy: Path) -> None:
     assert "up to date" in dvc(history.root, "repro")
     dvc(toy, "repro")
-    assert (toy / "dvc.lock").read_bytes() == (history.root / "dvc.lock").read_bytes()
-
-
-def test_with_a_cluster_independent_stages_run_side_by_side_and_write_the_same_lock(
-    history: History, toy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The commands of the toy's stages stay here: only `clozeline stage` goes to a node."""
-    monkeypatch.setenv("CLOZELINE_CLUSTER", "ray://auto")
-    (toy / "steps.py").write_text(WAITS_FOR_THE_OTHER + (toy / "steps.py").read_text())
-    assert outcomes(pipeline(toy)) == every("executed")
     assert (toy / "dvc.lock").read_bytes() == (history.root / "dvc.lock").read_bytes()
 
 
