@@ -1,9 +1,6 @@
 """The environment names the cluster, and whether it takes whole stages."""
 
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -54,23 +51,3 @@ def test_a_cluster_that_does_not_answer_may_answer_later() -> None:
             check_reachable(f"127.0.0.1:{port}")
         taken.listen()
         check_reachable(f"127.0.0.1:{port}")
-
-
-MESSAGE_OF_A_DEAD_NODE = """
-from clozeline.cluster.address import reachable_cluster
-reachable_cluster()
-from ray._private.worker import print_to_stdstream
-print_to_stdstream({"lines": ["Raylet is terminated."], "pid": "raylet", "is_err": False}, ignore_prefix=False)
-"""
-
-
-@pytest.mark.parametrize(
-    ("of_the_user", "shown"), [({}, ""), ({"RAY_DEDUP_LOGS_SKIP_REGEX": ""}, "Raylet is terminated")]
-)
-def test_ray_writes_to_our_output_only_if_the_user_asks_for_it(of_the_user: dict[str, str], shown: str) -> None:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    told = {**inherited, "CLOZELINE_CLUSTER": "ray://auto", **of_the_user}
-    command = [sys.executable, "-c", MESSAGE_OF_A_DEAD_NODE]
-    done = subprocess.run(command, env=told, capture_output=True, text=True, check=True)
-    assert shown in done.stdout
-    assert bool(done.stdout) is bool(shown)

@@ -17,12 +17,9 @@ from clozeline.flows.nightly import nightly
 from clozeline.flows.release import Release, release
 from clozeline.inference import latency
 from clozeline.orchestration.prefect_adapter import RETRIES
-from clozeline.orchestration.release import faster
 from clozeline.orchestration.trials import PackageTrials, Tried
-from clozeline.params.reading import read_params
 from clozeline.records.evaluation import EncoderMetrics
 from clozeline.records.limits import NATS_PER_BYTE
-from clozeline.records.package import read_manifest
 from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS, Registered
 from clozeline.registry.publishing import Publisher
@@ -30,7 +27,7 @@ from clozeline.registry.signature import SIGNING_KEY, check_signature
 from clozeline.registry.versions import Registry
 from clozeline.system.errors import ArtifactError, DataError, GateError, TransientError
 from clozeline.system.workspace import Workspace
-from tests.make.projects import PROJECT, make_release_project, retrain, write_metrics
+from tests.make.projects import make_release_project, retrain, write_metrics
 from tests.make.texts import paired_figures
 from tests.registry.test_signature import allow, make_key
 
@@ -303,12 +300,3 @@ def test_a_nightly_flow_runs_the_stages_and_releases_their_packages_and_a_failed
     with pytest.raises(DataError, match=r"raw\.txt"):
         nightly(project)
     assert "<html" in (project / "reports/report.html").read_text()
-
-
-@pytest.mark.parametrize(("speedup", "precision"), [(0.99, "fp32"), (1.0, "int8")])
-def test_by_default_int8_is_served_only_if_it_is_not_slower(
-    encoder_package: Path, speedup: float, precision: str
-) -> None:
-    measured = latency.Latency(1.0, 1 / speedup, 10.0, 10.0 / speedup, batch_texts=32, num_threads=1)
-    release = read_params(PROJECT / "params.yaml").release
-    assert faster(read_manifest(encoder_package), measured, release.min_int8_speedup) == precision

@@ -109,20 +109,6 @@ def test_a_configured_password_is_not_replaced_and_no_stage_gets_it(
     assert protection(workspace, 4200) == {}
 
 
-def test_a_server_that_starts_at_the_same_time_does_not_change_the_password(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    faster = []
-
-    def slow() -> str:
-        monkeypatch.undo()
-        faster.append(protection(workspace, 4200))
-        return servers.new_password()
-
-    monkeypatch.setattr(servers, "new_password", slow)
-    assert [protection(workspace, 4200)] == faster
-
-
 def test_a_work_folder_of_another_user_is_refused(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace.work.mkdir(mode=0o755)
     monkeypatch.setattr(Path, "chmod", Mock(side_effect=PermissionError))

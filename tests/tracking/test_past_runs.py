@@ -138,15 +138,6 @@ def test_runs_are_found_by_name_by_id_and_as_the_last_two_with_other_results(add
         compared_runs(address, ["fox", "owl"])
 
 
-def test_mlflows_own_page_is_that_of_the_server_or_of_the_local_pages() -> None:
-    page = "/#/compare-runs?runs=%5B%22a%22%2C%20%22b%22%5D&experiments=%5B%221%22%5D"
-    for address, shown in (
-        ("https://mlflow.example/", "https://mlflow.example"),
-        ("sqlite:///x", "http://127.0.0.1:5000"),
-    ):
-        assert module.comparison_address(address, ["a", "b"], ["1", "1"]) == shown + page
-
-
 LOCK = "schema: '2.0'\nstages: {}\n"
 
 

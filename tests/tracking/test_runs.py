@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from clozeline.records.record import LockedPath, LockedStage
-from clozeline.system.errors import ArtifactError
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.runs import FlowRun
 from tests.make.stores import delivered, run_of, runs_of
@@ -118,10 +117,3 @@ def test_characters_that_mlflow_refuses_in_names_are_replaced_and_the_outbox_is_
     assert told.data.metrics == {"finetune/library.recall.C__ _ co": 0.5}
     assert told.data.tags["dvc.outcome.finetune_library"] == "executed"
     assert told.info.status == "FINISHED"
-
-
-def test_a_damaged_database_stops_a_run_before_it_begins(tmp_path: Path) -> None:
-    (tmp_path / "mlflow.db").write_text("no database, but longer than its header would have to be" * 10)
-    with pytest.raises(ArtifactError, match="is damaged"):
-        FlowRun(tmp_path / "outbox", f"sqlite:///{tmp_path / 'mlflow.db'}", "run", TAGS)
-    assert not (tmp_path / "outbox").exists()
