@@ -173,7 +173,7 @@ def test_an_unexpected_error_delays_a_step_and_one_that_is_always_refused_is_dro
     outbox: Outbox, tmp_path: Path, mlflow: Mock
 ) -> None:
     fill(outbox, tmp_path)
-    mlflow.open.side_effect = [KeyError("metrics"), RuntimeError("no credentials"), "flow", *["flow", "stage"] * 5]
+    mlflow.open.side_effect = [KeyError("metrics"), RuntimeError("no credentials"), "flow", "stage"]
     mlflow.set_facts.side_effect = [*[KeyError("metrics")] * 5, None]
     delivery = delivery_to(mlflow, outbox)
     assert [delivery.deliver() for _ in range(7)] == ["later"] * 6 + ["done"]
