@@ -20,6 +20,7 @@ import httpx
 from tests.infra.stack.compose_file import ROOT, Compose
 from tests.infra.stack.sandbox import Sandbox, machine
 from tests.infra.stack.services import Services
+from tests.make.processes import answers, wait_for
 from tests.make.servers import running_postgres
 
 POSTGRES_PORT, STORE_PORT = 5432, 3900
@@ -106,6 +107,7 @@ def store(services: Services) -> Iterator[None]:
         moto = Path(sys.executable).with_name("moto_server")
         process = subprocess.Popen([moto, "-H", "127.0.0.1", "-p", str(STORE_PORT)], stdout=log, stderr=log)
     try:
+        assert wait_for(lambda: answers(f"http://127.0.0.1:{STORE_PORT}/moto-api/data.json"), 240)
         yield
     finally:
         process.terminate()
