@@ -31,6 +31,7 @@ LONGEST = (
     "infra/test_stack.py",
     "exporting/test_to_onnx.py",
     "stages/test_whole_line.py",
+    "cluster/test_ray.py",
     "drill/test_short_drill.py",
     "infra/test_prefect.py",
     "tasks/test_task.py",

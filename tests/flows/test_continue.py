@@ -6,9 +6,7 @@ The stages up to pre-training are the project's own, and so is the registry; the
 import json
 import random
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from prefect.logging import disable_run_logger
 from ruamel.yaml import YAML
 
 from clozeline.flows.pipeline import pipeline
-from clozeline.flows.release import release
+from clozeline.flows.release import Release, release
 from clozeline.inference import latency
 from clozeline.inference.latency import Latency
 from clozeline.language import models
@@ -106,35 +104,15 @@ def lock_of(root: Path) -> StartLock:
     return lock
 
 
-def client_of(root: Path) -> MlflowClient:
-    return MlflowClient(Workspace(root).defaults()["MLFLOW_TRACKING_URI"])
-
-
-@dataclass(frozen=True)
-class Night:
-    """What a run of the pipeline and the release left."""
-
-    outcomes: dict[str, str]
-    lock: StartLock | None
-    released: tuple[str, str]
-    is_measured_on_old_text: bool
-
-
-def night(root: Path) -> Night:
-    outcomes = {result.name: result.outcome for result in pipeline(root)}
-    lock = StartLock.of_yaml(root / START_LOCK)
-    (made,) = release(root)
-    is_measured = "forgetting_low" in {gate.name for gate in made.gates}
-    return Night(outcomes, lock, (made.version, made.outcome), is_measured)
-
-
 @dataclass(frozen=True)
 class History:
     """A project that ran on a text, on more text, and on the same text again."""
 
     root: Path
     first: Path  # models/encoder as it was after the first run
-    nights: list[Night]
+    outcomes: list[dict[str, str]]  # of the stages, in each run
+    locks: list[StartLock | None]  # after each run
+    released: list[Release]
 
     @property
     def start(self) -> Path:
@@ -148,12 +126,16 @@ def history(prefect_server: None, tmp_path_factory: pytest.TempPathFactory, enco
         monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
         times = Latency(2.0, 1.0, 20.0, 10.0, batch_texts=32, num_threads=1)
         monkeypatch.setattr(latency, "measure", lambda folder: times)
-        nights = [night(root)]
-        first = shutil.copytree(root / "models/encoder", root.parent / "first")
-        edit(root, {"pretrain": {"recipe": "continue"}})
-        write_text(root, num_lines=90)
-        nights += [night(root), night(root)]
-    return History(root, first, nights)
+        history = History(root, root.parent / "first", [], [], [])
+        for number in range(3):
+            history.outcomes.append({result.name: result.outcome for result in pipeline(root)})
+            history.locks.append(StartLock.of_yaml(root / START_LOCK))
+            history.released.extend(release(root))
+            if number == 0:
+                shutil.copytree(root / "models/encoder", history.first)
+                edit(root, {"pretrain": {"recipe": "continue"}})
+                write_text(root, num_lines=90)
+    return history
 
 
 @pytest.fixture
@@ -161,25 +143,30 @@ def project(history: History, tmp_path: Path) -> Path:
     return shutil.copytree(history.root, tmp_path / "project", symlinks=True)
 
 
-def test_the_champion_is_trained_further_on_new_text_and_released(history: History) -> None:
-    first, second, _ = history.nights
-    assert first == Night(dict.fromkeys(STAGES, "executed"), None, ("1", "promoted"), is_measured_on_old_text=False)
-    assert second == Night(first.outcomes, second.lock, ("2", "promoted"), is_measured_on_old_text=True)
-    assert second.lock
-    assert (second.lock.model, second.lock.version) == (NAME, "1")
-    assert second.lock.architecture == read_params(history.root / "params.yaml").pretrain.architecture
+def test_the_champion_is_trained_further_on_new_text_and_released_and_the_same_text_changes_nothing(
+    history: History,
+) -> None:
+    assert history.outcomes == [dict.fromkeys(STAGES, outcome) for outcome in ("executed", "executed", "unchanged")]
+    decided = [(made.version, made.outcome) for made in history.released]
+    assert decided == [("1", "promoted"), ("2", "promoted"), ("2", "unchanged")]
+    is_measured_on_old_text = ["forgetting_low" in {gate.name for gate in made.gates} for made in history.released]
+    assert is_measured_on_old_text[:2] == [False, True]
+    none, lock, same = history.locks
+    assert none is None
+    assert lock == same, "though there is a new champion"
+    assert lock
+    assert (lock.model, lock.version) == (NAME, "1")
+    assert lock.architecture == read_params(history.root / "params.yaml").pretrain.architecture
 
 
-def test_a_run_on_the_same_text_changes_nothing_even_with_a_new_champion(history: History) -> None:
-    _, second, third = history.nights
-    assert (third.outcomes, third.lock) == (dict.fromkeys(STAGES, "unchanged"), second.lock)
-    assert third.released == ("2", "unchanged")
-
-
-def test_training_starts_with_the_weights_the_tokenizer_and_the_loss_of_the_champion(
+def test_training_reads_old_and_new_text_and_starts_with_weights_tokenizer_and_loss_of_the_champion(
     history: History, tmp_path: Path
 ) -> None:
     root = history.root
+    figures = json.loads((root / "metrics/pretrain.json").read_text())
+    old, new = (np.load(documents_path(folder, "train")) for folder in (history.start, root / "data/tokens"))
+    assert 0 < np.isin(new, old, invert=True).sum() < len(new)
+    assert figures["old_rows"] == pytest.approx(figures["new_rows"], rel=0.2), "the requested share of old text"
     for file in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (history.start / file).read_bytes() == (history.first / file).read_bytes()
     assert (root / "models/tokenizer/tokenizer.json").read_bytes() == (history.first / "tokenizer.json").read_bytes()
@@ -193,71 +180,30 @@ def test_training_starts_with_the_weights_the_tokenizer_and_the_loss_of_the_cham
     assert begins != job.judge.measure()
 
 
-def test_training_reads_all_new_text_and_the_requested_share_of_old_text(history: History) -> None:
-    figures = json.loads((history.root / "metrics/pretrain.json").read_text())
-    old = np.load(documents_path(history.start, "train"))
-    new = np.load(documents_path(history.root / "data/tokens", "train"))
-    assert 0 < np.isin(new, old, invert=True).sum() < len(new)
-    assert figures["old_rows"] == pytest.approx(figures["new_rows"], rel=0.2)
-
-
-def test_dvc_repro_uses_the_start_lock_with_the_same_result_and_fails_before_any_work_without_one(
-    project: Path,
-) -> None:
-    def repro(*arguments: str) -> tuple[bool, str]:
-        command = [sys.executable, "-m", "dvc", "repro", *arguments]
-        done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-        return done.returncode == 0, done.stdout + done.stderr
-
-    before = (project / "dvc.lock").read_bytes()
-    for folder in ("work/start", "data/tokens", ".dvc/cache/runs"):
-        shutil.rmtree(project / folder)
-    succeeded, told = repro("--force", "--single-item", "tokenize")
-    assert succeeded, told
-    assert "Running stage 'tokenize'" in told
-    assert (project / "work/start" / lock_of(project).key).is_dir()
-    assert (project / "dvc.lock").read_bytes() == before
-    shutil.copy(projects.PROJECT / START_LOCK, project / START_LOCK)
-    write_text(project, num_lines=120)
-    succeeded, told = repro()
-    assert not succeeded
-    assert "start.lock and `pretrain.start` disagree" in told
-    assert "`clozeline run --no-release`" in told
-    assert "Running stage 'tokenize'" not in told
-
-
-def delete_version(root: Path) -> None:
-    client_of(root).delete_model_version(NAME, "1")
-
-
-def edit_lock(root: Path) -> None:
-    text = (root / START_LOCK).read_text()
-    (root / START_LOCK).write_text(text.replace(lock_of(root).files["config.json"], "f" * 64))
-
-
-def ask_for_a_wider_model(root: Path) -> None:
-    edit(root, {"pretrain": {"model": {"hidden_size": 32}}})
-
-
-def take_the_champion_away(root: Path) -> None:
-    client_of(root).delete_registered_model_alias(NAME, "champion")
-    write_text(root, num_lines=120)
-
-
 @pytest.mark.parametrize(
     ("change", "refusal", "told"),
     [
-        (ask_for_a_wider_model, ParamsError, f"training cannot continue from {NAME} version 1"),
-        (delete_version, ArtifactError, f"{START_LOCK} names a version that the registry does not have"),
-        (edit_lock, ArtifactError, f"config.json of {NAME} version 1 is not the file in {START_LOCK}"),
-        (take_the_champion_away, ArtifactError, f"(?s)no champion of {NAME}.*recipe: measured"),
+        ("a wider model", ParamsError, f"training cannot continue from {NAME} version 1"),
+        ("no version", ArtifactError, f"{START_LOCK} names a version that the registry does not have"),
+        ("another file", ArtifactError, f"config.json of {NAME} version 1 is not the file in {START_LOCK}"),
+        ("no champion", ArtifactError, f"(?s)no champion of {NAME}.*recipe: measured"),
     ],
 )
 def test_a_deleted_or_different_start_stops_the_run_before_any_work(
-    project: Path, change: Callable[[Path], None], refusal: type[ClozelineError], told: str
+    project: Path, change: str, refusal: type[ClozelineError], told: str
 ) -> None:
     edit(project, {"recipes": {"continue": {"steps": 5}}})
-    change(project)
+    client = MlflowClient(Workspace(project).defaults()["MLFLOW_TRACKING_URI"])
+    if change == "a wider model":
+        edit(project, {"pretrain": {"model": {"hidden_size": 32}}})
+    elif change == "no version":
+        client.delete_model_version(NAME, "1")
+    elif change == "another file":
+        lock = (project / START_LOCK).read_text()
+        (project / START_LOCK).write_text(lock.replace(lock_of(project).files["config.json"], "f" * 64))
+    else:
+        client.delete_registered_model_alias(NAME, "champion")
+        write_text(project, num_lines=120)
     logs = list((project / "work/logs").iterdir())
     with pytest.raises(refusal, match=told):
         pipeline(project)
@@ -276,19 +222,15 @@ def test_another_machine_verifies_each_nightly_run_from_the_remote(project: Path
         verify(traced, Workspace(project))
 
 
-def train_again(root: Path) -> None:
-    """Pre-train, but do not export: dvc.lock has the new encoder, and the package is still of the old one."""
-    (root / "models/encoder/config.json").write_text("{}")
-    lock = YAML(typ="safe").load(root / "dvc.lock")
-    (out,) = (out for out in lock["stages"]["pretrain"]["outs"] if out["path"] == "models/encoder")
-    with Objects.open(root) as objects:
-        out["md5"] = objects.md5_of(root / "models/encoder")
-    YAML().dump(lock, root / "dvc.lock")
-
-
 def test_only_the_encoder_that_a_package_was_made_from_is_stored_with_it(project: Path) -> None:
+    """It is pre-trained again, but not exported: dvc.lock has the new encoder, and the package is still of the old."""
     params = read_params(project / "params.yaml")
     with disable_run_logger():
         assert trained_encoder(Workspace(project), params)
-        train_again(project)
+        (project / "models/encoder/config.json").write_text("{}")
+        lock = YAML(typ="safe").load(project / "dvc.lock")
+        (out,) = (out for out in lock["stages"]["pretrain"]["outs"] if out["path"] == "models/encoder")
+        with Objects.open(project) as objects:
+            out["md5"] = objects.md5_of(project / "models/encoder")
+        YAML().dump(lock, project / "dvc.lock")
         assert trained_encoder(Workspace(project), params) is None

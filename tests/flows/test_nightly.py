@@ -1,7 +1,5 @@
 """A scheduled run does not start beside a running one, and a deployment that always crashes is not retried for ever."""
 
-import subprocess
-import sys
 from pathlib import Path
 from unittest.mock import Mock
 from uuid import UUID
@@ -9,6 +7,7 @@ from uuid import UUID
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.flows import load_flow_from_entrypoint
 from prefect.states import Completed, Crashed, Running
 
 from clozeline.flows import nightly as room
@@ -64,13 +63,15 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def test_the_nightly_flow_checks_for_a_running_flow_first(
+def test_the_flows_of_the_deployment_are_found_and_the_nightly_one_checks_for_a_running_flow_first(
     tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in ("nightly", "drift"):
+        deployed = load_flow_from_entrypoint(f"{PROJECT}/flows/{name}.py:{name}")
+        assert (deployed.name, deployed.parameters.required) == (name, [])
     monkeypatch.setattr(room, "living_run", lambda lock_file: "the id of the living run")
     monkeypatch.setattr(room, "leave_to", lambda run: Completed(message=run))
-    assert nightly(tmp_path, return_state=True).message == "the id of the living run"
-    assert done == []
+    assert (nightly(tmp_path, return_state=True).message, done) == ("the id of the living run", [])
 
 
 def test_a_nightly_run_with_contract_violations_ends_in_its_own_state(
@@ -96,9 +97,3 @@ def test_a_nightly_run_pushes_before_the_release_and_releases_nothing_if_the_pus
     state = nightly(tmp_path, return_state=True)
     assert (state.name, done) == ("Failed", [*ALL, "pipeline refresh", "write"])
     assert "the remote does not answer" in state.message
-
-
-def test_prefect_finds_the_scheduled_flow_at_the_entrypoint_of_the_deployment() -> None:
-    code = "from prefect.flows import load_flow_from_entrypoint as load; print(load('flows/nightly.py:nightly').name)"
-    found = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True, capture_output=True, text=True)
-    assert found.stdout.split() == ["nightly"]

@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
 from ruamel.yaml import YAML
 
 from clozeline.serving.metrics import Metrics
@@ -27,13 +26,6 @@ OF_PANELS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel
 OF_RULES = [rule["expr"] for group in RULE_GROUPS for rule in group["rules"]]
 
 
-def promtool(*arguments: str) -> None:
-    """Check by Prometheus's own tool."""
-    program = shutil.which("promtool")
-    assert program, "promtool is not installed: `make system`, or `apt-get install prometheus`"
-    run_to_end([program, *arguments], RULES.parent)
-
-
 def test_every_query_names_existing_metrics_of_the_server() -> None:
     told = Metrics(num_workers=1, waiting_tokens=lambda: 0).text().decode()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", told, re.MULTILINE))
@@ -45,26 +37,16 @@ def test_every_query_names_existing_metrics_of_the_server() -> None:
         assert named <= known, query
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("check", "rules", "rules.yml"), ("test", "rules", "rules_test.yml"), ("check", "config", "prometheus.yml")],
-)
-def test_prometheus_accepts_the_rules_and_they_fire_when_they_should(arguments: tuple[str, ...]) -> None:
-    promtool(*arguments)
-
-
-def test_prometheus_accepts_the_queries_of_the_dashboard(tmp_path: Path) -> None:
+def test_prometheus_accepts_rules_configuration_and_queries_and_the_rules_fire_when_they_should(tmp_path: Path) -> None:
+    program = shutil.which("promtool")
+    assert program, "promtool is not installed: `make system`, or `apt-get install prometheus`"
     rules = [{"record": f"panel_{i}", "expr": GRAFANAS_OWN.sub("5m", q)} for i, q in enumerate(OF_PANELS)]
     (tmp_path / "panels.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
-    promtool("check", "rules", str(tmp_path / "panels.yml"))
-
-
-def test_dashboard_panels_do_not_overlap_and_have_titles() -> None:
-    panels = DASHBOARD["panels"]
-    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
-    assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
-
-
-def test_every_alert_says_what_to_do() -> None:
-    for group in RULE_GROUPS:
-        assert all(set(rule["annotations"]) == {"summary", "action"} for rule in group["rules"])
+    for command in (
+        ("check", "rules", "rules.yml"),
+        ("test", "rules", "rules_test.yml"),
+        ("check", "config", "prometheus.yml"),
+        ("check", "rules", str(tmp_path / "panels.yml")),
+    ):
+        run_to_end([program, *command], RULES.parent)
+    assert all({*rule["annotations"]} == {"summary", "action"} for group in RULE_GROUPS for rule in group["rules"])

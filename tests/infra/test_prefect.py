@@ -3,17 +3,15 @@
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from clozeline.flows.drift import EVENT, RESOURCE
-from tests.infra.prefect_project import ROOT, Server, prefect_file
-from tests.make.processes import run_to_end, running, wait_for
+from tests.infra.prefect_project import ROOT, Server
+from tests.make.processes import run_to_end, wait_for
 
 pytestmark = pytest.mark.deployment
 
@@ -36,23 +34,6 @@ def runs(server: Server, *, auto_scheduled: bool) -> int:
     body = {"deployments": {"name": {"any_": ["nightly"]}}}
     found = server.api.post("/flow_runs/filter", json=body).raise_for_status().json()
     return sum(run["auto_scheduled"] == auto_scheduled for run in found)
-
-
-LOAD = """
-import sys
-from prefect.flows import load_flow_from_entrypoint
-
-for entrypoint in sys.argv[1:]:
-    flow = load_flow_from_entrypoint(entrypoint)
-    print("flow", flow.name, "needs", flow.parameters.required)
-"""
-
-
-def test_every_deployed_flow_runs_without_parameters(compose: Any, tmp_path: Path) -> None:
-    entrypoints = [deployment["entrypoint"] for deployment in prefect_file()["deployments"]]
-    environment = compose.environment("prefect-deploy", tmp_path, PREFECT_HOME=tmp_path)
-    said = run_to_end([sys.executable, "-c", LOAD, *entrypoints], ROOT, environment).splitlines()
-    assert [line for line in said if line.startswith("flow ")] == ["flow nightly needs []", "flow drift needs []"]
 
 
 def test_deploying_again_after_an_edit_applies_the_file(server: Server) -> None:
@@ -95,17 +76,12 @@ PUT_OFF = "import asyncio, start_server; asyncio.run(start_server.put_off_deadli
 
 def test_a_restarted_server_waits_for_the_next_heartbeat_of_every_run(server: Server) -> None:
     server.deploy()
+    flow = {"resource.id": f"prefect.flow.{uuid4()}", "resource.role": "flow", "resource.name": "pipeline"}
     heartbeat = {
         "occurred": datetime.now(UTC).isoformat(),
         "event": "prefect.flow-run.heartbeat",
         "resource": {"prefect.resource.id": f"prefect.flow-run.{uuid4()}"},
-        "related": [
-            {
-                "prefect.resource.id": f"prefect.flow.{uuid4()}",
-                "prefect.resource.role": "flow",
-                "prefect.resource.name": "pipeline",
-            }
-        ],
+        "related": [{f"prefect.{name}": value for name, value in flow.items()}],
         "id": str(uuid4()),
     }
     server.api.post("/events", json=[heartbeat]).raise_for_status()
@@ -123,43 +99,13 @@ def test_a_restarted_server_waits_for_the_next_heartbeat_of_every_run(server: Se
     database.close()
 
 
-def test_a_worker_picks_up_a_run_in_the_checkout_that_it_was_started_for(
-    server: Server, tmp_path: Path, compose: Any, free_port: Callable[[], int]
-) -> None:
-    if "nightly" not in server.deployments():
-        server.deploy()
-    port = free_port()
-    elsewhere = {
-        "CLOZELINE_HOME": server.project,
-        "PREFECT_API_URL": server.environment["PREFECT_API_URL"],
-        "PREFECT_HOME": tmp_path / "prefect",
-        "PREFECT_WORKER_WEBSERVER_PORT": port,
-    }
-    environment = compose.environment("worker", tmp_path, **elsewhere)
-    run = server.api.post(f"/deployments/{server.nightly()['id']}/create_flow_run", json={}).raise_for_status().json()
-
-    def state() -> dict[str, Any]:
-        found: dict[str, Any] = server.api.get(f"/flow_runs/{run['id']}").raise_for_status().json()["state"]
-        return found
-
-    with running(compose.command("worker"), environment, tmp_path, f"http://127.0.0.1:{port}/health"):
-        wait_for(lambda: state()["type"] in {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}, 120, every_seconds=0.5)
-    ended = state()
-    assert ended["type"] == "COMPLETED", f"{ended['message']}\n{(tmp_path / 'log.txt').read_text(encoding='utf-8')}"
-    assert (server.project / "ran-in.txt").read_text(encoding="utf-8") == str(server.project)
-
-
 def test_drift_starts_one_retraining_a_day(server: Server) -> None:
     """The last test with this server, whose clock follows the latest event."""
 
     def tell(occurred: datetime) -> None:
-        event = {
-            "id": str(uuid4()),
-            "occurred": occurred.isoformat(),
-            "event": EVENT,
-            "resource": {"prefect.resource.id": f"{RESOURCE}.encoder"},
-        }
-        server.api.post("/events", json=[event]).raise_for_status()
+        event = {"id": str(uuid4()), "occurred": occurred.isoformat(), "event": EVENT}
+        event_of_encoder = event | {"resource": {"prefect.resource.id": f"{RESOURCE}.encoder"}}
+        server.api.post("/events", json=[event_of_encoder]).raise_for_status()
 
     def retrainings() -> int:
         return runs(server, auto_scheduled=False)

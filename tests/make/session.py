@@ -165,7 +165,7 @@ PutDatabase = Callable[[Path], None]
 def put_prefect_database(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> PutDatabase:
     """`put_prefect_database(file)` writes the database that a Prefect server makes at its first start in 4 s.
 
-    The server of tests/orchestration/test_prefect_adapter.py makes its own.
+    The servers of tests/orchestration/test_servers.py make their own.
     """
 
     def migrate() -> Path:

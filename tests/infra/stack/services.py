@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.infra.stack.sandbox import Process, Sandbox
+from tests.infra.stack.sandbox import Sandbox
 from tests.make.processes import run_to_end, wait_for
 
 # Services that are not built on Python: Debian's PostgreSQL and moto run in their place.
@@ -43,8 +43,7 @@ class Services:
 
     def run(self, service: str, command: list[str] | None = None) -> str:
         """Run the service, or `command` in a container of it, to its end; return its output."""
-        given = self.sandbox.process(service, command)
-        return run_to_end(given.command, given.folder, given.environment)
+        return run_to_end(self.sandbox.command(service, command), self.sandbox.state, self.sandbox.environment(service))
 
     def down(self) -> dict[str, int]:
         """Stop every service by SIGTERM, the last one first; return their exit codes. The logs are kept."""
@@ -60,32 +59,23 @@ class Services:
         return self.sandbox.state / f"{service}.log"
 
     def _start(self, service: str) -> None:
-        given = self.sandbox.process(service)
+        """Start the service. bubblewrap waits outside its sandbox and forwards no signal: it is asked for the pid."""
+        reads, writes = os.pipe()
+        program, *options = self.sandbox.command(service)
+        given = {"env": self.sandbox.environment(service), "cwd": self.sandbox.state, "pass_fds": [writes]}
         with self.log(service).open("ab") as log:
-            self.running[service] = _started(given, log.fileno(), is_contained=self.sandbox.is_contained)
+            process = subprocess.Popen([program, "--info-fd", str(writes), *options], stdout=log, stderr=log, **given)
+        os.close(writes)
+        with os.fdopen(reads) as told:
+            self.running[service] = Running(process, json.load(told)["child-pid"])
 
     def _wait_until_healthy(self, service: str) -> None:
-        check = self.sandbox.process(service, self.sandbox.compose.health_check(service))
+        check = self.sandbox.command(service, self.sandbox.compose.health_check(service))
+        given = {"env": self.sandbox.environment(service), "cwd": self.sandbox.state}
         process = self.running[service].process
 
         def is_healthy() -> bool:
-            given = {"env": check.environment, "cwd": check.folder}
-            return subprocess.run(check.command, **given, capture_output=True, check=False).returncode == 0
+            return subprocess.run(check, **given, capture_output=True, check=False).returncode == 0
 
         wait_for(lambda: is_healthy() or process.poll() is not None, _LONGEST_SECONDS, every_seconds=0.5)
         assert is_healthy(), f"{service}, exit code {process.poll()}:\n{self.log(service).read_text()[-4000:]}"
-
-
-def _started(given: Process, log: int, *, is_contained: bool) -> Running:
-    """Start the process. bubblewrap waits outside its sandbox and forwards no signal, so it is asked for the pid."""
-    if not is_contained:
-        process = subprocess.Popen(given.command, env=given.environment, cwd=given.folder, stdout=log, stderr=log)
-        return Running(process, process.pid)
-    reads, writes = os.pipe()
-    command = [given.command[0], "--info-fd", str(writes), *given.command[1:]]
-    process = subprocess.Popen(
-        command, env=given.environment, cwd=given.folder, stdout=log, stderr=log, pass_fds=[writes]
-    )
-    os.close(writes)
-    with os.fdopen(reads) as told:
-        return Running(process, json.load(told)["child-pid"])
