@@ -18,7 +18,7 @@ from prefect.settings import PREFECT_API_URL
 
 from clozeline.flows.pipeline import pipeline
 from clozeline.system.workspace import Workspace
-from tests.make.processes import stage_pids, start_of_long_stage, wait_for
+from tests.make.processes import is_alive, stage_pids, start_of_long_stage, wait_for
 from tests.make.session import PutDatabase
 
 # Attempts are rare.
@@ -97,6 +97,18 @@ def test_a_command_that_is_stopped_while_prefect_starts_says_how_to_continue(toy
     said = (toy / "said").read_text()
     assert said.count("stopped. The same command continues from here") == 1
     assert "Traceback" not in said, said
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_an_interrupted_flow_ends_its_stage_and_says_killed(toy: Path) -> None:
+    start_of_long_stage(toy)
+    flow = start(toy, "-c", FLOW, PREFECT_API_URL=str(PREFECT_API_URL.value()))
+    assert wait_for(lambda: len(stage_pids(toy)) == 2, 240)
+    assert wait_for(lambda: statuses(toy) == ["RUNNING", "RUNNING"], 240)
+    flow.send_signal(signal.SIGINT)
+    assert flow.wait(timeout=240) != 0
+    assert not any(map(is_alive, stage_pids(toy)))
+    assert statuses(toy) == ["KILLED", "KILLED"]
 
 
 @pytest.mark.usefixtures("prefect_server")

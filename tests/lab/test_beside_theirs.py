@@ -61,8 +61,21 @@ def test_whole_words_follow_80_10_10_but_theirs_do_not(wordpiece: PreTrainedToke
     assert fates(given, theirs(wordpiece, **WHOLE_WORDS, seed=1)(rows), 4) == [1.0, 0.0, 0.0]
 
 
+def test_two_ranks_draw_different_masks_but_theirs_draw_the_same(wordpiece: PreTrainedTokenizerFast) -> None:
+    """P6: with one seed on all ranks, transformers hides the same places of different rows on each."""
+    rows = even_rows(wordpiece, 200, 64)
+    ranks = rows[:100], rows[100:]
+    is_target = [labels_of(theirs(wordpiece, seed=3)(part)) != -100 for part in ranks]
+    assert (is_target[0] == is_target[1]).all()
+    is_target = [labels_of(MaskingCollator(wordpiece, seed=3)(part)) != -100 for part in ranks]
+    in_both = (is_target[0] & is_target[1]).sum() / is_target[0].sum()
+    assert in_both == pytest.approx(0.15, abs=0.04)  # what chance gives
+
+
 @pytest.mark.slow
-def test_byte_level_bpe_words_are_masked_at_the_rate_but_theirs_mask_whole_rows(byte_level) -> None:
+def test_byte_level_bpe_words_are_masked_at_the_rate_but_theirs_mask_whole_rows(
+    byte_level: PreTrainedTokenizerFast,
+) -> None:
     """P9: to transformers, whose words end at a gap between offsets, a row without gaps is one word."""
     rows = even_rows(byte_level, 1000, 64)
 
@@ -79,7 +92,27 @@ def test_byte_level_bpe_words_are_masked_at_the_rate_but_theirs_mask_whole_rows(
     assert ((ours > 0) & (ours < 0.6)).mean() > 0.95
 
 
-def test_whole_words_are_masked_in_rows_of_unequal_length_which_theirs_refuses(wordpiece) -> None:
+def test_punctuation_is_a_word_of_its_own_but_theirs_joins_it_to_words(wordpiece: PreTrainedTokenizerFast) -> None:
+    """P9: `word.` is one word to transformers, so its full stop is always hidden with it."""
+    rows = even_rows(wordpiece, 300, 64, after_a_word=". ")
+
+    def hidden_with_the_word_before(batch: Any) -> float:
+        given = np.array([row["input_ids"] for row in rows])
+        is_target = labels_of(batch) != -100
+        at = given[:, 1:] == stop(wordpiece)
+        return float(is_target[:, 1:][at & is_target[:, :-1]].mean())
+
+    assert hidden_with_the_word_before(theirs(wordpiece, **WHOLE_WORDS, seed=1)(rows)) == 1.0
+    assert hidden_with_the_word_before(MaskingCollator(wordpiece, unit="word")(rows)) < 0.25
+
+
+def stop(tokenizer: PreTrainedTokenizerFast) -> int:
+    return int(tokenizer.convert_tokens_to_ids("."))
+
+
+def test_whole_words_are_masked_in_rows_of_unequal_length_which_theirs_refuses(
+    wordpiece: PreTrainedTokenizerFast,
+) -> None:
     """P9."""
     encoded = wordpiece(sentences(200, 2), return_offsets_mapping=True, return_special_tokens_mask=True)
     rows = [{name: encoded[name][row] for name in encoded} for row in range(200)]

@@ -23,7 +23,7 @@ from clozeline.encoder.model import EncoderModel
 from clozeline.language.objectives import OBJECTIVES, TargetBatch
 from clozeline.pretraining.job import Pretraining
 from clozeline.pretraining.losses import TargetLoss
-from clozeline.system.errors import ParamsError
+from clozeline.system.errors import ParamsError, TrainingError
 from clozeline.training.micro_batches import MicroBatches, Precision
 from clozeline.training.state import Batch, Callback, State
 from clozeline.training.steps import Steps
@@ -120,6 +120,19 @@ def test_a_batch_without_targets_is_skipped_but_theirs_takes_a_step(prepare: Pre
     assert (state.num_empty_batches, state.step) == (2, 2)
     trained_on(spared, *asked)
     assert largest_difference(whole.model, spared.model) == 0.0
+
+
+def test_nan_weights_stop_a_training_but_not_theirs(prepare: Prepare, tmp_path: Path) -> None:
+    """P26: transformers logs a NaN loss as 0, and trains to the end."""
+    job = prepare()
+    with torch.no_grad():
+        next(job.model.parameters()).fill_(torch.nan)
+    rows = rows_of(next(job.loop.batches_from(0, 0)).inputs)
+    their_trainer = trainer(stock_of(job.model, tmp_path / "stock"), rows, tmp_path, max_steps=2, logging_steps=1)
+    their_trainer.train()
+    assert [entry["loss"] for entry in their_trainer.state.log_history if "loss" in entry] == [0.0, 0.0]
+    with pytest.raises(TrainingError, match="step 0, on batch 0 of epoch 0"):
+        job.run()
 
 
 def gradient_by_ours(model: nn.Module, batch: Batch[TargetBatch], most_slots: int | None) -> Tensor:
