@@ -16,8 +16,9 @@ import pytest
 
 from tests.make.packages import write_encoder
 from tests.serving.conftest import Serve
-from tests.serving.http.test_openapi import ASKED
 
+# Name of an example → its model, for examples of another model than the route's default.
+ASKED = {"pairs": "ranker", "entities": "names", "answers": "reader", "greedy": "writer", "drawn": "writer"}
 NUM_REQUESTS = 10_000
 WARM_UP = 4_000
 AT_ONCE = 8

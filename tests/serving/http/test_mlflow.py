@@ -40,14 +40,11 @@ def approximately(told: Any) -> Any:
     return pytest.approx(told, abs=1e-5) if isinstance(told, float) else told
 
 
-def test_the_mlflow_client_sees_that_the_server_is_ready(scoring: ScoringServerClient) -> None:
-    scoring.wait_server_ready(timeout=120)
-    assert scoring.get_version() == mlflow.__version__
-
-
 def test_a_record_equals_the_prediction_of_the_registered_model(
     scoring: ScoringServerClient, catalogue: Catalogue
 ) -> None:
+    scoring.wait_server_ready(timeout=120)
+    assert scoring.get_version() == mlflow.__version__
     expected = catalogue.answering(FILLING).model.records(TEXTS, top_k=2, truncate=False)
     assert records(scoring, TEXTS, top_k=2) == approximately(expected)
     with pytest.raises(TextTooLongError, match="text 1"):
@@ -81,12 +78,10 @@ def test_a_mask_that_is_cut_off_is_left_out_without_an_error(client: httpx.Clien
     assert catalogue.answering(FILLING).model.records(texts, top_k=5, truncate=True) == approximately(told)
 
 
-FRAME = pd.DataFrame({"number": [1, 2], "text": TEXTS})
-
-
-@pytest.mark.parametrize("given", [FRAME, pd.DataFrame({"any name": TEXTS}), np.array(TEXTS), np.array(TEXTS)[:, None]])
-def test_the_mlflow_client_can_send_texts_in_every_format(scoring: ScoringServerClient, given: object) -> None:
-    assert [len(record["masks"]) for record in records(scoring, given)] == [1, 0]
+def test_the_mlflow_client_can_send_texts_in_every_format(scoring: ScoringServerClient) -> None:
+    frames = [pd.DataFrame({"number": [1, 2], "text": TEXTS}), pd.DataFrame({"any name": TEXTS})]
+    for given in (*frames, np.array(TEXTS), np.array(TEXTS)[:, None]):
+        assert [len(record["masks"]) for record in records(scoring, given)] == [1, 0]
 
 
 ROWS = [{"text": text} for text in TEXTS]
@@ -134,17 +129,12 @@ def asked(model: str, inputs: object) -> dict[str, object]:
         (asked("ranker", {"text": ["a"]}), "`text` and `text_pair`"),
         (asked("reader", ['{"question": "a", "context": "b"}', "[1]"]), "`inputs[1]` does not hold"),
         (asked("reader", {"question": ["a", "b"], "context": ["c"]}), "inputs[1]"),
-        (asked("reader", {"question": ["a"], "context": [" "]}), "inputs[0]"),
         (asked("reader", {}), "at least 1 item"),
-        ({}, "exactly one of"),
         ({"inputs": ["a"], "instances": ["a"]}, "exactly one of"),
-        ({"inputs": [5]}, "inputs[0]"),
-        ({"inputs": []}, "at least 1 item"),
         ({"instances": [{"a": "x", "b": "y"}]}, "columns: a, b"),
         ({"instances": [{"text": "x"}, {"other": "y"}]}, "instances[1]"),
         ({"dataframe_split": {"columns": ["a", "text"], "data": [["x"]]}}, "dataframe_split[0]"),
         ({"dataframe_split": {"columns": [], "data": [[]]}}, "`dataframe_split.columns`"),
-        ({"inputs": ["a"], "params": {"top_k": 0}}, "params.top_k"),
     ],
 )
 def test_input_without_the_texts_that_the_model_reads_is_refused(

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from clozeline.inference.classifier import Classifier
-from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.http.house_labels import CLASSIFYING, CLASSIFYING_PAIRS
 from clozeline.serving.http.house_texts import FILLING
-from clozeline.serving.http.tei import RERANK, RERANKING
+from clozeline.serving.http.tei import RERANKING
 from clozeline.serving.models import Catalogue
 from tests.make.apps import opened, running
 from tests.make.packages import LABELS, write_entailer
@@ -25,6 +24,8 @@ def test_labels_come_in_a_flat_list_best_first_and_in_a_list_for_each_of_several
     alone = client.post("/predict", json={"inputs": "a"}).json()
     _, beside = client.post("/predict", json={"inputs": [["open the file"], ["a"]]}).json()
     assert [label["label"] for label in beside] == [label["label"] for label in alone]
+    nested = client.post("/pipeline/text-classification", json={"inputs": "a", "parameters": {"top_k": 3}}).json()
+    assert nested == [alone]
 
 
 def test_raw_scores_are_the_logits(client: httpx.Client, catalogue: Catalogue) -> None:
@@ -44,14 +45,6 @@ def test_two_texts_in_one_list_are_a_pair_for_a_pair_model(client: httpx.Client,
     several = client.post("/predict", json={"inputs": [["open", "the file"], ["a", "b"]]}).json()
     assert [len(labels) for labels in several] == [1, 1]
     assert several[0][0]["score"] == pytest.approx(expected.score, abs=1e-5)
-
-
-def test_pairs_are_refused_if_no_model_reads_pairs(catalogue: Catalogue) -> None:
-    with running([catalogue.named("encoder"), catalogue.named("library")]) as client:
-        for path, body in (("/predict", {"inputs": ["a", "b"]}), ("/rerank", {"query": "a", "texts": ["b"]})):
-            refused = client.post(path, json=body)
-            assert (refused.status_code, refused.json()["error_type"]) == (404, "Validation")
-            assert "cross-encoder" in refused.json()["error"]
 
 
 def test_similarity_is_the_cosine_of_the_embeddings(client: httpx.Client) -> None:
@@ -77,10 +70,9 @@ _SENTENCES = {"source_sentence": "a", "sentences": ["b"]}
     [
         ("/embed", {"inputs": "a", "dimensions": 9}, "`dimensions`"),
         ("/embed", {"inputs": "a", "prompt_name": "query"}, "no prompt of this name"),
-        ("/embed?level=tokens", {"inputs": "a", "prompt_name": "query"}, "no prompt of this name"),
         ("/similarity", {"inputs": _SENTENCES, "parameters": {"prompt_name": "query"}}, "no prompt of this name"),
-        *(("/predict", {"inputs": it}, "inputs") for it in ([["a"], []], [["a"], "b"], [], [["a", "b", "c"]], "")),
-        *(("/decode", {"ids": ids}, "id") for ids in ([], [-1], [10**6], [2**70], [[5], []], [[5], 6], 5)),
+        *(("/predict", {"inputs": it}, "inputs") for it in ([["a"], []], [["a"], "b"], [], [["a", "b", "c"]])),
+        *(("/decode", {"ids": ids}, "id") for ids in ([], [-1], [10**6], [2**70], [[5], 6])),
     ],
 )
 def test_what_the_model_cannot_read_is_refused(
@@ -89,12 +81,6 @@ def test_what_the_model_cannot_read_is_refused(
     refused = client.post(path, json=body)
     assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
     assert told in refused.json()["error"]
-
-
-def test_info_describes_the_first_model(client: httpx.Client) -> None:
-    info = client.get("/info").json()
-    card = client.get("/models").json()["models"][0]
-    assert (info["model_id"], info["model_sha"], info["max_input_length"]) == ("encoder", card["sha256"], 64)
 
 
 def test_tokens_are_returned_with_their_offsets_in_the_text(client: httpx.Client, catalogue: Catalogue) -> None:
@@ -142,7 +128,6 @@ def test_the_classifier_with_an_entailment_label_reranks(tmp_path: Path) -> None
     served = Catalogue(opened(tmp_path / "mood", tmp_path / "nli"))
     chosen = served.answering(RERANKING)
     assert (chosen.identity.name, chosen.model.relevant_label) == ("nli", "entailment")
-    assert [RERANK in DIALECTS.asking(one) for one in served] == [False, True]
     with running(served) as client:
         ranks = client.post("/rerank", json={"query": "open", "texts": ["the file", "a"]}).json()
         scores = chosen.model.classify([("open", "the file"), ("open", "a")], top_k=3)
