@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -30,11 +29,8 @@ LONG = "a " * 4_000
 # Bodies whose answers need more work after the model has run.
 FINISHED = {
     "/tag": {"inputs": LONG},
-    "/v2/models/names/infer": {"inputs": [tensor("text", LONG)]},
-    "/models/names/invocations": {"inputs": [LONG]},
-    "/answer": {"inputs": {"question": "a", "context": LONG}},
     "/v2/models/reader/infer": {"inputs": [tensor("question", "a"), tensor("context", LONG)]},
-    "/models/reader/invocations": {"instances": [{"question": "a", "context": LONG}]},
+    "/models/names/invocations": {"inputs": [LONG]},
 }
 
 
@@ -51,10 +47,9 @@ def around(
     monkeypatch.setattr(kind, method, both)
 
 
-@dataclass
 class Tokenizing:
-    begun: threading.Event = field(default_factory=threading.Event)
-    may_end: threading.Event = field(default_factory=threading.Event)
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
 
 
 @pytest.fixture
@@ -129,7 +124,7 @@ def test_a_request_waiting_for_tokenization_is_dropped_when_its_client_leaves(
         assert before.result().status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/tag", "/v2/models/reader/infer", "/models/names/invocations"])
+@pytest.mark.parametrize("path", FINISHED)
 def test_a_deadline_applies_after_inference_too_and_delays_no_other_request(
     hosted: Hosted, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:

@@ -145,24 +145,17 @@ def test_an_admitted_text_runs_within_a_bound_however_many_follow(others: list[i
         assert now <= turn_of(asked) + 1000 / (0.9 * 500) + 128 / 500
 
 
-def test_a_small_request_overtakes_a_large_one_that_arrived_just_before_it() -> None:
-    large, small = ticket(*[60] * 30, arrived=0), ticket(20, arrived=0.5)
-    assert batches_of(line_of(large, small, batch_tokens=64))[0] == [(small, 0)]
-
-
-def test_a_text_that_arrives_two_seconds_later_does_not_overtake_a_large_request() -> None:
-    large, late = ticket(*[60] * 300, arrived=0), ticket(20, arrived=2.01)
-    assert batches_of(line_of(late, large, batch_tokens=64))[-1] == [(late, 0)]
-
-
-def test_a_text_that_arrived_seconds_later_does_not_join_the_batch_while_others_wait() -> None:
-    first, beside, later = ticket(30, arrived=0.1), ticket(33, arrived=0.5), ticket(30, arrived=3)
-    assert {*batches_of(line_of(later, beside, first))[0]} == {(first, 0), (beside, 0)}
-
-
 def test_texts_of_two_models_never_run_together() -> None:
     one, other = ticket(10, 10), ticket(10, 10, lane=Lane(LANE.model, "sentence_embedding"))
     assert batches_of(line_of(one, other)) == [[(one, 0), (one, 1)], [(other, 0), (other, 1)]]
+
+
+def test_a_text_overtakes_a_large_request_just_before_it_but_not_two_seconds_later() -> None:
+    large, small, late = ticket(*[60] * 300, arrived=0), ticket(20, arrived=0.5), ticket(20, arrived=2.01)
+    batches = batches_of(line_of(late, large, small, batch_tokens=64))
+    assert (batches[0], batches[-1]) == ([(small, 0)], [(late, 0)])
+    first, beside, later = ticket(30, arrived=0.1), ticket(33, arrived=0.5), ticket(30, arrived=3)
+    assert {*batches_of(line_of(later, beside, first))[0]} == {(first, 0), (beside, 0)}
 
 
 def test_the_texts_of_a_bulk_request_have_consecutive_turns() -> None:
@@ -179,12 +172,6 @@ def test_only_the_due_tokens_of_a_bulk_request_count() -> None:
     assert (line.tokens, due_tokens(line, at=3), due_tokens(line, at=6)) == (300, 0, 100)  # it is ahead of its turns
     line.add(ticket(20, arrived=6))
     assert due_tokens(line, at=6) == 120
-
-
-def test_small_requests_overtake_a_bulk_request_which_runs_if_nothing_else_waits() -> None:
-    small = ticket(20, arrived=5.5)
-    batches = batches_of(line_of(ticket(*[60] * 10, spread=10), small, batch_tokens=64))
-    assert (batches.index([(small, 0)]), len(batches)) == (5, 11)  # five texts are due by then
 
 
 def test_bulk_texts_scheduled_for_later_do_not_join_a_batch_of_due_ones() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from clozeline.inference.open_model import Rows
 from clozeline.inference.tokenization import TokenizedText
-from clozeline.serving.admission import Admission, OverloadedError, Waiting
+from clozeline.serving.admission import Admission, OverloadedError
 from clozeline.serving.queue import Lane, MicroBatch, Ticket, turn_of
 from clozeline.serving.scheduler import BatchWorkers, DeadlineError, Scheduler
 from tests.make.tickets import LANE, Clock, EchoModel, ticket
@@ -60,32 +60,6 @@ def test_a_completion_is_refused_at_once_if_its_later_steps_would_miss_the_deadl
         run(scheduler, scheduler.take(), seconds=1.0)  # 8 tokens per second
     assert refusal(scheduler, ticket(8, deadline=10.0), later_tokens=800) == ("never_in_time", None)
     scheduler.submit(ticket(8, deadline=10.0), later_tokens=40)
-
-
-def test_waiting_work_is_measured_at_the_pace_of_its_model_and_by_what_is_due() -> None:
-    clock = Clock()
-    scheduler = Recorded(clock, batch_tokens=64, admission=Admission(max_waiting_tokens=1000))
-    scheduler.submit(ticket(64))
-    run(scheduler, scheduler.take(), seconds=0.5)  # 128 tokens per second
-    scheduler.submit(ticket(*[48] * 12, deadline=24))  # its turns are 1 s apart
-    clock.seconds = 3.5
-    assert scheduler._waiting() == Waiting(seconds=4.5, due_seconds=1.125, due_tokens=144, promised=0.375)
-
-
-def test_a_later_step_of_an_admitted_completion_is_not_refused() -> None:
-    scheduler = Recorded(admission=Admission(max_waiting_tokens=10))
-    scheduler.submit(ticket(10))
-    assert refusal(scheduler, ticket(5))[0] == "queue_full"
-    scheduler.follow(ticket(5))
-    assert scheduler.waiting_tokens == 15
-
-
-@pytest.mark.parametrize(("later_tokens", "is_spread"), [(0, True), (1, False)])
-def test_texts_of_multi_step_requests_are_not_spread_until_the_deadline(later_tokens: int, is_spread: bool) -> None:
-    scheduler = Recorded(admission=Admission(max_waiting_tokens=1_000), batch_tokens=64)
-    asked = ticket(*[40] * 20, deadline=60.0)
-    scheduler.submit(asked, later_tokens=later_tokens)
-    assert (asked.spread_seconds > 0) == is_spread
 
 
 def test_a_request_is_admitted_as_a_whole_or_not_at_all() -> None:
@@ -239,13 +213,6 @@ def test_small_requests_wait_at_most_two_micro_batches_during_a_bulk_request() -
     assert simulated.ended_seconds[large] < large.deadline_seconds
 
 
-def test_a_request_that_can_never_meet_its_deadline_is_refused_without_retry_after() -> None:
-    simulated = Simulated()
-    asked = ticket(*[32] * 450, arrived=10, deadline=10 + 31)
-    assert refusal(simulated.scheduler, asked) == ("never_in_time", None)  # 28.8 s, and 2 s may be due before its last
-    simulated.submit(450, patience=32)
-
-
 def test_the_pace_of_one_model_does_not_affect_another() -> None:
     slow, fast = (Lane(EchoModel(), "logits") for _ in range(2))
     simulated = Simulated(others={slow: 100, fast: 10_000})
@@ -278,19 +245,10 @@ def test_admitted_requests_keep_their_bound_in_a_mixed_flood_for_two_models(seed
         assert simulated.ended_seconds[asked] <= bound
 
 
-def test_the_pace_of_small_requests_does_not_cause_refusal_of_a_large_one() -> None:
-    scheduler = Recorded(batch_tokens=64)
-    for _ in range(100):
-        scheduler.submit(ticket(4, deadline=30))
-        run(scheduler, scheduler.take(), seconds=1)
-    scheduler.submit(ticket(*[60] * 1000, deadline=30))
-
-
 class Held(EchoModel):
     """Model whose runs last until `may_end` is set."""
 
-    def __init__(self) -> None:
-        self.may_end = threading.Event()
+    may_end = threading.Event()
 
     def rows(self, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
         assert self.may_end.wait(timeout=120)
