@@ -129,22 +129,6 @@ def test_a_long_text_waits_for_a_bounded_time_under_a_flood_of_short_ones(tokens
         assert now <= 4 + tokens / 16
 
 
-@given(st.lists(st.integers(1, 128), min_size=1, max_size=20), st.integers(1, 128))
-def test_an_admitted_text_runs_within_a_bound_however_many_follow(others: list[int], tokens: int) -> None:
-    """At most 1,000 tokens wait and 500 run per second, so each text has run about two seconds after its turn."""
-    asked = ticket(tokens, arrived=0)
-    line = line_of(asked, batch_tokens=128)
-    now, number = 0.0, 0
-    while waits(asked):
-        while line.tokens + others[number % len(others)] <= 1000:
-            line.add(ticket(others[number % len(others)], arrived=now))
-            number += 1
-        batch = line.take()
-        assert batch
-        now += max(batch.padded_tokens, 1) / 500
-        assert now <= turn_of(asked) + 1000 / (0.9 * 500) + 128 / 500
-
-
 def test_texts_of_two_models_never_run_together() -> None:
     one, other = ticket(10, 10), ticket(10, 10, lane=Lane(LANE.model, "sentence_embedding"))
     assert batches_of(line_of(one, other)) == [[(one, 0), (one, 1)], [(other, 0), (other, 1)]]

@@ -1,10 +1,8 @@
 """The scheduler admits, runs and delivers requests, by a clock that is set by hand; its threads report their faults."""
 
-import random
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
@@ -220,29 +218,6 @@ def test_the_pace_of_one_model_does_not_affect_another() -> None:
     simulated.run_until(40)
     late = ticket(*[32] * 20, arrived=40, deadline=40 + 4, lane=slow)
     assert refusal(simulated.scheduler, late)[0] == "never_in_time"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_admitted_requests_keep_their_bound_in_a_mixed_flood_for_two_models(seed: int) -> None:
-    slow, fast = (Lane(EchoModel(), "logits") for _ in range(2))
-    simulated = Simulated(Admission(10**6, max_wait_seconds=10), {slow: 4_000, fast: 8_000}, batch_tokens=384)
-    drawn = random.Random(seed)
-    admitted: list[Ticket] = []
-    for arrives_seconds in accumulate(drawn.expovariate(400) for _ in range(16_000)):
-        simulated.run_until(10 + arrives_seconds)
-        is_bulk = drawn.random() < 0.001
-        num_texts = drawn.randint(1000, 2000) if is_bulk else 1
-        with suppress(OverloadedError):
-            lane, length = drawn.choice([slow, fast]), drawn.randint(4, 64)
-            admitted.append(simulated.submit(num_texts, patience=30, length=length, lane=lane))
-    simulated.run_until(100)
-    assert sum(asked.spread_seconds > 0 for asked in admitted) > 1
-    assert len(admitted) > 500
-    for asked in admitted:
-        assert asked.error is None
-        bound = asked.deadline_seconds if asked.spread_seconds else turn_of(asked) + 1.15 * 10
-        assert simulated.ended_seconds[asked] <= bound
 
 
 class Held(EchoModel):

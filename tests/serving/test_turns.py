@@ -155,19 +155,6 @@ def test_a_shorter_notice_overtakes_a_longer_one() -> None:
     assert [turn.version for turn in turns.coming] == ["3"]
 
 
-def test_a_rollback_shortly_before_a_turn_leaves_it_to_all_replicas_alike(world: World) -> None:
-    """One replica hears of the rollback before the turn, the others after it."""
-    world.promote("2")
-    world.pass_time(NOTICE_SECONDS - 5)
-    world.promote("1")
-    world.replicas[0].look()
-    world.pass_time(6, look=False)
-    assert world.answers == ["2"] * 3
-    world.pass_time(0)
-    world.pass_time(NOTICE_SECONDS)
-    assert world.answers == ["1"] * 3
-
-
 def test_a_replica_that_starts_before_a_turn_answers_from_the_turn_on(world: World) -> None:
     world.promote("2")
     world.pass_time(5)

@@ -114,11 +114,12 @@ def test_a_long_text_is_cut_and_the_prompt_stays_whole(encoder: OpenEncoder) -> 
 def test_a_label_that_does_not_fit_the_blank_and_a_template_without_one_blank_are_refused(
     encoder: OpenEncoder, tmp_path: Path
 ) -> None:
+    nli = entailer(tmp_path / "nli")
     for label in ("lists", "list 🙂", " "):
         with pytest.raises(TargetError, match="cannot be filled into the prompt"):
             asked(encoder, TEXT, ["list", label])
     for template in ("no blank", "{} and {}", "{label} is {}"):
-        for model in (encoder, entailer(tmp_path / "nli")):
+        for model in (encoder, nli):
             with pytest.raises(DataError, match="hypothesis_template"):
                 asked(model, TEXT, LABELS, template=template)
 

@@ -76,11 +76,9 @@ def test_headers_say_whether_a_body_is_plain_json_in_utf_8(
         ({}, "inputs"),
         *(({"inputs": inputs}, "inputs") for inputs in (None, 5, "", " \n\t", "a\0b", [], ["a"] * (MAX_TEXTS + 1))),
         ({"inputs": ["a", 5]}, "inputs[1]"),
-        ({"inputs": ["a", "b", ""]}, "inputs[2]"),
-        ({"inputs": [["a"]]}, "inputs[0]"),
         ({"inputs": [101, 7592, 102]}, "inputs[0]"),
         ({"inputs": ["a", "b" * (MAX_TEXT_CHARACTERS + 1)]}, "inputs[1]"),
-        *(({"inputs": "a", key: value}, key) for key, value in (("truncate", 1), ("parameters", 5), ("model", 5))),
+        ({"inputs": "a", "truncate": 1}, "truncate"),
         *(({"inputs": "a", "parameters": {"top_k": k}}, "parameters.top_k") for k in (0, 101, 1.5, "5", True, 10**30)),
     ],
 )
@@ -105,13 +103,11 @@ NO_LABEL = {"inputs": "a", "parameters": {"labels": ["numpy", "rust"]}}
 @pytest.mark.parametrize(
     ("path", "body", "status", "code", "param", "told"),
     [
-        ("/fill-mask", {"input": "a"}, 422, "unknown_key", "input", "rename it to `inputs`"),
         ("/fill-mask", {"inputs": 5, "parameters": {"topk": 3}}, 422, "unknown_key", "parameters.topk", "`top_k`"),
         ("/fill-mask", {"inputs": ["[MASK]", "no mask"]}, 422, "no_mask", "inputs[1]", "[MASK] at least once"),
         ("/fill-mask", CUT, 422, "mask_cut_off", "inputs[1]", "2 masks, the last 1 cut off"),
         ("/classify", {"inputs": ["[MASK]", "[MASK] " * 63]}, 422, "text_too_long", "inputs[1]", "65 tokens"),
         ("/fill-mask", NO_TARGET, 422, "unknown_target", "parameters", "'lists'"),
-        ("/classify", {"inputs": "a", "model": "gpt"}, 404, "no_such_model", "model", "gpt"),
         ("/fill-mask", {"inputs": "a", "model": "library"}, 404, "no_such_model", "model", "library"),
         ("/classify", NO_LABEL, 404, "no_such_label", "parameters.labels", "rust"),
     ],
@@ -230,9 +226,7 @@ def several(twice: Catalogue) -> Iterator[httpx.Client]:
 @pytest.mark.parametrize(
     ("model", "path", "body"),
     [
-        ("embedder", "/embed", {"inputs": "the list"}),
         ("embedder", "/v1/embeddings", {"model": "embedder", "input": "the list"}),
-        ("topics", "/pipeline/text-classification", {"inputs": "open the file"}),
         ("topics", "/invocations", {"inputs": ["open the file"]}),
         ("ranker-2", "/predict", {"inputs": ["open", "the file"]}),
     ],

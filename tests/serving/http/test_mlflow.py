@@ -61,16 +61,6 @@ def test_the_tokens_of_all_parts_of_an_answer_are_counted(client: httpx.Client) 
     assert both == continued + embedded
 
 
-def test_bracketed_mask_is_accepted_by_every_model(tmp_path: Path) -> None:
-    write_encoder_of_another_mask(tmp_path / "other")
-    texts = ["return the [MASK] of <mask>", "open the file"]
-    with running(opened(tmp_path / "other")) as client:
-        told = client.post("/invocations", json={"inputs": texts}).json()["predictions"]
-        filled = client.post("/fill-mask", json={"inputs": texts[0]}).json()
-    assert [len(record["masks"]) for record in told] == [2, 0]
-    assert told[0]["masks"] == approximately(filled)
-
-
 def test_a_mask_that_is_cut_off_is_left_out_without_an_error(client: httpx.Client, catalogue: Catalogue) -> None:
     texts = ["open the file", "the " * 100 + "[MASK]", "the [MASK]", "the [MASK] " + "the " * 100 + "[MASK]"]
     told = client.post("/invocations", json={"inputs": texts, "params": {"truncate": True}}).json()["predictions"]
@@ -87,13 +77,11 @@ def test_the_mlflow_client_can_send_texts_in_every_format(scoring: ScoringServer
 ROWS = [{"text": text} for text in TEXTS]
 
 
-@pytest.mark.parametrize(
-    "body", [{"dataframe_records": ROWS}, {"instances": TEXTS}, {"instances": ROWS}, {"inputs": {"any name": TEXTS}}]
-)
-def test_bodies_of_other_clients_are_accepted(client: httpx.Client, body: object) -> None:
-    answer = client.post("/invocations", json=body).json()
-    assert [len(record["masks"]) for record in answer["predictions"]] == [1, 0]
-    assert len(client.post("/invocations", json={"inputs": "a"}).json()["predictions"]) == 1
+def test_bodies_of_other_clients_are_accepted(client: httpx.Client) -> None:
+    one_column = {"inputs": {"any name": TEXTS}}
+    for body in ({"dataframe_records": ROWS}, {"instances": TEXTS}, {"instances": ROWS}, one_column):
+        answer = client.post("/invocations", json=body).json()
+        assert [len(record["masks"]) for record in answer["predictions"]] == [1, 0]
 
 
 PAIRS = {
@@ -118,28 +106,31 @@ def test_pair_rows_are_accepted_in_every_format(
         assert answer["predictions"] == approximately(told)
 
 
-def asked(model: str, inputs: object) -> dict[str, object]:
-    return {"inputs": inputs, "params": {"model": model}}
-
-
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("model", "body", "told"),
     [
-        (asked("ranker", ["open the file"]), "`inputs[0]` does not hold the two texts"),
-        (asked("ranker", {"text": ["a"]}), "`text` and `text_pair`"),
-        (asked("reader", ['{"question": "a", "context": "b"}', "[1]"]), "`inputs[1]` does not hold"),
-        (asked("reader", {"question": ["a", "b"], "context": ["c"]}), "inputs[1]"),
-        (asked("reader", {}), "at least 1 item"),
-        ({"inputs": ["a"], "instances": ["a"]}, "exactly one of"),
-        ({"instances": [{"a": "x", "b": "y"}]}, "columns: a, b"),
-        ({"instances": [{"text": "x"}, {"other": "y"}]}, "instances[1]"),
-        ({"dataframe_split": {"columns": ["a", "text"], "data": [["x"]]}}, "dataframe_split[0]"),
-        ({"dataframe_split": {"columns": [], "data": [[]]}}, "`dataframe_split.columns`"),
+        ("ranker", {"inputs": ["open the file"]}, "`inputs[0]` does not hold the two texts"),
+        ("ranker", {"inputs": {"text": ["a"]}}, "`text` and `text_pair`"),
+        ("reader", {"inputs": ['{"question": "a", "context": "b"}', "[1]"]}, "`inputs[1]` does not hold"),
+        ("reader", {"inputs": {"question": ["a", "b"], "context": ["c"]}}, "inputs[1]"),
+        ("encoder", {"inputs": ["a"], "instances": ["a"]}, "exactly one of"),
+        ("encoder", {"instances": [{"a": "x", "b": "y"}]}, "columns: a, b"),
+        ("encoder", {"instances": [{"text": "x"}, {"other": "y"}]}, "instances[1]"),
+        ("encoder", {"dataframe_split": {"columns": ["a", "text"], "data": [["x"]]}}, "dataframe_split[0]"),
+        ("encoder", {"dataframe_split": {"columns": [], "data": [[]]}}, "`dataframe_split.columns`"),
     ],
 )
 def test_input_without_the_texts_that_the_model_reads_is_refused(
-    client: httpx.Client, body: dict[str, object], told: str
+    client: httpx.Client, model: str, body: dict[str, object], told: str
 ) -> None:
-    refused = client.post("/invocations", json=body)
+    refused = client.post(f"/models/{model}/invocations", json=body)
     assert (refused.status_code, refused.json()["error_code"]) == (400, "BAD_REQUEST")
     assert told in refused.json()["message"]
+
+
+def test_bracketed_mask_is_accepted_by_every_model(tmp_path: Path) -> None:
+    write_encoder_of_another_mask(tmp_path / "other")
+    with running(opened(tmp_path / "other")) as client:
+        body = {"inputs": ["return the [MASK] of <mask>", "open the file"]}
+        told = client.post("/invocations", json=body).json()["predictions"]
+    assert [len(record["masks"]) for record in told] == [2, 0]

@@ -3,7 +3,6 @@ server is documented, and HEAD (of load balancers) is answered wherever GET is, 
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ import pytest
 from clozeline.serving.access import OPEN_PATHS
 from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.http.openapi import OpenAPIDocument
-from clozeline.serving.limits import MAX_BODY_BYTES
 from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import Capacity, Catalogue, Service
-from tests.make.apps import KEY, opened, running, service_of
+from tests.make.apps import KEY, opened, running
 from tests.make.packages import write_embedder
 from tests.serving.conftest import connection
 
@@ -170,47 +168,21 @@ def test_without_a_key_or_before_loading_every_route_is_listed_and_no_model(
 
 
 ROUTES = [(method, path) for path, operations in documented()["paths"].items() for method in operations]
-WITH_BODY = [path for method, path in ROUTES if method == "post"]
 
 
 @pytest.fixture(scope="module")
-def states(catalogue: Catalogue) -> Iterator[dict[str, Documented]]:
-    """Servers that are loading, stopping, or protected by a key."""
-    stopping = service_of(catalogue)
-    servers = {
-        "loading": running(Service(Capacity(num_workers=1))),
-        "stopping": running(stopping),
-        "keyed": running(catalogue, key=KEY),
-    }
-    with ExitStack() as stack:
-        found = {name: Documented(stack.enter_context(server)) for name, server in servers.items()}
-        stopping.drain()
-        yield found
+def keyed(catalogue: Catalogue) -> Iterator[Documented]:
+    with running(catalogue, key=KEY) as client:
+        yield Documented(client)
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_answers_of_a_loading_or_stopping_server_are_documented(
-    states: dict[str, Documented], method: str, path: str
-) -> None:
-    content = b"{}" if method == "post" else None
-    loading, stopping = (states[name].status_of(method, path, content=content) for name in ("loading", "stopping"))
-    assert loading in ((200, 503) if method == "get" else (400, 422, 503))
-    assert stopping == 503 or (method == "get" and path in OPEN_PATHS | {"/metrics", "/models"})
-
-
-@pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_a_request_without_a_key_gets_the_documented_401(states: dict[str, Documented], method: str, path: str) -> None:
-    keyed = states["keyed"]
+def test_a_request_without_a_key_gets_the_documented_401(keyed: Documented, method: str, path: str) -> None:
     status = keyed.status_of(method, path, content=b"{}" if method == "post" else None)
     assert (status == 401) == (path not in OPEN_PATHS)
     wanted = keyed.document["paths"][path][method]["security"]
     assert wanted == ([] if path in OPEN_PATHS else [{"bearer": []}, {"key": []}])
     assert keyed.status_of(method, path, content=b"{", headers={"authorization": f"Bearer {KEY}"}) != 401
-
-
-@pytest.mark.parametrize("path", WITH_BODY)
-def test_a_body_that_is_too_large_is_reported_as_documented(states: dict[str, Documented], path: str) -> None:
-    assert states["loading"].status_of("post", path, content=b" " * (MAX_BODY_BYTES + 1)) == 413
 
 
 @pytest.mark.parametrize("path", [*READ, "/", "/docs", "/openapi.json"])
