@@ -46,16 +46,6 @@ def test_counts_are_exact_under_concurrent_requests(hosted: Hosted) -> None:
         assert counts[f"clozeline_model_info{{{labels}}}"] == 1
 
 
-def test_mixed_lengths_run_with_less_than_a_tenth_of_padding(hosted: Hosted) -> None:
-    with hosted(num_workers=2) as (client, _):
-        for _ in range(4):
-            texts = ["a " * (1 + number * number % 61) for number in range(64)]
-            assert client.post("/embed", json={"inputs": texts}).status_code == 200
-        counts = counted(client)
-    padding = counts["clozeline_padding_tokens_total{}"]
-    assert 0 < padding < 0.1 * (padding + counts["clozeline_batch_tokens_sum{}"])
-
-
 def test_unknown_tokens_and_the_confidence_of_all_but_raw_answers_are_counted(hosted: Hosted) -> None:
     asked = {"query": "open the list", "texts": ["a", "the file"]}
     with hosted(num_workers=2) as (client, _):

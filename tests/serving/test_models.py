@@ -75,18 +75,6 @@ def test_health_answers_at_once_while_every_worker_is_busy_and_a_full_queue_gets
         assert [answer.result().status_code for answer in (running, waiting)] == [200, 200]
 
 
-def test_a_request_past_its_deadline_gets_504_without_waiting_for_the_worker(
-    hosted: Hosted, held: threading.Event
-) -> None:
-    with hosted() as (client, service), ThreadPoolExecutor(1) as clients:
-        running = busy(client, service, clients)
-        late = client.post("/classify", json={"inputs": "a"}, headers={"x-timeout-ms": "50"})
-        assert fault_of(late) == (504, "deadline_passed")
-        assert service.scheduler.waiting_tokens == 0
-        held.set()
-        assert running.result().status_code == 200
-
-
 @pytest.mark.parametrize("pauses_seconds", [[], [0], [0.05]], ids=["alone", "two at once", "one after the other"])
 def test_work_for_a_disconnected_client_is_dropped_even_after_a_pipelined_request(
     hosted: Hosted, held: threading.Event, caplog: pytest.LogCaptureFixture, pauses_seconds: list[float]

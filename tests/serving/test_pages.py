@@ -61,10 +61,9 @@ class Page:
     def press(self, section: str) -> None:
         self.one(f"{section} form button:not([type])").click()
 
-    def answered(self, section: str, **written: str) -> str:
-        """Write texts into fields of a section, press its button, and return what it says of the answer."""
-        for field, text in written.items():
-            self.write(f"{section}-{field}", text)
+    def answered(self, section: str, text: str) -> str:
+        """Write the text of a section, press its button, and return what it says of the answer."""
+        self.write(f"{section}-text", text)
         self.press(section)
         return self.wait_for(f"{section} .told:last-child").text
 
@@ -116,29 +115,6 @@ def test_a_blank_can_be_filled_and_a_word_chosen_with_only_the_keyboard(page: Pa
         assert page.one("#fill-text").get_attribute("value") == wanted
 
 
-def test_a_text_is_continued_by_the_likeliest_words_or_by_drawn_ones(page: Page, client: httpx.Client) -> None:
-    page.put("#complete-text", "return 🙂 the")
-    page.one("#complete-text").send_keys(Keys.ENTER)
-    page.wait_for("#complete .told")
-    generated = told(client, "/complete", "return 🙂 the", parameters={"max_new_tokens": 32})["generated_text"]
-    assert page.one("#complete .marked").get_property("textContent") == f"return 🙂 the{generated}"
-    assert page.one("#complete mark").get_property("textContent") == generated
-    page.one("#complete-drawn").click()
-    page.press("#complete")
-    drawn = "document.querySelector('#complete mark')?.textContent"
-    until(page.browser, lambda: page.browser.ask(drawn) not in (None, generated))
-
-
-def test_two_texts_are_compared_or_classified_as_a_pair(page: Page, client: httpx.Client) -> None:
-    page.answered("#compare", one="return the list", other="open the file")
-    (cosine,) = told(client, "/similarity", {"source_sentence": "return the list", "sentences": ["open the file"]})
-    assert float(page.one("#compare .big").text) == pytest.approx(cosine, abs=0.0006)
-    assert not page.one("#classify-other").is_displayed()
-    Select(page.one("#classify select")).select_by_value("ranker")
-    assert "ranker, version" in page.answered("#classify", text="open", other="the file")
-    page.shows("#classify", told(client, "/classify", {"text": "open", "text_pair": "the file"}, model="ranker")[0])
-
-
 def test_a_text_is_classified_with_its_model_and_shows_which_labels_apply(page: Page, client: httpx.Client) -> None:
     said = page.answered("#classify", text="open the file")
     page.shows("#classify", told(client, "/classify", "open the file")[0])
@@ -184,17 +160,6 @@ def test_a_question_is_answered_and_the_answer_highlighted_in_the_context(page: 
     assert [mark.text for mark in page.every("#answer mark")] == list(filter(None, answers[:1]))
 
 
-def test_typed_labels_can_be_ranked_with_only_the_keyboard(page: Page, client: httpx.Client) -> None:
-    page.write("#choose-text", "open the file")
-    page.write("#choose-labels", "list, file,,  é , list")
-    page.write("#choose-template", "of {}")
-    page.one("#choose-template").send_keys(Keys.ENTER)
-    page.wait_for("#choose .told")
-    parameters = {"candidate_labels": ["list", "file", "é"], "hypothesis_template": "of {}"}
-    page.shows("#choose", told(client, "/zero-shot", "open the file", parameters=parameters))
-    assert not page.one("#choose-each").is_displayed()
-
-
 def test_a_refusal_names_the_field_of_the_page_and_markup_is_shown_as_text(page: Page) -> None:
     for section, text, fault in (
         ("fill", "<img src=x onerror=alert(1)> no blank", "has no mask"),
@@ -207,20 +172,6 @@ def test_a_refusal_names_the_field_of_the_page_and_markup_is_shown_as_text(page:
         assert [part for part in (". Given: ", ". Expected: ", ". What to do: ") if part not in said] == []
     assert page.every("img") == []
     assert ["422" in complaint for complaint in page.browser.console_errors()] == [True] * 2
-
-
-def test_pressing_enter_twice_sends_one_request(page: Page) -> None:
-    page.browser.driver.execute_script(
-        "window.numAsked = 0; const before = window.fetch;"
-        "window.fetch = async (...given) => { window.numAsked++; await new Promise(done => { window.go = done; });"
-        " return before(...given); };"
-    )
-    for _ in range(3):
-        page.one("#tag-text").send_keys(Keys.ENTER)
-    assert not page.one("#tag form button").is_enabled()
-    page.browser.ask("window.go()")
-    page.wait_for("#tag .told")
-    assert page.browser.ask("window.numAsked") == 1
 
 
 def test_the_content_security_policy_blocks_injected_scripts(page: Page, client: httpx.Client) -> None:
@@ -326,7 +277,8 @@ def test_both_pages_send_the_key_that_the_user_typed_and_store_it_nowhere(
         page.write("#key-text", KEY)
         page.one("#key-text").send_keys(Keys.ENTER)
         page.wait_for("#compare")
-        page.answered("#compare")
+        page.press("#compare")
+        page.wait_for("#compare .told")
         browser.open(str(client.base_url.join("/docs")))
         field = page.wait_for("#key input")
         field.send_keys(KEY, Keys.ENTER)

@@ -1,9 +1,8 @@
 """The scheduler admits, runs and delivers requests, by a clock that is set by hand; its threads report their faults."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from clozeline.inference.tokenization import TokenizedText
 from clozeline.serving.admission import Admission, OverloadedError
 from clozeline.serving.queue import Lane, MicroBatch, Ticket, turn_of
 from clozeline.serving.scheduler import BatchWorkers, DeadlineError, Scheduler
-from tests.make.tickets import LANE, Clock, EchoModel, ticket
+from tests.make.tickets import Clock, EchoModel, ticket
 from tests.serving.conftest import wait_until
 
 
@@ -124,10 +123,6 @@ def test_a_closed_scheduler_finishes_its_queue_and_ends() -> None:
     assert scheduler.take() is None
 
 
-ADMISSION = Admission(max_waiting_tokens=1000, max_wait_seconds=2)
-NONE: Mapping[Lane, int] = MappingProxyType({})
-
-
 class NeverWaits(threading.Condition):
     """Condition of a single worker, which nothing would wake: waiting fails the test."""
 
@@ -136,25 +131,20 @@ class NeverWaits(threading.Condition):
 
 
 class Simulated:
-    """One worker that runs 500 tokens per second, and the rate in `others` for other models. By default, 1,000 tokens
-    or 2 s of work may wait.
-    """
+    """One worker that runs 500 tokens per second; 1,000 tokens or 2 s of work may wait."""
 
-    def __init__(
-        self, admission: Admission = ADMISSION, others: Mapping[Lane, int] = NONE, batch_tokens: int = 64
-    ) -> None:
+    def __init__(self) -> None:
         self.clock = Clock()
-        self.tokens_per_second = {LANE: 500, **others}
-        self.scheduler = Recorded(self.clock, batch_tokens=batch_tokens, admission=admission)
+        admission = Admission(max_waiting_tokens=1000, max_wait_seconds=2)
+        self.scheduler = Recorded(self.clock, batch_tokens=64, admission=admission)
         self.scheduler._changed = NeverWaits()
         self.ended_seconds: dict[Ticket, float] = {}
-        for lane in self.tokens_per_second:
-            self.submit(batch_tokens // 32, patience=60, lane=lane)
+        self.submit(2, patience=60)
         self.run_until(10)
 
-    def submit(self, num_texts: int, patience: float, *, length: int = 32, lane: Lane = LANE) -> Ticket:
+    def submit(self, num_texts: int, patience: float) -> Ticket:
         now = self.clock.seconds
-        asked = ticket(*[length] * num_texts, arrived=now, deadline=now + patience, lane=lane)
+        asked = ticket(*[32] * num_texts, arrived=now, deadline=now + patience)
         self.scheduler.submit(asked)
         return asked
 
@@ -163,7 +153,7 @@ class Simulated:
         while self.scheduler.waiting_tokens and self.clock.seconds < seconds:
             batch = self.scheduler.take()
             assert batch
-            took = batch.padded_tokens / self.tokens_per_second[batch.lane]
+            took = batch.padded_tokens / 500
             self.clock.seconds += took
             run(self.scheduler, batch, took)
             for ended in self.scheduler.delivered:
@@ -209,15 +199,6 @@ def test_small_requests_wait_at_most_two_micro_batches_during_a_bulk_request() -
         assert simulated.ended_seconds[small] - small.arrived_seconds <= 2 * 64 / 500
     simulated.run_until(60)
     assert simulated.ended_seconds[large] < large.deadline_seconds
-
-
-def test_the_pace_of_one_model_does_not_affect_another() -> None:
-    slow, fast = (Lane(EchoModel(), "logits") for _ in range(2))
-    simulated = Simulated(others={slow: 100, fast: 10_000})
-    simulated.submit(600, patience=4, lane=fast)  # 1.9 s of work; the slow model would need 192 s
-    simulated.run_until(40)
-    late = ticket(*[32] * 20, arrived=40, deadline=40 + 4, lane=slow)
-    assert refusal(simulated.scheduler, late)[0] == "never_in_time"
 
 
 class Held(EchoModel):

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
@@ -120,23 +120,6 @@ def test_spans_are_exported_before_the_server_exits(hosted: Hosted, monkeypatch:
     sent = {span.name: span for span in of_resource.scope_spans[0].spans}
     whole, queue = sent["POST /embed"], sent["queue"]
     assert (queue.parent_span_id, queue.trace_id) == (whole.span_id, whole.trace_id)
-
-
-def test_a_missing_collector_is_reported_once_and_fails_no_request(
-    memory: InMemorySpanExporter,
-    traced: httpx.Client,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
-    traced.post("/embed", json={"inputs": "a"})
-    assert by_name(memory, "POST /embed")
-    exporter = CollectorExporter.from_environment()
-    finished = memory.get_finished_spans()
-    assert [exporter.export(finished), exporter.export(finished)] == [SpanExportResult.FAILURE] * 2
-    assert len([record for record in caplog.records if record.name.startswith("opentelemetry")]) == 1
-    exporter.shutdown()
 
 
 def test_an_unresponsive_collector_delays_neither_requests_nor_shutdown(

@@ -155,15 +155,6 @@ def test_a_shorter_notice_overtakes_a_longer_one() -> None:
     assert [turn.version for turn in turns.coming] == ["3"]
 
 
-def test_a_replica_that_starts_before_a_turn_answers_from_the_turn_on(world: World) -> None:
-    world.promote("2")
-    world.pass_time(5)
-    new = world.join()
-    assert (new.answer, new.is_ready) == (None, False)
-    world.pass_time(NOTICE_SECONDS)
-    assert (new.answer, new.is_ready) == ("2", True)
-
-
 def test_an_alias_moved_without_clozeline_is_followed_by_each_replica_once_it_has_loaded(world: World) -> None:
     world.promote("2")
     world.pass_time(1000, times=2)

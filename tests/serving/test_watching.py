@@ -187,18 +187,6 @@ def test_a_version_too_large_for_memory_is_refused_until_there_is_room(
         assert served_after(service, watcher, 3) == version
 
 
-def test_an_unresponsive_registry_does_not_change_the_served_models(
-    service: Service, watcher: Watcher, aliases: Aliases, caplog: pytest.LogCaptureFixture
-) -> None:
-    aliases.answers = False
-    assert served_after(service, watcher, 2) == "1"
-    assert caplog.text.count("does not answer") == 1
-    with pytest.raises(TransientError):
-        open_source(SOURCE, "int8")
-    aliases.answers, aliases.live = True, "2"
-    assert served_after(service, watcher, 3) == "2"
-
-
 def test_in_a_fleet_requests_wait_for_the_turn_of_a_version_and_no_old_one_answers_after_it(aliases: Aliases) -> None:
     service = Service(Capacity(num_workers=1))
     aliases.announcement = Announcement.now(is_first=True)

@@ -2,9 +2,8 @@
 requests of every protocol if no other model embeds."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import httpx
 import numpy as np
@@ -75,13 +74,6 @@ def test_the_answer_names_its_model_and_the_card_lists_routes_labels_and_provena
     assert {"lock_sha256", "versions", "quantization", "source"} <= set(encoder)
 
 
-@pytest.mark.parametrize(("route", "inputs"), [("fill-mask", "the [MASK]"), ("classify", "open the file")])
-def test_null_equals_a_missing_value(client: httpx.Client, route: str, inputs: str) -> None:
-    bodies: list[dict[str, object]] = [{}, {"parameters": None}, {"parameters": {"top_k": None}}]
-    missing, *null = (client.post(f"/{route}", json={"inputs": inputs} | body).json() for body in bodies)
-    assert null == [missing] * 2
-
-
 TEXTS = ["return the list", "open the file of a", "a"]
 
 
@@ -135,14 +127,6 @@ def test_a_causal_model_refuses_fill_mask(client: httpx.Client) -> None:
     assert {"/complete", "/v1/completions", "/pipeline/text-generation", "/embed"} <= set(routes)
 
 
-def test_one_deadline_applies_to_all_generation_steps(catalogue: Catalogue, held: threading.Event) -> None:
-    service = service_of(catalogue)
-    with running(service) as client:
-        answer = client.post("/complete", json={"inputs": "a"}, headers={"x-timeout-ms": "50"})
-        assert (answer.status_code, service.scheduler.waiting_tokens) == (504, 0)
-        held.set()
-
-
 def test_a_started_completion_is_not_refused_between_steps(catalogue: Catalogue, held: threading.Event) -> None:
     """The line is as full as it may be when the second token is asked for."""
     service = service_of(catalogue, admission=Admission(max_waiting_tokens=4))
@@ -186,26 +170,9 @@ def test_its_card_lists_embedding_routes_and_no_fill_mask_route(headless: httpx.
     assert (info["model_id"], info["model_type"]) == ("docsearch", {"embedding": {"pooling": "mean"}})
 
 
-TENSOR = {"name": "text", "shape": [2], "datatype": "BYTES", "data": BARE}
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "read"),
-    [
-        ("/embed", {"inputs": BARE}, lambda told: told),
-        ("/v1/embeddings", {"model": "docsearch", "input": BARE}, lambda told: [o["embedding"] for o in told["data"]]),
-        ("/v2/models/docsearch/infer", {"inputs": [TENSOR]}, lambda told: told["outputs"][0]["data"]),
-        ("/invocations", {"inputs": BARE}, lambda told: [one["embedding"] for one in told["predictions"]]),
-    ],
-)
-def test_an_encoder_without_a_head_embeds_in_every_protocol(
-    headless: httpx.Client, expected_TH: np.ndarray, path: str, body: object, read: Callable[[Any], Any]
-) -> None:
-    found = np.reshape(read(headless.post(path, json=body).raise_for_status().json()), expected_TH.shape)
-    np.testing.assert_allclose(found, expected_TH, atol=1e-6)
-
-
 def test_at_the_level_of_tokens_each_token_gets_a_vector(headless: httpx.Client, expected_TH: np.ndarray) -> None:
+    sentences_TH = headless.post("/embed", json={"inputs": BARE}).raise_for_status().json()
+    np.testing.assert_allclose(sentences_TH, expected_TH, atol=1e-6)
     hidden_TLH = headless.post("/embed?level=tokens", json={"inputs": BARE}).raise_for_status().json()
     num_tokens = [len(tokens) for tokens in headless.post("/tokenize", json={"inputs": BARE}).json()]
     assert [len(hidden_LH) for hidden_LH in hidden_TLH] == num_tokens

@@ -1,7 +1,6 @@
 """The server keeps what /openapi.json promises: each example is answered as printed, each refusal in any state of the
 server is documented, and HEAD (of load balancers) is answered wherever GET is, with the same headers and no body."""
 
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import Capacity, Catalogue, Service
 from tests.make.apps import KEY, opened, running
 from tests.make.packages import write_embedder
-from tests.serving.conftest import connection
 
 
 def documented() -> dict[str, Any]:
@@ -193,19 +191,3 @@ def test_every_read_route_answers_head_as_get(client: httpx.Client, path: str) -
     assert int(head.headers["content-length"]) > 0
     for name in {*head.headers, *get.headers} - of_the_moment:
         assert head.headers[name] == get.headers[name]
-
-
-def test_an_answer_to_head_has_no_body_and_is_counted_and_logged_as_head(
-    catalogue: Catalogue, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, logger="clozeline.serving")
-    with running(catalogue) as client:
-        for path, status in (("/v1/models/encoder", 200), ("/nothing", 404), ("/embed", 405)):
-            with connection(client) as opened:
-                opened.sendall(f"HEAD {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
-                answer = b"".join(iter(lambda: opened.recv(65_536), b"")).decode()
-            assert answer.startswith(f"HTTP/1.1 {status} ")
-            assert answer.find("\r\n\r\n") == len(answer) - 4
-        counts = client.get("/metrics").text
-    assert 'clozeline_requests_total{route="/v1/models/{model}",status="200"} 1.0' in counts
-    assert "HEAD /v1/models/{model} 200" in caplog.text
