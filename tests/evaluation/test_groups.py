@@ -109,3 +109,15 @@ def test_probabilities_equal_a_softmax_over_each_row_of_logits() -> None:
         assert judged.confidence_T == pytest.approx(exact_TV.softmax(dim=1).amax(dim=1).numpy())
     equal = groups.judge(torch.zeros(3, 40), torch.tensor([0, 7, 39]))
     assert not (equal.is_top1_T | equal.is_top5_T).any()
+
+
+def test_sums_are_kept_separately_for_each_group() -> None:
+    judged = Judged(
+        np.array([1.0, 2.0, 4.0]), np.array([1, 0, 1]) > 0, np.array([1, 1, 1]) > 0, np.array([0.5, 0.25, 0.125])
+    )
+    sums = groups.Sums.zero(3)
+    sums.add(np.array([2, 0, 2]), judged)
+    sums.add(np.array([2, 0, 1]), judged)
+    assert (sums.num_targets_G.tolist(), sums.loss_nats_G.tolist()) == ([2, 1, 3], [4.0, 4.0, 6.0])
+    assert (sums.num_top1_G.tolist(), sums.num_top5_G.tolist()) == ([0, 1, 3], [2, 1, 3])
+    assert sums.confidence_G.tolist() == [0.5, 0.125, 1.125]

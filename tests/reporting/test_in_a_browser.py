@@ -62,15 +62,6 @@ def test_the_menu_fits_a_phone_screen_and_a_link_unfolds_its_chapter(browser: Br
     assert browser.ask(is_open)
 
 
-def test_folded_chapters_are_printed_in_full(browser: Browser, report: Path, tmp_path: Path) -> None:
-    browser.open(report)
-    sizes = []
-    for is_open in ("true", "false"):
-        unfold(browser, is_open)
-        sizes.append(browser.printed(tmp_path / f"{is_open}.pdf").stat().st_size)
-    assert sizes[1] > 0.95 * sizes[0]
-
-
 def test_the_browser_check_detects_errors_requests_and_overflow(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(

@@ -103,26 +103,21 @@ def test_a_server_accepts_loopback_names_and_elsewhere_any_address_but_no_unlist
     assert passing(AllowedHosts.of("127.0.0.1", ["*"]), "other") == ["other"]
 
 
-@pytest.mark.parametrize(
-    ("request_line", "host", "status", "code"),
-    [
+def test_a_refused_host_gets_the_error_format_of_its_path_and_http_1_0_needs_no_host(client: httpx.Client) -> None:
+    for request_line, host, status, told in (
         (b"GET / HTTP/1.1", b"Host: localhost\r\nHOST: evil.example\r\n", 400, '"code":"bad_host"'),
         (b"GET /models HTTP/1.1", b"", 400, '"code":"bad_host"'),
         (b"GET /v1/models HTTP/1.1", b"Host: a b/c\r\n", 400, '"type":"invalid_request_error"'),
         (b"GET / HTTP/1.1", b"Host: \r\n", 400, '"code":"bad_host"'),
         (b"GET / HTTP/1.1", b"Host: evil.example:8000\r\n", 421, '"code":"unknown_host"'),
         (b"GET /health/live HTTP/1.0", b"", 200, '"status":"live"'),
-    ],
-)
-def test_a_refused_host_gets_the_error_format_of_its_path_and_http_1_0_needs_no_host(
-    client: httpx.Client, request_line: bytes, host: bytes, status: int, code: str
-) -> None:
-    with connection(client) as to_server:
-        to_server.sendall(request_line + b"\r\n" + host + b"connection: close\r\n\r\n")
-        said = b"".join(iter(lambda: to_server.recv(65_536), b"")).decode()
-    assert re.match(rf"HTTP/1\.\d {status} ", said)
-    assert code in said
-    assert "x-content-type-options: nosniff" in said
+    ):
+        with connection(client) as to_server:
+            to_server.sendall(request_line + b"\r\n" + host + b"connection: close\r\n\r\n")
+            said = b"".join(iter(lambda opened=to_server: opened.recv(65_536), b"")).decode()
+        assert re.match(rf"HTTP/1\.\d {status} ", said)
+        assert told in said
+        assert "x-content-type-options: nosniff" in said
 
 
 def test_the_application_accepts_only_its_configured_host_names(hosted: Hosted) -> None:

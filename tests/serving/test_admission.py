@@ -97,15 +97,6 @@ def test_bulk_requests_are_never_promised_more_than_the_measured_throughput() ->
         assert refused == (("queue_slow", retry_after_seconds) if retry_after_seconds else None)
 
 
-def test_the_measured_pace_follows_the_latest_batches() -> None:
-    pace = Pace(1)
-    assert pace.seconds_for(1000) == 0
-    for seconds in (1.0, 0.1):
-        for _ in range(200):
-            pace.note(100, seconds)
-    assert 0.9 < pace.seconds_for(1000) < 1.1
-
-
 def test_a_request_that_would_miss_its_deadline_is_refused_at_once_without_retry_after(
     hosted: Hosted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,18 +148,6 @@ def test_entities_are_highlighted_with_one_colour_per_type(page: Page, client: h
     assert page.every("#tag b") == []
 
 
-def test_a_question_is_answered_and_the_answer_highlighted_in_the_context(page: Page, client: httpx.Client) -> None:
-    inputs = {"question": "open", "context": "the list of a file, and é"}
-    for field, text in inputs.items():
-        page.write(f"#answer-{field}", text)
-    page.one("#answer-question").send_keys(Keys.ENTER)
-    page.wait_for("#answer .told")
-    parameters = {"top_k": 3, "handle_impossible_answer": True}
-    answers = [one["answer"] for one in told(client, "/answer", inputs, parameters=parameters)]
-    assert [name for name, _ in page.words("#answer")] == [answer or "(no answer)" for answer in answers]
-    assert [mark.text for mark in page.every("#answer mark")] == list(filter(None, answers[:1]))
-
-
 def test_a_refusal_names_the_field_of_the_page_and_markup_is_shown_as_text(page: Page) -> None:
     for section, text, fault in (
         ("fill", "<img src=x onerror=alert(1)> no blank", "has no mask"),

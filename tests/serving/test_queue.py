@@ -1,6 +1,5 @@
 """The line chooses whose turn it is and which texts run along, and no text starves."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,27 +58,18 @@ def test_a_window_holds_the_anchor_and_fits_the_budget_with_little_padding(
         assert wider[0] < 0 or wider[1] > len(lengths) or not fits(*wider), "this neighbour would fit"
 
 
-@pytest.mark.parametrize(
-    ("lengths", "anchor", "expected"),
-    [
-        ([10, 10, 10, 10], 1, (0, 4)),
+def test_texts_of_the_nearest_lengths_join_the_batch_of_the_oldest() -> None:
+    for lengths, anchor, expected in (
         ([100] * 9, 4, (2, 5)),  # 384 tokens hold three texts; texts before the anchor come first
         ([5, 100, 101, 300], 1, (1, 3)),
         ([700], 0, (0, 1)),  # longer than the budget: it runs alone instead of waiting for ever
-    ],
-)
-def test_texts_of_the_nearest_lengths_join_the_batch_of_the_oldest(
-    lengths: list[int], anchor: int, expected: tuple[int, int]
-) -> None:
-    assert window(lengths, anchor, budget_tokens=384) == expected
+    ):
+        assert window(lengths, anchor, budget_tokens=384) == expected
 
 
-@pytest.mark.parametrize(
-    ("waiting_tokens", "num_idle", "expected"),
-    [(200, 1, 200), (201, 2, 101), (10_000, 2, 384), (40, 2, 32)],
-)
-def test_idle_workers_share_the_waiting_tokens(waiting_tokens: int, num_idle: int, expected: int) -> None:
-    assert share(waiting_tokens, num_idle, 384) == expected
+def test_idle_workers_share_the_waiting_tokens() -> None:
+    for waiting_tokens, num_idle, expected in ((200, 1, 200), (201, 2, 101), (10_000, 2, 384), (40, 2, 32)):
+        assert share(waiting_tokens, num_idle, 384) == expected
 
 
 @given(requests, st.data())

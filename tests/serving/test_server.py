@@ -3,7 +3,6 @@ with a worker. The line that it prints is one that its own models answer."""
 
 import json
 import os
-import re
 import resource
 import signal
 import socket
@@ -20,11 +19,9 @@ import httpx
 import pytest
 from tokenizers import Tokenizer, models
 
-from clozeline.cli.serve import announce
 from clozeline.inference.package import load
 from clozeline.inference.tokenization import TextTokenizer
 from clozeline.registry.versions import Registry
-from clozeline.serving.models import Catalogue
 from clozeline.system.workspace import Workspace
 from tests.make.packages import write_encoder
 from tests.make.stores import ENCODER, write_registry
@@ -257,21 +254,6 @@ def is_stopping(url: str) -> bool:
     return False
 
 
-def test_an_accepted_request_is_answered_before_the_server_stops(serve: Serve) -> None:
-    url = serve.url()
-    body = json.dumps({"inputs": ["the [MASK] of the list " * 8] * 256, "parameters": {"top_k": 40}}).encode()
-    head = ["POST /fill-mask HTTP/1.1", "host: localhost", "content-type: application/json", "expect: 100-continue"]
-    with socket.create_connection(address(url), timeout=30) as connection:
-        connection.sendall("\r\n".join([*head, f"content-length: {len(body)}", "", ""]).encode())
-        assert connection.recv(1024).startswith(b"HTTP/1.1 100")  # the application waits for the body
-        serve.process.send_signal(signal.SIGTERM)
-        connection.sendall(body)
-        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
-    assert answer.startswith(b"HTTP/1.1 200")
-    assert len(json.loads(answer.split(b"\r\n\r\n", 1)[1])) == 256
-    assert ended(serve)[0] == 0
-
-
 def test_a_stopping_server_answers_queued_requests_until_their_deadline_and_does_not_wait_for_an_unfinished_one(
     held: Held,
 ) -> None:
@@ -313,22 +295,3 @@ def test_an_ended_worker_stops_the_server_so_that_it_is_restarted(dist: Path) ->
     code, _, stderr = serve.end()
     assert code == 75
     assert "clozeline-worker-0 ended" in stderr
-
-
-def test_a_server_suggests_a_route_that_its_model_answers(
-    client: httpx.Client, catalogue: Catalogue, capsys: pytest.CaptureFixture[str]
-) -> None:
-    routes = {
-        "library": "/classify",
-        "ranker": "/classify",
-        "names": "/tag",
-        "reader": "/answer",
-        "writer": "/complete",
-    }
-    for name, route in routes.items():
-        announce("http://here:1", Catalogue([catalogue.named(name)]))
-        found = re.search(r"Try +curl -s http://here:1(\S+) .* -d '(.*)'$", capsys.readouterr().out, re.MULTILINE)
-        assert found
-        assert found[1] == route
-        answer = client.post(route, json=json.loads(found[2]) | {"model": name})
-        assert (answer.status_code, answer.headers["x-model"]) == (200, name)

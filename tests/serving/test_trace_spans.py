@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator
 from http.server import HTTPServer
-from itertools import pairwise
 from unittest.mock import Mock
 
 import httpx
@@ -72,9 +71,6 @@ def test_a_request_is_a_span_in_the_trace_of_its_client_with_its_phases_as_child
             ("clozeline.tokens", 7),
             ("clozeline.texts", 2),
         }
-    times = [whole.start_time, *(phase.start_time for phase in phases), phases[-1].end_time, whole.end_time]
-    slack_nanoseconds = 100_000_000  # the times come from two clocks, read at different moments
-    assert all(later - earlier > -slack_nanoseconds for earlier, later in pairwise(times))
 
 
 def test_only_server_errors_mark_a_span_as_failed_and_no_span_has_text_from_clients(

@@ -39,16 +39,6 @@ def test_the_client_generates_text(asking: Asking, client: httpx.Client) -> None
     assert asked.text_generation("return the", return_full_text=True, **drawn).startswith("return the")
 
 
-def test_the_client_classifies_with_every_score_function(asking: Asking) -> None:
-    def scores(function: str) -> np.ndarray:
-        labels = asking("text-classification").text_classification(TEXT, function_to_apply=function, top_k=3)
-        return np.array([label.score for label in labels])
-
-    logits = scores("none")
-    np.testing.assert_allclose(scores("softmax"), np.exp(logits) / np.exp(logits).sum(), atol=1e-6)
-    np.testing.assert_allclose(scores("sigmoid"), 1 / (1 + np.exp(-logits)), atol=1e-6)
-
-
 def test_the_client_classifies_by_zero_shot_labels(asking: Asking, client: httpx.Client) -> None:
     """Versions before and after 1.0 read two different shapes of answers."""
     is_first = version("huggingface_hub").startswith("0.")

@@ -12,6 +12,7 @@ import pytest
 from clozeline.serving.access import OPEN_PATHS
 from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.http.openapi import OpenAPIDocument
+from clozeline.serving.limits import MAX_BODY_BYTES
 from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import Capacity, Catalogue, Service
 from tests.make.apps import KEY, opened, running
@@ -81,41 +82,34 @@ def test_the_document_describes_every_route(api: Documented) -> None:
     assert {one.path for one in DIALECTS.operations if one.ability} == asked_with_body - WITHOUT_EXAMPLE
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/embed", b"{"),
-        ("/classify", b'{"inputs": "a", "model": "other"}'),
-        ("/v1/embeddings", b'{"model": "other", "input": "a"}'),
-        ("/predict", b'{"inputs": ["a", "b", "c"]}'),
-        ("/invocations", b"{}"),
-    ],
-)
-def test_a_refusal_is_as_documented(api: Documented, path: str, body: bytes) -> None:
-    assert api.status_of("post", path, content=body) >= 400
-    assert api.status_of("post", path, content=body, headers={"content-type": "text/plain"}) == 415
+def test_a_refusal_is_as_documented(api: Documented) -> None:
+    for path, body, status in (
+        ("/embed", b"{", 400),
+        ("/classify", b'{"inputs": "a", "model": "other"}', 404),
+        ("/classify", b" " * (MAX_BODY_BYTES + 1), 413),
+        ("/predict", b'{"inputs": ["a", "b", "c"]}', 422),
+        ("/invocations", b"{}", 400),
+    ):
+        assert api.status_of("post", path, content=body) == status
 
 
 _TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES"}
 INFER = "/v2/models/{model}/infer"
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
+def test_the_schema_refuses_what_the_server_refuses(api: Documented) -> None:
+    for path, body in (
         ("/fill-mask", {"inputs": "a [MASK]", "parameters": {"top_k": 5.5}}),
         ("/invocations", {"dataframe_records": [{"text": "a"}] * 257}),
         ("/invocations", {"dataframe_split": {"columns": ["text"], "data": []}}),
         ("/invocations", {"instances": [""]}),
         *((INFER, {"inputs": [_TENSOR | {"data": data}]}) for data in ([], [""], [["a", "b"]])),
         (INFER, {"inputs": [_TENSOR | {"shape": [300], "data": ["a"] * 300}]}),
-    ],
-)
-def test_the_schema_refuses_what_the_server_refuses(api: Documented, path: str, body: object) -> None:
-    assert api.client.post(asked(api.client, path), json=body).status_code in (400, 422)
-    asking = api.document["paths"][path]["post"]["requestBody"]
-    with pytest.raises(jsonschema.ValidationError):
-        api.check(body, asking["content"]["application/json"]["schema"])
+    ):
+        assert api.client.post(asked(api.client, path), json=body).status_code in (400, 422)
+        asking = api.document["paths"][path]["post"]["requestBody"]
+        with pytest.raises(jsonschema.ValidationError):
+            api.check(body, asking["content"]["application/json"]["schema"])
 
 
 @pytest.fixture(scope="module")

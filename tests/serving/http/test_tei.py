@@ -63,22 +63,18 @@ def test_similarity_is_the_cosine_of_the_embeddings(client: httpx.Client) -> Non
 _SENTENCES = {"source_sentence": "a", "sentences": ["b"]}
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "told"),
-    [
+def test_what_the_model_cannot_read_is_refused(client: httpx.Client) -> None:
+    similar = {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"prompt_name": "query"}}
+    for path, body, told in (
         ("/embed", {"inputs": "a", "dimensions": 9}, "`dimensions`"),
         ("/embed", {"inputs": "a", "prompt_name": "query"}, "no prompt of this name"),
-        ("/similarity", {"inputs": _SENTENCES, "parameters": {"prompt_name": "query"}}, "no prompt of this name"),
+        ("/similarity", similar, "no prompt of this name"),
         *(("/predict", {"inputs": it}, "inputs") for it in ([["a"], []], [["a"], "b"], [], [["a", "b", "c"]])),
         *(("/decode", {"ids": ids}, "id") for ids in ([], [-1], [10**6], [2**70], [[5], 6])),
-    ],
-)
-def test_what_the_model_cannot_read_is_refused(
-    client: httpx.Client, path: str, body: dict[str, object], told: str
-) -> None:
-    refused = client.post(path, json=body)
-    assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
-    assert told in refused.json()["error"]
+    ):
+        refused = client.post(path, json=body)
+        assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
+        assert told in refused.json()["error"]
 
 
 def test_tokens_are_returned_with_their_offsets_in_the_text(client: httpx.Client, catalogue: Catalogue) -> None:
