@@ -23,7 +23,6 @@ from clozeline.language.objectives import TargetBatch
 from clozeline.params.pretraining import PretrainParams
 from clozeline.planning import costs
 from clozeline.planning.costs import Compute, ParameterCount, StepMemory, TrainingPlan, target_share
-from clozeline.planning.timing import measure
 from clozeline.pretraining.job import Pretraining
 from clozeline.training.optimizers import OPTIMIZERS, build_optimizer
 from tests.make.params import is_knob_of, named_in
@@ -86,20 +85,6 @@ def test_the_shared_embeddings_of_a_pair_count_once(params: PretrainParams) -> N
     detecting = params.model_copy(update={"objective": "rtd", "model": electra})
     ours, alone = (StepMemory.of(it, detecting, FP32, 0.15).activations for it in (pair, real.discriminator))
     assert ours > alone
-
-
-@pytest.mark.parametrize("is_asked", [True, False])
-def test_the_timed_model_is_compiled_and_recomputes_as_in_training(
-    params: PretrainParams, is_asked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = []
-    monkeypatch.setattr("clozeline.planning.timing.compiled", lambda loss, is_wanted: wanted.append(is_wanted) or loss)
-    model = models.build(of_family(params, "bert"), "mlm", IDS, seed=0)
-    asked = params.model_copy(update={"gradient_checkpointing": is_asked, "compile": is_asked})
-    monkeypatch.setattr("clozeline.planning.timing._timed", lambda first, second, device: (1.0, 1.0))
-    measure(model, asked, target_share=0.2, flops_per_token=1e6)
-    assert model.encoder.recomputes == is_asked
-    assert wanted == [is_asked]
 
 
 def test_causal_attention_costs_half(params: PretrainParams) -> None:

@@ -22,12 +22,18 @@ def counted(client: httpx.Client) -> dict[str, float]:
     }
 
 
-def test_counts_are_exact_under_concurrent_requests(hosted: Hosted) -> None:
+def test_counts_are_exact_under_concurrent_requests_and_padding_is_below_a_tenth(hosted: Hosted) -> None:
     with hosted(num_workers=2) as (client, _), ThreadPoolExecutor(8) as clients:
         answers = [clients.submit(client.post, "/embed", json={"inputs": ["the list", "a"]}) for _ in range(64)]
         tokens = sum(int(answer.result().headers["x-compute-tokens"]) for answer in answers)
         counts = counted(client)
         cards = client.get("/models").json()["models"]
+        texts = ["a " * (1 + number * number % 61) for number in range(64)]
+        for _ in range(4):
+            assert client.post("/embed", json={"inputs": texts}).status_code == 200
+        mixed = counted(client)
+    padding = mixed["clozeline_padding_tokens_total{}"]
+    assert 0 < padding < 0.1 * (padding + mixed["clozeline_batch_tokens_sum{}"])
     assert tokens == 64 * (4 + 3)
     for name, number in {
         "requests_total{route=/embed,status=200}": 64,
