@@ -1,6 +1,6 @@
 """The playground and `/docs` work in a real browser by keyboard and mouse, on screens of all sizes, in light and dark.
 
-The playground also copes with a server that is not up yet, a person who types fast, and unusable texts.
+The playground also copes with a server that is not up yet, and with unusable texts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,5 +1,4 @@
-"""Invalid input on a connection gets an error in JSON, is bounded, and closes the connection. Only the adapter knows
-uvicorn."""
+"""Invalid input on a connection gets an error in JSON, is bounded, and closes the connection."""
 
 import contextlib
 import json

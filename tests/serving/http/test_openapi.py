@@ -1,5 +1,5 @@
-"""The server keeps what /openapi.json promises: each example is answered as printed, each refusal in any state of the
-server is documented, and HEAD (of load balancers) is answered wherever GET is, with the same headers and no body."""
+"""The server keeps what /openapi.json promises: each example is answered as printed, each refusal is documented, and
+HEAD (of load balancers) is answered wherever GET is, with the same headers."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
