@@ -1,7 +1,7 @@
 """Counts on the outline of a model equal those of the real model."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +21,8 @@ from clozeline.language import models
 from clozeline.language.models import outline
 from clozeline.language.objectives import TargetBatch
 from clozeline.params.pretraining import PretrainParams
-from clozeline.params.reading import read_params
 from clozeline.planning import costs
-from clozeline.planning.advice import Situation, advise
 from clozeline.planning.costs import Compute, ParameterCount, StepMemory, TrainingPlan, target_share
-from clozeline.planning.timing import measure
 from clozeline.pretraining.job import Pretraining
 from clozeline.training.optimizers import OPTIMIZERS, build_optimizer
 from tests.make.params import is_knob_of, named_in
@@ -90,41 +87,15 @@ def test_the_shared_embeddings_of_a_pair_count_once(params: PretrainParams) -> N
     assert ours > alone
 
 
-def test_a_replaced_token_pair_is_timed_as_in_training(params: PretrainParams) -> None:
-    detecting = params.model_copy(update={"objective": "rtd", "model": of_family(params, "electra")})
-    model = models.build(detecting.model, "rtd", IDS, seed=0)
-    before = model.discriminator.head.dense.weight.detach().clone()
-    assert measure(model, detecting, target_share=0.15, flops_per_token=1e6).tokens_per_second > 0
-    assert not torch.equal(model.discriminator.head.dense.weight, before)
-
-
-@pytest.mark.parametrize("is_asked", [True, False])
-def test_the_timed_model_is_compiled_and_recomputes_as_in_training(
-    params: PretrainParams, is_asked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = []
-    monkeypatch.setattr("clozeline.planning.timing.compiled", lambda loss, is_wanted: wanted.append(is_wanted) or loss)
-    model = models.build(of_family(params, "bert"), "mlm", IDS, seed=0)
-    asked = params.model_copy(update={"gradient_checkpointing": is_asked, "compile": is_asked})
-    monkeypatch.setattr("clozeline.planning.timing._timed", lambda first, second, device: (1.0, 1.0))
-    measure(model, asked, target_share=0.2, flops_per_token=1e6)
-    assert model.encoder.recomputes == is_asked
-    assert wanted == [is_asked]
-
-
 def test_causal_attention_costs_half(params: PretrainParams) -> None:
     masked, causal = (
         Compute.of(outline(params.model, objective, 300), length=32, target_share=1) for objective in ("mlm", "clm")
     )
     assert causal.attention == masked.attention / 2
     assert causal.training == 3 * causal.forward
-
-
-@pytest.mark.parametrize(("final", "share"), [(0.1, 0.2), (0.0, 0.15)])
-def test_the_mean_mask_rate_is_the_share_of_targets(params: PretrainParams, final: float, share: float) -> None:
-    masking = params.masking.model_copy(update={"mask_rate": 0.3, "final_mask_rate": final})
-    assert target_share(params.model_copy(update={"masking": masking})) == pytest.approx(share)
     assert target_share(params.model_copy(update={"objective": "clm"})) == 1
+    masking = params.masking.model_copy(update={"mask_rate": 0.3, "final_mask_rate": 0.1})
+    assert target_share(params.model_copy(update={"masking": masking})) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("kind", list(OPTIMIZERS))
@@ -201,42 +172,17 @@ def test_planned_memory_is_that_of_the_gpu_or_else_of_the_container(monkeypatch:
         assert costs.device_bytes() == num_bytes
 
 
-PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").pretrain
-SHAPE = {"size": None, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-PLANNED_VOCAB_SIZE = 70
-SaveFamily = Callable[..., tuple[ParameterCount, PretrainParams]]
-
-
-@pytest.fixture
-def save(tiny_tokenizer: Path, tmp_path: Path) -> SaveFamily:
-    """`save(family, pad_id)`: a model's count, and params that go on from it, though they name another family."""
-
-    def save(family: str, pad_id: int = 5) -> tuple[ParameterCount, PretrainParams]:
-        shape = PARAMS.model.model_copy(update={**SHAPE, "family": family})
-        model = models.build(shape, "mlm", TokenIds(PLANNED_VOCAB_SIZE, pad_id, cls_id=2, sep_id=3), seed=0)
-        folder = tmp_path / family
+def test_a_checkpoint_of_any_family_is_planned_with_any_padding_id(
+    params: PretrainParams, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    for family, pad_id in (*((family, 1) for family in FAMILIES), ("roberta", 5)):
+        model = models.build(of_family(params, family), "mlm", TokenIds(70, pad_id, cls_id=2, sep_id=3), seed=0)
+        folder = tmp_path / f"{family} {pad_id}"
         folder.mkdir()
         models.save(model, tiny_tokenizer, folder)
-        return ParameterCount.of(model), PARAMS.model_copy(update={"start": str(folder)})
-
-    return save
-
-
-@pytest.mark.parametrize(("family", "pad_id"), [*((family, 1) for family in FAMILIES), ("roberta", 5), ("bert", 5)])
-def test_a_checkpoint_of_any_family_is_planned_with_any_padding_id(family: str, pad_id: int, save: SaveFamily) -> None:
-    count, params = save(family, pad_id)
-    plan = TrainingPlan.of(params, PLANNED_VOCAB_SIZE)
-    assert plan.count == count
-    assert plan.shape == Shape(1, 32, 2, 32)
-    assert plan.family in {family, family.replace("v3", "v2")}  # v2 and v3 share one class
-
-
-def test_advice_concerns_the_family_of_the_checkpoint_and_suggests_no_smaller_one(save: SaveFamily) -> None:
-    _, params = save("longformer")
-    large = params.model_copy(update={"model": params.model.model_copy(update={"size": "large"}), "steps": 1})
-    told = " ".join(advise(Situation(TrainingPlan.of(large, PLANNED_VOCAB_SIZE), None, 2**40)))
-    assert "no ONNX export" in told
-    assert "a smaller size may" not in told
+        plan = TrainingPlan.of(params.model_copy(update={"start": str(folder)}), 70)
+        assert (plan.count, plan.shape) == (ParameterCount.of(model), Shape(3, 64, 2, 96))
+        assert plan.family in {family, family.replace("v3", "v2")}  # v2 and v3 share one class
 
 
 def test_a_step_that_needs_too_much_memory_is_named_before_the_first_step(

@@ -1,7 +1,9 @@
 """A published encoder is measured from its config.json alone: its weights are never downloaded."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
+import huggingface_hub
 import numpy as np
 import onnx
 import onnxruntime
@@ -12,7 +14,7 @@ from transformers import BertConfig, DebertaV2Config, GPT2Config, PretrainedConf
 from clozeline.encoder.checkpoints import published_config
 from clozeline.planning.costs import ParameterCount
 from clozeline.planning.serving import of_published, with_half_weights
-from clozeline.planning.timing import BATCH_TEXTS, TEXT_TOKENS, GraphFeed, footprint, resident_bytes
+from clozeline.planning.timing import BATCH_TEXTS, TEXT_TOKENS, GraphFeed, footprint
 from clozeline.system.errors import ArtifactError
 from tests.make.models import NAME, MovingHub
 
@@ -32,16 +34,10 @@ def test_the_model_has_the_published_shape_without_any_weights(config: Pretraine
 @pytest.mark.usefixtures("offline_hub")
 def test_of_a_name_on_the_hub_only_settings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     BertConfig(**SHAPE).save_pretrained(tmp_path / "files")
-    hub = MovingHub(tmp_path / "cache", tmp_path / "files")
-    hub.answer_in(monkeypatch)
-    asked: list[str] = []
-    import huggingface_hub
-
-    get = huggingface_hub.hf_hub_download
-    monkeypatch.setattr(
-        huggingface_hub, "hf_hub_download", lambda *given, **more: asked.append(given[1]) or get(*given, **more)
-    )
+    MovingHub(tmp_path / "cache", tmp_path / "files").answer_in(monkeypatch)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", Mock(wraps=huggingface_hub.hf_hub_download))
     assert published_config(NAME).hidden_size == 32
+    asked = [call.args[1] for call in huggingface_hub.hf_hub_download.call_args_list]  # type: ignore[attr-defined]
     assert "config.json" in asked
     assert not [name for name in asked if name.endswith((".safetensors", ".bin"))]
 
@@ -49,21 +45,15 @@ def test_of_a_name_on_the_hub_only_settings_are_read(tmp_path: Path, monkeypatch
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 
 
-@pytest.mark.parametrize(
-    ("config", "told"),
-    [
+def test_a_model_that_cannot_be_measured_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clozeline.planning.serving.available_bytes", lambda: 8_000_000_000)
+    for config, told in (
         (GPT2Config(n_embd=32, n_layer=1, n_head=2), "cannot be measured: gpt2.*modernbert"),
         (BertConfig(**LARGE), r"335,174,458 parameters\) takes 12 GB"),
-    ],
-    ids=["without an exported masked head", "too large"],
-)
-def test_a_model_that_cannot_be_measured_is_refused(
-    config: PretrainedConfig, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config.save_pretrained(tmp_path)
-    monkeypatch.setattr("clozeline.planning.serving.available_bytes", lambda: 8_000_000_000)
-    with pytest.raises(ArtifactError, match=f"(?s){told}"):
-        of_published(str(tmp_path))
+    ):
+        config.save_pretrained(tmp_path)
+        with pytest.raises(ArtifactError, match=f"(?s){told}"):
+            of_published(str(tmp_path))
 
 
 WEIGHT_KN = np.random.default_rng(0).normal(size=(24, 16)).astype(np.float32)
@@ -71,23 +61,18 @@ BIAS_N = np.linspace(-1, 1, 16, dtype=np.float32)
 ROWS_TK = np.random.default_rng(1).normal(size=(3, 24)).astype(np.float32)
 
 
-def model_of(
-    path: Path | None, nodes: list[onnx.NodeProto], given: onnx.ValueInfoProto, tables: dict[str, np.ndarray]
-) -> onnx.ModelProto:
-    """Return a graph with the output y, and write it to `path`."""
+def model_of(nodes: list[onnx.NodeProto], given: onnx.ValueInfoProto, tables: dict[str, np.ndarray]) -> onnx.ModelProto:
+    """Return a graph with the output y."""
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     stored = [numpy_helper.from_array(table, name) for name, table in tables.items()]
     graph = helper.make_graph(nodes, "test", [given], [output], stored)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    if path:
-        onnx.save(made, path)
-    return made
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def product(weight_KN: np.ndarray) -> onnx.ModelProto:
     nodes = [helper.make_node("MatMul", ["x", "W"], ["p"]), helper.make_node("Add", ["p", "b"], ["y"])]
     given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 24])
-    return model_of(None, nodes, given, {"W": weight_KN, "b": BIAS_N})
+    return model_of(nodes, given, {"W": weight_KN, "b": BIAS_N})
 
 
 def answer(model: onnx.ModelProto) -> np.ndarray:
@@ -119,7 +104,7 @@ def lookup_graph(path: Path, num_columns: int) -> Path:
     """Write a graph that looks up rows of a table of 50 rows."""
     nodes = [helper.make_node("Gather", ["E", "input_ids"], ["rows"]), helper.make_node("ReduceMean", ["rows"], ["y"])]
     given = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "length"])
-    model_of(path, nodes, given, {"E": np.ones((50, num_columns), dtype=np.float32)})
+    onnx.save(model_of(nodes, given, {"E": np.ones((50, num_columns), dtype=np.float32)}), path)
     return path
 
 
@@ -137,10 +122,3 @@ def test_every_sample_text_has_one_mask_and_valid_ids() -> None:
     assert ids_BL.shape == (BATCH_TEXTS, TEXT_TOKENS)
     assert ((ids_BL == FEED.mask_id).sum(axis=1) == 1).all()
     assert 0 <= ids_BL.min() < ids_BL.max() < 50
-
-
-def test_resident_memory_is_none_if_the_system_does_not_report_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clozeline.planning.timing._STATUS", tmp_path / "status")
-    assert resident_bytes() is None

@@ -7,7 +7,6 @@ import pytest
 
 from clozeline.cli.keep import tables
 from clozeline.records.record import Lock, LockedStage
-from clozeline.reporting.formats import format_of
 from clozeline.reporting.run import Cell, RunComparison
 from clozeline.tracking.past_runs import PastRun
 
@@ -65,8 +64,3 @@ def test_the_terminal_shows_the_same_figures_and_params(two: RunComparison) -> N
     assert [list(column.cells) for column in about.columns][:2] == [["fox", "<owl>"], ["fox-id", "<owl>-id"]]
     assert [list(column.cells) for column in params.columns] == [["pretrain.rate"], ["1.0"], ["2.0"]]
     assert list(figures.columns[1].cells) == [f"39.0{NARROW}%\n[dim]38.0{NARROW}% – 40.0{NARROW}%[/]"]
-
-
-@pytest.mark.parametrize("end", ["low", "high"])
-def test_the_ends_of_an_interval_are_formatted_like_their_figure(end: str) -> None:
-    assert format_of(f"top1_{end}")(0.392) == format_of("top1")(0.392) != format_of("another")(0.392)

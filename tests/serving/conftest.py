@@ -85,14 +85,6 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def serve(dist: Path) -> Iterator[Serve]:
-    server = Serve(dist.parent, "--port", "0", "--threads", "1")
-    yield server
-    server.process.kill()
-    server.process.communicate()
-
-
 @pytest.fixture(scope="session")
 def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with a package for each of the other tasks."""

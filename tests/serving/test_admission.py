@@ -39,15 +39,12 @@ def refusal(check: Callable[..., None], *given: object) -> tuple[str, int | None
     return None
 
 
-def test_a_small_request_is_always_admitted_if_no_work_is_due() -> None:
-    Admission(max_waiting_tokens=10).check(Waiting(seconds=20, promised=0.9), Asks(384), pace_of(1))
-
-
 @given(st.integers(1, 100_000), st.integers(1, 100_000), st.integers(1, 100_000))
 @example(limit=5, waiting=2, tokens=3)
 def test_due_tokens_never_exceed_the_limit(limit: int, waiting: int, tokens: int) -> None:
-    refused = refusal(Admission(max_waiting_tokens=limit).check, due(waiting), Asks(tokens), NOTHING_MEASURED)
-    assert (refused is None) == (waiting + tokens <= limit)
+    check = Admission(max_waiting_tokens=limit).check
+    assert (refusal(check, due(waiting), Asks(tokens), NOTHING_MEASURED) is None) == (waiting + tokens <= limit)
+    assert refusal(check, Waiting(seconds=20, promised=0.9), Asks(tokens), NOTHING_MEASURED) is None, "no work is due"
 
 
 @given(st.integers(1, 50_000), st.integers(1, 50_000), st.integers(1, 10_000), st.sampled_from([1, 2, 30]))
@@ -60,82 +57,44 @@ def test_due_work_never_exceeds_the_wait_limit_or_the_deadline_of_the_request(
     assert (refused is None) == (waiting / per_second + tokens / per_second <= min(2, patience))
 
 
-@pytest.mark.parametrize(
-    ("admission", "waiting_tokens", "tokens", "expected"),
-    [
-        (Admission(1000, max_wait_seconds=60), 900, 400, ("queue_full", 2)),  # 300 too many, at 200 a second
-        (Admission(10**9, max_wait_seconds=10), 2900, 100, ("queue_slow", 5)),
-    ],
-)
-def test_retry_after_is_the_time_until_there_is_room(
-    admission: Admission, waiting_tokens: int, tokens: int, expected: tuple[str, int]
-) -> None:
+def test_retry_after_is_the_time_until_there_is_room() -> None:
     pace = pace_of(100, num_workers=2)
-    assert refusal(admission.check, due(waiting_tokens, pace), Asks(tokens), pace) == expected
+    full, slow = Admission(1000, max_wait_seconds=60), Admission(10**9, max_wait_seconds=10)
+    assert refusal(full.check, due(900, pace), Asks(400), pace) == ("queue_full", 2)  # 300 too many, at 200 a second
+    assert refusal(slow.check, due(2900, pace), Asks(100), pace) == ("queue_slow", 5)
 
 
-@pytest.mark.parametrize(
-    ("max_waiting_tokens", "tokens", "patience", "pace", "spread_seconds"),
-    [
-        (10_000, 5_000, 30, NOTHING_MEASURED, 0),
-        (10_000, 5_000, 30, pace_of(999), 17.5),  # 5.005 s of the limit of 10 s
-        (10_000, 5_001, 30, NOTHING_MEASURED, 17.5),
-        (10_000, 5_001, 4, NOTHING_MEASURED, 2),
-        (5, 384, 30, NOTHING_MEASURED, 0),
-    ],
-)
-def test_a_request_above_half_the_queue_and_one_micro_batch_is_bulk(
-    max_waiting_tokens: int, tokens: int, patience: float, pace: Pace, spread_seconds: float
-) -> None:
-    admission = Admission(max_waiting_tokens, max_wait_seconds=10)
-    assert admission.spread_seconds(Asks(tokens, patience), pace, 384) == spread_seconds
+def test_a_request_above_half_the_queue_and_one_micro_batch_is_bulk() -> None:
+    for max_waiting_tokens, asks, pace, spread_seconds in (
+        (10_000, Asks(5_000, 30), NOTHING_MEASURED, 0),
+        (10_000, Asks(5_000, 30), pace_of(999), 17.5),  # 5.005 s of the limit of 10 s
+        (10_000, Asks(5_001, 4), NOTHING_MEASURED, 2),
+        (5, Asks(384, 30), NOTHING_MEASURED, 0),
+    ):
+        admission = Admission(max_waiting_tokens, max_wait_seconds=10)
+        assert admission.spread_seconds(asks, pace, 384) == spread_seconds
 
 
-@pytest.mark.parametrize(
-    ("tokens", "patience", "spread_seconds", "pace", "is_refused"),
-    [
-        (26_000, 30, 20, THOUSAND, True),
-        (20_000, 30, 20, THOUSAND, False),
-        (1_001, 1, 0, THOUSAND, True),
-        (10**9, 1, 0, NOTHING_MEASURED, False),
-        (1_001, -1, 0, THOUSAND, False),  # its deadline has passed already
-    ],
-)
-def test_a_refusal_for_a_missed_deadline_has_no_retry_after(
-    tokens: int, patience: float, spread_seconds: float, pace: Pace, is_refused: bool
-) -> None:
-    refused = refusal(check_in_time, Asks(tokens, patience), spread_seconds, pace)
-    assert refused == (("never_in_time", None) if is_refused else None)
+def test_a_refusal_for_a_missed_deadline_has_no_retry_after() -> None:
+    for asks, spread_seconds, pace, expected in (
+        (Asks(26_000, 30), 20, THOUSAND, ("never_in_time", None)),
+        (Asks(20_000, 30), 20, THOUSAND, None),
+        (Asks(1_001, 1), 0, THOUSAND, ("never_in_time", None)),
+        (Asks(10**9, 1), 0, NOTHING_MEASURED, None),
+    ):
+        assert refusal(check_in_time, asks, spread_seconds, pace) == expected
 
 
-BULK = Asks(12_000, 30)
-SHORT = Asks(6_000, 12)
-
-
-@pytest.mark.parametrize(
-    ("asks", "spread_seconds", "waiting", "retry_after_seconds"),
-    [
-        pytest.param(BULK, 20, Waiting(), None, id="alone"),
-        pytest.param(BULK, 20, Waiting(9, promised=0.6), 9, id="more is promised than runs in a second"),
-        pytest.param(BULK, 20, Waiting(9, promised=0.4), None, id="all that is promised fits"),
-        pytest.param(SHORT, 6, Waiting(9, 8, 8_000), 2, id="the remaining time is too short"),
-        pytest.param(SHORT, 6, Waiting(9, 5, 5_000), None, id="the remaining time suffices"),
-    ],
-)
-def test_bulk_requests_are_never_promised_more_than_the_measured_throughput(
-    asks: Asks, spread_seconds: float, waiting: Waiting, retry_after_seconds: int | None
-) -> None:
-    refused = refusal(check_bulk, waiting, asks, spread_seconds, THOUSAND)
-    assert refused == (("queue_slow", retry_after_seconds) if retry_after_seconds else None)
-
-
-def test_the_measured_pace_follows_the_latest_batches() -> None:
-    pace = Pace(1)
-    assert pace.seconds_for(1000) == 0
-    for seconds in (1.0, 0.1):
-        for _ in range(200):
-            pace.note(100, seconds)
-    assert 0.9 < pace.seconds_for(1000) < 1.1
+def test_bulk_requests_are_never_promised_more_than_the_measured_throughput() -> None:
+    large, short = (Asks(12_000, 30), 20), (Asks(6_000, 12), 6)
+    for (asks, spread_seconds), waiting, retry_after_seconds in (
+        (large, Waiting(9, promised=0.6), 9),  # more is promised than runs in a second
+        (large, Waiting(9, promised=0.4), None),
+        (short, Waiting(9, 8, 8_000), 2),  # the remaining time is too short
+        (short, Waiting(9, 5, 5_000), None),
+    ):
+        refused = refusal(check_bulk, waiting, asks, spread_seconds, THOUSAND)
+        assert refused == (("queue_slow", retry_after_seconds) if retry_after_seconds else None)
 
 
 def test_a_request_that_would_miss_its_deadline_is_refused_at_once_without_retry_after(

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -30,31 +29,14 @@ LONG = "a " * 4_000
 # Bodies whose answers need more work after the model has run.
 FINISHED = {
     "/tag": {"inputs": LONG},
-    "/v2/models/names/infer": {"inputs": [tensor("text", LONG)]},
-    "/models/names/invocations": {"inputs": [LONG]},
-    "/answer": {"inputs": {"question": "a", "context": LONG}},
     "/v2/models/reader/infer": {"inputs": [tensor("question", "a"), tensor("context", LONG)]},
-    "/models/reader/invocations": {"instances": [{"question": "a", "context": LONG}]},
+    "/models/names/invocations": {"inputs": [LONG]},
 }
 
 
-def around(
-    monkeypatch: pytest.MonkeyPatch, kind: type[Tagger | Answerer], method: str, first: Callable[[], None]
-) -> None:
-    """Patch `method` of the models of `kind` to call `first` before it runs."""
-    then = getattr(kind, method)
-
-    def both(*given: object, **options: object) -> object:
-        first()
-        return then(*given, **options)
-
-    monkeypatch.setattr(kind, method, both)
-
-
-@dataclass
 class Tokenizing:
-    begun: threading.Event = field(default_factory=threading.Event)
-    may_end: threading.Event = field(default_factory=threading.Event)
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
 
 
 @pytest.fixture
@@ -75,9 +57,13 @@ def tokenizing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tokenizing]:
 
 
 @pytest.mark.parametrize("path", TWICE)
-def test_both_parts_of_a_request_are_admitted_or_neither(hosted: Hosted, held: threading.Event, path: str) -> None:
+def test_both_parts_of_a_request_are_admitted_or_neither_and_leave_the_queue_together(
+    hosted: Hosted, held: threading.Event, path: str
+) -> None:
     with hosted(admission=Admission(max_waiting_tokens=9)) as (client, service), ThreadPoolExecutor(2) as clients:
         running = busy(client, service, clients)
+        assert client.post(path, json=TWICE[path], headers={"x-timeout-ms": "50"}).status_code == 504
+        assert service.scheduler.waiting_tokens == 0
         waiting = clients.submit(client.post, "/embed", json={"inputs": "a"})
         wait_until(lambda: service.scheduler.waiting_tokens == 3)
         assert client.post(path, json=TWICE[path]).status_code == 429  # 4 more would fit, 8 do not
@@ -86,18 +72,6 @@ def test_both_parts_of_a_request_are_admitted_or_neither(hosted: Hosted, held: t
         assert [answer.result().status_code for answer in (running, waiting)] == [200, 200]
         both = client.post(path, json=TWICE[path])
         assert (both.status_code, both.headers["x-compute-tokens"]) == (200, "8")
-
-
-@pytest.mark.parametrize("path", TWICE)
-def test_both_parts_of_a_request_share_one_deadline_and_leave_the_queue_together(
-    hosted: Hosted, held: threading.Event, path: str
-) -> None:
-    with hosted() as (client, service), ThreadPoolExecutor(1) as clients:
-        running = busy(client, service, clients)
-        assert client.post(path, json=TWICE[path], headers={"x-timeout-ms": "50"}).status_code == 504
-        assert service.scheduler.waiting_tokens == 0
-        held.set()
-        assert running.result().status_code == 200
 
 
 def test_a_deadline_applies_while_the_tokenizer_is_busy_with_another_text(
@@ -129,34 +103,18 @@ def test_a_request_waiting_for_tokenization_is_dropped_when_its_client_leaves(
         assert before.result().status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/tag", "/v2/models/reader/infer", "/models/names/invocations"])
-def test_a_deadline_applies_after_inference_too_and_delays_no_other_request(
-    hosted: Hosted, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
-    begun, may_end = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        begun.set()
-        may_end.wait(timeout=120)
-
-    around(monkeypatch, Tagger, "scored_tokens", wait)
-    around(monkeypatch, Answerer, "best", wait)
-    with hosted() as (client, _), ThreadPoolExecutor(1) as clients:
-        late = clients.submit(client.post, path, json=FINISHED[path], headers={"x-timeout-ms": "1500"})
-        assert begun.wait(timeout=120)
-        assert client.get("/health/live", timeout=60).status_code == 200
-        assert late.result(timeout=60).status_code == 504
-        may_end.set()
-
-
 @pytest.mark.parametrize("path", FINISHED)
 def test_a_request_is_not_refused_after_the_model_has_answered(
     hosted: Hosted, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    def let_nobody_in() -> None:
-        monkeypatch.setattr(of_texts, "_MAX_WAITING_CHARACTERS", -1)
+    def closing_after(admitted: Callable[..., object]) -> Callable[..., object]:
+        def then(*given: object, **options: object) -> object:
+            monkeypatch.setattr(of_texts, "_MAX_WAITING_CHARACTERS", -1)
+            return admitted(*given, **options)
 
-    around(monkeypatch, Tagger, "tagging", let_nobody_in)
-    around(monkeypatch, Answerer, "asking", let_nobody_in)
+        return then
+
+    monkeypatch.setattr(Tagger, "tagging", closing_after(Tagger.tagging))
+    monkeypatch.setattr(Answerer, "asking", closing_after(Answerer.asking))
     with hosted() as (client, _):
         assert [client.post(path, json=FINISHED[path]).status_code for _ in range(2)] == [200, 429]

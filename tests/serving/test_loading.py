@@ -13,14 +13,13 @@ import pytest
 
 from clozeline.inference.latency import Latency
 from clozeline.inference.open_model import OpenModel
-from clozeline.records.package import FILES, Precision
+from clozeline.records.package import FILES
 from clozeline.registry import models as registry
 from clozeline.registry.models import FetchedPackage, Registered
 from clozeline.registry.sources import ModelSource
 from clozeline.serving import loading
 from clozeline.serving.http.status import card
 from clozeline.serving.loading import open_source, room_bytes
-from clozeline.system.errors import ArtifactError
 from clozeline.system.machine import processor
 from tests.make.packages import write_embedder, write_encoder
 
@@ -52,8 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.mark.parametrize(
-    ("of_text", "of_batch", "answers"),
-    [(2.0, 2.0, "int8"), (1.0, 1.1, "int8"), (0.93, 1.1, "fp32"), (3.0, 0.93, "fp32")],
+    ("of_text", "of_batch", "answers"), [(1.0, 1.1, "int8"), (0.93, 1.1, "fp32"), (3.0, 0.93, "fp32")]
 )
 def test_both_graphs_of_a_folder_are_timed_and_int8_is_served_unless_it_is_slower(
     folder: Path, clock: Clock, caplog: pytest.LogCaptureFixture, of_text: float, of_batch: float, answers: str
@@ -70,43 +68,23 @@ def test_both_graphs_of_a_folder_are_timed_and_int8_is_served_unless_it_is_slowe
     assert shown.sha256 == served.model.manifest.files[getattr(FILES, answers)].sha256
 
 
-@pytest.mark.parametrize(
-    ("released_as", "released_on", "is_in_fleet", "num_timed", "answers"),
-    [
-        ("int8", "here", False, 0, "int8"),
-        ("fp32", "here", False, 0, "fp32"),
-        ("int8", "elsewhere", False, 3, "fp32"),
-        ("int8", None, False, 3, "fp32"),
-        ("int8", "elsewhere", True, 0, "int8"),
-    ],
-)
 def test_the_precision_of_a_release_applies_on_its_own_processor_only_and_in_a_fleet(
-    folder: Path,
-    clock: Clock,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    released_as: Precision,
-    released_on: str | None,
-    is_in_fleet: bool,
-    num_timed: int,
-    answers: str,
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed = clock(0.5, 0.5)
-    place = {"here": processor(), "elsewhere": "Another CPU, avx2", None: None}[released_on]
-    released = {"served": released_as, "served_on": place, "int8_speedup": 0.93}
-    version = Registered("clozeline-encoder", "7", "", "", was_rolled_back=False, **released)
-    monkeypatch.setattr(registry, "fetch", lambda uri: FetchedPackage(folder, version))
-    source = ModelSource("encoder", "models:/clozeline-encoder@champion", is_in_fleet=is_in_fleet)
-    assert open_source(source, None).identity.precision == answers
-    assert len(timed) == num_timed
-    told = "encoder: serving fp32, because INT8 is 0.93 × as fast as fp32, measured by"
-    assert (told in caplog.text) == (answers == "fp32" and not num_timed)
-
-
-def test_a_requested_graph_is_served_without_timing(folder: Path, clock: Clock) -> None:
-    timed = clock(0.5, 0.5)
-    assert open_source(ModelSource("encoder", str(folder)), "int8").identity.precision == "int8"
-    assert not timed
+    for released_as, released_on, is_in_fleet, num_timed, answers in (
+        ("fp32", processor(), False, 0, "fp32"),
+        ("int8", processor(), False, 0, "int8"),
+        ("int8", "Another CPU, avx2", False, 3, "fp32"),
+        ("int8", "Another CPU, avx2", True, 0, "int8"),
+    ):
+        timed.clear()
+        released = {"served": released_as, "served_on": released_on, "int8_speedup": 0.93}
+        version = Registered("clozeline-encoder", "7", "", "", was_rolled_back=False, **released)
+        monkeypatch.setattr(registry, "fetch", lambda uri, version=version: FetchedPackage(folder, version))
+        source = ModelSource("encoder", "models:/clozeline-encoder@champion", is_in_fleet=is_in_fleet)
+        assert open_source(source, None).identity.precision == answers
+        assert len(timed) == num_timed
 
 
 def test_without_fp32_or_memory_for_it_int8_is_served_and_reported(
@@ -114,6 +92,7 @@ def test_without_fp32_or_memory_for_it_int8_is_served_and_reported(
 ) -> None:
     timed = clock(0.5, 0.5)
     source = ModelSource("encoder", str(folder))
+    assert open_source(source, "int8").identity.precision == "int8"
     room = [1 << 40, 1]
     with monkeypatch.context() as tight:
         tight.setattr(loading, "free_memory_bytes", lambda: room.pop(0))
@@ -122,22 +101,7 @@ def test_without_fp32_or_memory_for_it_int8_is_served_and_reported(
     (folder / FILES.fp32).unlink()
     identity = open_source(source, None).identity
     assert (identity.precision, "not compared" in identity.precision_reason) == ("int8", True)
-    (folder / FILES.int8).unlink()
-    with pytest.raises(ArtifactError):
-        open_source(source, None)
     assert not timed
-
-
-def test_a_single_slow_measurement_of_int8_is_repeated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = [Latency(0.5, 1.0, 20.0, 10.0, 4, 1), Latency(2.0, 1.0, 20.0, 10.0, 4, 1)]
-    monkeypatch.setattr(loading, "compare", lambda models, **_: measured.pop(0))
-    assert open_source(ModelSource("encoder", str(folder)), None).identity.precision == "int8"
-    assert not measured
-
-
-def test_both_graphs_really_run_and_their_times_are_reported(folder: Path) -> None:
-    reason = open_source(ModelSource("encoder", str(folder)), None).identity.precision_reason
-    assert ("one text in " in reason, "4 texts in " in reason) == (True, True)
 
 
 MEASURED = """
@@ -162,23 +126,13 @@ for _ in range(4):
     gc.collect()
     print(kilobytes("VmRSS") - before)
 """
-WEIGHTS_BYTES = 5 * 4 * 2048**2
 
 
-@pytest.fixture(scope="module")
-def measured_bytes(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
-    """Peak memory of a process that loads a model, then its memory after each of four swaps."""
-    folder = tmp_path_factory.mktemp("large") / "large"
-    write_embedder(folder, num_layers=5, width=2048)
-    assert (folder / FILES.fp32).stat().st_size > WEIGHTS_BYTES
-    told = subprocess.run([sys.executable, "-c", MEASURED, str(folder)], capture_output=True, text=True, check=True)
-    return [1024 * int(line) for line in told.stdout.split()]
-
-
-def test_loading_a_model_stays_within_the_reserved_memory(measured_bytes: list[int]) -> None:
-    assert WEIGHTS_BYTES < measured_bytes[0] <= room_bytes(WEIGHTS_BYTES)
-
-
-def test_a_swap_frees_the_memory_of_the_old_model(measured_bytes: list[int]) -> None:
-    _, first, *_, last = measured_bytes
-    assert last < first + WEIGHTS_BYTES / 4
+def test_loading_stays_within_the_reserved_memory_and_a_swap_frees_that_of_the_old_model(tmp_path: Path) -> None:
+    weights_bytes = 5 * 4 * 2048**2
+    write_embedder(tmp_path / "large", num_layers=5, width=2048)
+    command = [sys.executable, "-c", MEASURED, str(tmp_path / "large")]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    peak, first, *_, last = (1024 * int(line) for line in told.split())
+    assert weights_bytes < peak <= room_bytes(weights_bytes)
+    assert last < first + weights_bytes / 4

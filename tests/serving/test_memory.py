@@ -16,8 +16,9 @@ import pytest
 
 from tests.make.packages import write_encoder
 from tests.serving.conftest import Serve
-from tests.serving.http.test_openapi import ASKED
 
+# Name of an example → its model, for examples of another model than the route's default.
+ASKED = {"pairs": "ranker", "entities": "names", "answers": "reader", "greedy": "writer", "drawn": "writer"}
 NUM_REQUESTS = 10_000
 WARM_UP = 4_000
 AT_ONCE = 8
@@ -26,51 +27,49 @@ WIDTH = 256
 WORDS = ["a", "the", "list", "of", "漢", "lists"]
 # Keys whose lists may have any number of items.
 MANY = {"inputs", "input", "prompt", "texts", "sentences", "ids"}
+CHANCE = random.Random(0)
+# Path and body of the examples of each route.
+Examples = dict[str, list[tuple[str, Any]]]
 
 
-class Requests:
-    """Random requests of every route that takes a body: the examples of the server's document with other texts."""
+def examples_of(client: httpx.Client) -> Examples:
+    """Return the examples of the server's document."""
+    versions = {card["name"]: card["version"] for card in client.get("/models").json()["models"]}
+    asked: Examples = {}
+    for route, operations in client.get("/openapi.json").json()["paths"].items():
+        body = operations.get("post", {}).get("requestBody", {"content": {"application/json": {"examples": {}}}})
+        for name, example in body["content"]["application/json"]["examples"].items():
+            model = ASKED.get(name, "encoder")
+            path = route.format(model=model, version=versions[model])
+            asked.setdefault(route, []).append((path, example["value"]))
+    return asked
 
-    def __init__(self, client: httpx.Client) -> None:
-        self._random = random.Random(0)
-        self._versions = {card["name"]: card["version"] for card in client.get("/models").json()["models"]}
-        every = {
-            path: operations["post"]["requestBody"]["content"]["application/json"]["examples"]
-            for path, operations in client.get("/openapi.json").json()["paths"].items()
-            if "post" in operations
-        }
-        # /feedback has no example: the id of an answer is valid once.
-        self._examples = {path: examples for path, examples in every.items() if examples}
-        self.routes = sorted(self._examples)
 
-    def any(self) -> tuple[str, str, object]:
-        """Return a route, a path and a body with random texts; some requests cannot be answered."""
-        kind = self._random.random()
-        if kind < 0.05:
-            return "nowhere", f"/nothing/{self._random.random()}", {}
-        if kind < 0.15:
-            return "too long", "/embed", {"inputs": "a " * self._random.randint(80, 4_000)}
-        route = self._random.choice(self.routes)
-        name, example = self._random.choice(list(self._examples[route].items()))
-        model = ASKED.get(name, "encoder")
-        return route, route.format(model=model, version=self._versions[model]), self._varied(example["value"])
+def any_of(examples: Examples) -> tuple[str, str, Any]:
+    """Return a route, and a path and a body with other texts; some requests cannot be answered."""
+    kind = CHANCE.random()
+    if kind < 0.05:
+        return "nowhere", f"/nothing/{kind}", {}
+    if kind < 0.15:
+        return "too long", "/embed", {"inputs": "a " * CHANCE.randint(80, 4_000)}
+    route = CHANCE.choice(sorted(examples))
+    path, body = CHANCE.choice(examples[route])
+    return route, path, varied(body)
 
-    def _varied(self, value: Any, key: str = "") -> Any:
-        """Return `value` with other words in its texts, and with more texts or ids where any number is allowed."""
-        if isinstance(value, dict):
-            return {inner: self._varied(found, inner) for inner, found in value.items()}
-        if isinstance(value, list):
-            is_any_number = key in MANY and not isinstance(value[0], dict)
-            items = self._random.choices(value, k=self._random.choice([1, 1, 2, 8])) if is_any_number else value
-            return [self._varied(item) for item in items]
-        if isinstance(value, str) and " " in value and "{}" not in value:
-            return self._text(value.count("[MASK]"))
-        return value
 
-    def _text(self, num_masks: int) -> str:
-        words = self._random.choices(WORDS, k=self._random.randint(1, 40)) + ["[MASK]"] * num_masks
-        self._random.shuffle(words)
-        return " ".join(words)
+def varied(value: Any, key: str = "") -> Any:
+    """Return `value` with other words in its texts, and with more texts or ids where any number is allowed."""
+    if isinstance(value, dict):
+        return {inner: varied(found, inner) for inner, found in value.items()}
+    if isinstance(value, list):
+        is_any_number = key in MANY and not isinstance(value[0], dict)
+        return [
+            varied(item) for item in (CHANCE.choices(value, k=CHANCE.choice([1, 1, 2, 8])) if is_any_number else value)
+        ]
+    if isinstance(value, str) and " " in value and "{}" not in value:
+        words = CHANCE.choices(WORDS, k=CHANCE.randint(1, 40)) + ["[MASK]"] * value.count("[MASK]")
+        return " ".join(CHANCE.sample(words, len(words)))
+    return value
 
 
 @pytest.fixture
@@ -106,11 +105,11 @@ def test_memory_does_not_grow_over_ten_thousand_random_requests(serve: Serve) ->
     answered: Counter[tuple[str, int]] = Counter()
     connections = [HTTPConnection(url.removeprefix("http://")) for _ in range(AT_ONCE)]
     with httpx.Client(base_url=url, trust_env=False) as client, ThreadPoolExecutor(AT_ONCE) as clients:
-        requests = Requests(client)
+        examples = examples_of(client)
         for number in range(0, NUM_REQUESTS, AT_ONCE):
             if number % 1_000 == 0 and number >= WARM_UP:
                 resident.append(resident_bytes(client))
-            routes, paths, bodies = zip(*(requests.any() for _ in connections), strict=True)
+            routes, paths, bodies = zip(*(any_of(examples) for _ in connections), strict=True)
             answered.update(zip(routes, clients.map(status_of, connections, paths, bodies), strict=True))
         for connection in connections:
             connection.close()
@@ -118,7 +117,7 @@ def test_memory_does_not_grow_over_ten_thousand_random_requests(serve: Serve) ->
     serve.process.send_signal(signal.SIGTERM)
     assert serve.end()[0] == 0
     assert {status for _, status in answered} <= {200, 400, 404, 422}
-    assert [route for route in requests.routes if answered[route, 200] < 100] == []
+    assert [route for route in examples if answered[route, 200] < 100] == []
     assert sum(count for (_, status), count in answered.items() if status == 200) > 0.7 * NUM_REQUESTS
     assert resident[-1] < 1.2 * resident[0], f"resident MiB: {[round(size / 2**20) for size in resident]}"
     grown_bytes = resident[-1] - resident[0]

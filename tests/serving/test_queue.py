@@ -1,6 +1,5 @@
 """The line chooses whose turn it is and which texts run along, and no text starves."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,27 +58,18 @@ def test_a_window_holds_the_anchor_and_fits_the_budget_with_little_padding(
         assert wider[0] < 0 or wider[1] > len(lengths) or not fits(*wider), "this neighbour would fit"
 
 
-@pytest.mark.parametrize(
-    ("lengths", "anchor", "expected"),
-    [
-        ([10, 10, 10, 10], 1, (0, 4)),
+def test_texts_of_the_nearest_lengths_join_the_batch_of_the_oldest() -> None:
+    for lengths, anchor, expected in (
         ([100] * 9, 4, (2, 5)),  # 384 tokens hold three texts; texts before the anchor come first
         ([5, 100, 101, 300], 1, (1, 3)),
         ([700], 0, (0, 1)),  # longer than the budget: it runs alone instead of waiting for ever
-    ],
-)
-def test_texts_of_the_nearest_lengths_join_the_batch_of_the_oldest(
-    lengths: list[int], anchor: int, expected: tuple[int, int]
-) -> None:
-    assert window(lengths, anchor, budget_tokens=384) == expected
+    ):
+        assert window(lengths, anchor, budget_tokens=384) == expected
 
 
-@pytest.mark.parametrize(
-    ("waiting_tokens", "num_idle", "expected"),
-    [(200, 1, 200), (201, 2, 101), (10_000, 2, 384), (40, 2, 32)],
-)
-def test_idle_workers_share_the_waiting_tokens(waiting_tokens: int, num_idle: int, expected: int) -> None:
-    assert share(waiting_tokens, num_idle, 384) == expected
+def test_idle_workers_share_the_waiting_tokens() -> None:
+    for waiting_tokens, num_idle, expected in ((200, 1, 200), (201, 2, 101), (10_000, 2, 384), (40, 2, 32)):
+        assert share(waiting_tokens, num_idle, 384) == expected
 
 
 @given(requests, st.data())
@@ -129,40 +119,17 @@ def test_a_long_text_waits_for_a_bounded_time_under_a_flood_of_short_ones(tokens
         assert now <= 4 + tokens / 16
 
 
-@given(st.lists(st.integers(1, 128), min_size=1, max_size=20), st.integers(1, 128))
-def test_an_admitted_text_runs_within_a_bound_however_many_follow(others: list[int], tokens: int) -> None:
-    """At most 1,000 tokens wait and 500 run per second, so each text has run about two seconds after its turn."""
-    asked = ticket(tokens, arrived=0)
-    line = line_of(asked, batch_tokens=128)
-    now, number = 0.0, 0
-    while waits(asked):
-        while line.tokens + others[number % len(others)] <= 1000:
-            line.add(ticket(others[number % len(others)], arrived=now))
-            number += 1
-        batch = line.take()
-        assert batch
-        now += max(batch.padded_tokens, 1) / 500
-        assert now <= turn_of(asked) + 1000 / (0.9 * 500) + 128 / 500
-
-
-def test_a_small_request_overtakes_a_large_one_that_arrived_just_before_it() -> None:
-    large, small = ticket(*[60] * 30, arrived=0), ticket(20, arrived=0.5)
-    assert batches_of(line_of(large, small, batch_tokens=64))[0] == [(small, 0)]
-
-
-def test_a_text_that_arrives_two_seconds_later_does_not_overtake_a_large_request() -> None:
-    large, late = ticket(*[60] * 300, arrived=0), ticket(20, arrived=2.01)
-    assert batches_of(line_of(late, large, batch_tokens=64))[-1] == [(late, 0)]
-
-
-def test_a_text_that_arrived_seconds_later_does_not_join_the_batch_while_others_wait() -> None:
-    first, beside, later = ticket(30, arrived=0.1), ticket(33, arrived=0.5), ticket(30, arrived=3)
-    assert {*batches_of(line_of(later, beside, first))[0]} == {(first, 0), (beside, 0)}
-
-
 def test_texts_of_two_models_never_run_together() -> None:
     one, other = ticket(10, 10), ticket(10, 10, lane=Lane(LANE.model, "sentence_embedding"))
     assert batches_of(line_of(one, other)) == [[(one, 0), (one, 1)], [(other, 0), (other, 1)]]
+
+
+def test_a_text_overtakes_a_large_request_just_before_it_but_not_two_seconds_later() -> None:
+    large, small, late = ticket(*[60] * 300, arrived=0), ticket(20, arrived=0.5), ticket(20, arrived=2.01)
+    batches = batches_of(line_of(late, large, small, batch_tokens=64))
+    assert (batches[0], batches[-1]) == ([(small, 0)], [(late, 0)])
+    first, beside, later = ticket(30, arrived=0.1), ticket(33, arrived=0.5), ticket(30, arrived=3)
+    assert {*batches_of(line_of(later, beside, first))[0]} == {(first, 0), (beside, 0)}
 
 
 def test_the_texts_of_a_bulk_request_have_consecutive_turns() -> None:
@@ -179,12 +146,6 @@ def test_only_the_due_tokens_of_a_bulk_request_count() -> None:
     assert (line.tokens, due_tokens(line, at=3), due_tokens(line, at=6)) == (300, 0, 100)  # it is ahead of its turns
     line.add(ticket(20, arrived=6))
     assert due_tokens(line, at=6) == 120
-
-
-def test_small_requests_overtake_a_bulk_request_which_runs_if_nothing_else_waits() -> None:
-    small = ticket(20, arrived=5.5)
-    batches = batches_of(line_of(ticket(*[60] * 10, spread=10), small, batch_tokens=64))
-    assert (batches.index([(small, 0)]), len(batches)) == (5, 11)  # five texts are due by then
 
 
 def test_bulk_texts_scheduled_for_later_do_not_join_a_batch_of_due_ones() -> None:

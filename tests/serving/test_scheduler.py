@@ -1,23 +1,20 @@
 """The scheduler admits, runs and delivers requests, by a clock that is set by hand; its threads report their faults."""
 
-import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from itertools import accumulate
-from types import MappingProxyType
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.inference.open_model import Rows
 from clozeline.inference.tokenization import TokenizedText
-from clozeline.serving.admission import Admission, OverloadedError, Waiting
+from clozeline.serving.admission import Admission, OverloadedError
 from clozeline.serving.queue import Lane, MicroBatch, Ticket, turn_of
 from clozeline.serving.scheduler import BatchWorkers, DeadlineError, Scheduler
-from tests.make.tickets import LANE, Clock, EchoModel, ticket
+from tests.make.tickets import Clock, EchoModel, ticket
 from tests.serving.conftest import wait_until
 
 
@@ -60,32 +57,6 @@ def test_a_completion_is_refused_at_once_if_its_later_steps_would_miss_the_deadl
         run(scheduler, scheduler.take(), seconds=1.0)  # 8 tokens per second
     assert refusal(scheduler, ticket(8, deadline=10.0), later_tokens=800) == ("never_in_time", None)
     scheduler.submit(ticket(8, deadline=10.0), later_tokens=40)
-
-
-def test_waiting_work_is_measured_at_the_pace_of_its_model_and_by_what_is_due() -> None:
-    clock = Clock()
-    scheduler = Recorded(clock, batch_tokens=64, admission=Admission(max_waiting_tokens=1000))
-    scheduler.submit(ticket(64))
-    run(scheduler, scheduler.take(), seconds=0.5)  # 128 tokens per second
-    scheduler.submit(ticket(*[48] * 12, deadline=24))  # its turns are 1 s apart
-    clock.seconds = 3.5
-    assert scheduler._waiting() == Waiting(seconds=4.5, due_seconds=1.125, due_tokens=144, promised=0.375)
-
-
-def test_a_later_step_of_an_admitted_completion_is_not_refused() -> None:
-    scheduler = Recorded(admission=Admission(max_waiting_tokens=10))
-    scheduler.submit(ticket(10))
-    assert refusal(scheduler, ticket(5))[0] == "queue_full"
-    scheduler.follow(ticket(5))
-    assert scheduler.waiting_tokens == 15
-
-
-@pytest.mark.parametrize(("later_tokens", "is_spread"), [(0, True), (1, False)])
-def test_texts_of_multi_step_requests_are_not_spread_until_the_deadline(later_tokens: int, is_spread: bool) -> None:
-    scheduler = Recorded(admission=Admission(max_waiting_tokens=1_000), batch_tokens=64)
-    asked = ticket(*[40] * 20, deadline=60.0)
-    scheduler.submit(asked, later_tokens=later_tokens)
-    assert (asked.spread_seconds > 0) == is_spread
 
 
 def test_a_request_is_admitted_as_a_whole_or_not_at_all() -> None:
@@ -152,10 +123,6 @@ def test_a_closed_scheduler_finishes_its_queue_and_ends() -> None:
     assert scheduler.take() is None
 
 
-ADMISSION = Admission(max_waiting_tokens=1000, max_wait_seconds=2)
-NONE: Mapping[Lane, int] = MappingProxyType({})
-
-
 class NeverWaits(threading.Condition):
     """Condition of a single worker, which nothing would wake: waiting fails the test."""
 
@@ -164,25 +131,20 @@ class NeverWaits(threading.Condition):
 
 
 class Simulated:
-    """One worker that runs 500 tokens per second, and the rate in `others` for other models. By default, 1,000 tokens
-    or 2 s of work may wait.
-    """
+    """One worker that runs 500 tokens per second; 1,000 tokens or 2 s of work may wait."""
 
-    def __init__(
-        self, admission: Admission = ADMISSION, others: Mapping[Lane, int] = NONE, batch_tokens: int = 64
-    ) -> None:
+    def __init__(self) -> None:
         self.clock = Clock()
-        self.tokens_per_second = {LANE: 500, **others}
-        self.scheduler = Recorded(self.clock, batch_tokens=batch_tokens, admission=admission)
+        admission = Admission(max_waiting_tokens=1000, max_wait_seconds=2)
+        self.scheduler = Recorded(self.clock, batch_tokens=64, admission=admission)
         self.scheduler._changed = NeverWaits()
         self.ended_seconds: dict[Ticket, float] = {}
-        for lane in self.tokens_per_second:
-            self.submit(batch_tokens // 32, patience=60, lane=lane)
+        self.submit(2, patience=60)
         self.run_until(10)
 
-    def submit(self, num_texts: int, patience: float, *, length: int = 32, lane: Lane = LANE) -> Ticket:
+    def submit(self, num_texts: int, patience: float) -> Ticket:
         now = self.clock.seconds
-        asked = ticket(*[length] * num_texts, arrived=now, deadline=now + patience, lane=lane)
+        asked = ticket(*[32] * num_texts, arrived=now, deadline=now + patience)
         self.scheduler.submit(asked)
         return asked
 
@@ -191,7 +153,7 @@ class Simulated:
         while self.scheduler.waiting_tokens and self.clock.seconds < seconds:
             batch = self.scheduler.take()
             assert batch
-            took = batch.padded_tokens / self.tokens_per_second[batch.lane]
+            took = batch.padded_tokens / 500
             self.clock.seconds += took
             run(self.scheduler, batch, took)
             for ended in self.scheduler.delivered:
@@ -210,6 +172,7 @@ floods = st.lists(
 )
 
 
+@settings(deadline=None)  # an example takes long on a busy machine, whose clock is not that of the test
 @given(floods)
 def test_admitted_requests_are_answered_within_their_bound_and_before_their_deadline(
     requests: list[tuple[float, int, float]],
@@ -239,58 +202,10 @@ def test_small_requests_wait_at_most_two_micro_batches_during_a_bulk_request() -
     assert simulated.ended_seconds[large] < large.deadline_seconds
 
 
-def test_a_request_that_can_never_meet_its_deadline_is_refused_without_retry_after() -> None:
-    simulated = Simulated()
-    asked = ticket(*[32] * 450, arrived=10, deadline=10 + 31)
-    assert refusal(simulated.scheduler, asked) == ("never_in_time", None)  # 28.8 s, and 2 s may be due before its last
-    simulated.submit(450, patience=32)
-
-
-def test_the_pace_of_one_model_does_not_affect_another() -> None:
-    slow, fast = (Lane(EchoModel(), "logits") for _ in range(2))
-    simulated = Simulated(others={slow: 100, fast: 10_000})
-    simulated.submit(600, patience=4, lane=fast)  # 1.9 s of work; the slow model would need 192 s
-    simulated.run_until(40)
-    late = ticket(*[32] * 20, arrived=40, deadline=40 + 4, lane=slow)
-    assert refusal(simulated.scheduler, late)[0] == "never_in_time"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_admitted_requests_keep_their_bound_in_a_mixed_flood_for_two_models(seed: int) -> None:
-    slow, fast = (Lane(EchoModel(), "logits") for _ in range(2))
-    simulated = Simulated(Admission(10**6, max_wait_seconds=10), {slow: 4_000, fast: 8_000}, batch_tokens=384)
-    drawn = random.Random(seed)
-    admitted: list[Ticket] = []
-    for arrives_seconds in accumulate(drawn.expovariate(400) for _ in range(16_000)):
-        simulated.run_until(10 + arrives_seconds)
-        is_bulk = drawn.random() < 0.001
-        num_texts = drawn.randint(1000, 2000) if is_bulk else 1
-        with suppress(OverloadedError):
-            lane, length = drawn.choice([slow, fast]), drawn.randint(4, 64)
-            admitted.append(simulated.submit(num_texts, patience=30, length=length, lane=lane))
-    simulated.run_until(100)
-    assert sum(asked.spread_seconds > 0 for asked in admitted) > 1
-    assert len(admitted) > 500
-    for asked in admitted:
-        assert asked.error is None
-        bound = asked.deadline_seconds if asked.spread_seconds else turn_of(asked) + 1.15 * 10
-        assert simulated.ended_seconds[asked] <= bound
-
-
-def test_the_pace_of_small_requests_does_not_cause_refusal_of_a_large_one() -> None:
-    scheduler = Recorded(batch_tokens=64)
-    for _ in range(100):
-        scheduler.submit(ticket(4, deadline=30))
-        run(scheduler, scheduler.take(), seconds=1)
-    scheduler.submit(ticket(*[60] * 1000, deadline=30))
-
-
 class Held(EchoModel):
     """Model whose runs last until `may_end` is set."""
 
-    def __init__(self) -> None:
-        self.may_end = threading.Event()
+    may_end = threading.Event()
 
     def rows(self, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
         assert self.may_end.wait(timeout=120)

@@ -3,14 +3,13 @@ with a worker. The line that it prints is one that its own models answer."""
 
 import json
 import os
-import re
 import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,12 +19,9 @@ import httpx
 import pytest
 from tokenizers import Tokenizer, models
 
-from clozeline.cli.serve import announce
 from clozeline.inference.package import load
 from clozeline.inference.tokenization import TextTokenizer
 from clozeline.registry.versions import Registry
-from clozeline.serving.errors import KEYS_VARIABLE
-from clozeline.serving.models import Catalogue
 from clozeline.system.workspace import Workspace
 from tests.make.packages import write_encoder
 from tests.make.stores import ENCODER, write_registry
@@ -58,11 +54,18 @@ def pasted(serve: Serve) -> Any:
     return json.loads(told)
 
 
-def test_the_server_serves_all_of_dist_until_a_signal_and_exits_0(serve: Serve) -> None:
+def test_the_server_serves_all_of_dist_by_a_worker_per_core_until_a_signal_and_exits_0(dist: Path) -> None:
+    cores = sorted(os.sched_getaffinity(0))[:1]
+    serve = Serve(dist.parent, "--port", "0", before=f"import os; os.sched_setaffinity(0, {cores})\n")
     url = serve.url()
+    assert url.startswith("http://127.0.0.1:")
     with httpx.Client(base_url=url, trust_env=False) as client:
         assert client.get("/health/ready").status_code == 200
         assert [model["name"] for model in client.get("/models").json()["models"]] == ["encoder", "library"]
+        client.post("/embed", json={"inputs": ["a b c d e f g h"] * 64}).raise_for_status()
+        assert "clozeline_workers 1.0" in client.get("/metrics").text
+    # One worker per core, the event loop, and the idle threads of the loader and uvloop, but none of ONNX Runtime.
+    assert len(threads_of(serve.process)) <= 1 + 6
     assert {"score", "token_str"} <= set(pasted(serve)[0])
     code, stdout, _ = ended(serve, signal.SIGTERM)
     assert code == 0
@@ -124,107 +127,66 @@ def test_champions_of_the_projects_own_registry_are_served_and_followed_without_
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     write_registry(tmp_path)
-    serve = Serve(tmp_path, *ONE_THREAD, "--watch", "0.05")
+    serve = Serve(tmp_path, *ONE_THREAD, "--watch", "0.05", "--host", "0.0.0.0")
     with httpx.Client(base_url=serve.url(), trust_env=False) as client:
         [model] = client.get("/models").json()["models"]
         assert (model["name"], model["version"]) == (ENCODER, "2")
         Registry.open(Workspace(tmp_path).defaults()["MLFLOW_TRACKING_URI"]).roll_back(ENCODER)
         wait_until(lambda: client.post("/embed", json={"inputs": "a"}).headers["x-model-version"] == "1")
-    code, stdout, _ = ended(serve, signal.SIGTERM)
+    code, stdout, stderr = ended(serve, signal.SIGTERM)
     assert code == 0
     assert "LOADED []" in stdout
+    assert "Anyone who can reach 0.0.0.0 can use the models" in stderr
 
 
-def test_the_server_has_a_worker_per_core_and_listens_only_on_loopback(dist: Path) -> None:
-    cores = sorted(os.sched_getaffinity(0))[:1]
-    serve = Serve(dist.parent, "--port", "0", before=f"import os; os.sched_setaffinity(0, {cores})\n")
-    url = serve.url()
-    assert url.startswith("http://127.0.0.1:")
-    assert "clozeline_workers 1.0" in httpx.get(f"{url}/metrics", trust_env=False).text
-    httpx.post(f"{url}/embed", json={"inputs": ["a b c d e f g h"] * 64}, trust_env=False).raise_for_status()
-    # One worker per core, the event loop, and the idle threads of the loader and uvloop, but none of ONNX Runtime.
-    assert len(threads_of(serve.process)) <= 1 + 6
-    assert ended(serve, signal.SIGTERM)[0] == 0
-
-
-def test_a_server_for_other_machines_warns_logs_by_utc_and_answers_only_to_allowed_names(
-    dist: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_server_for_other_machines_logs_by_utc_and_answers_only_to_allowed_names_and_keys(
+    dist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
-    serve = Serve(dist.parent, *ONE_THREAD, "--host", "0.0.0.0", "--allowed-host", "box.lan")
+    keys = tmp_path / "the team's keys"
+    keys.write_text(f"\n  \n{KEY}\nanother-key-of-it-5678\n", encoding="utf-8")
+    options = ("--host", "0.0.0.0", "--allowed-host", "box.lan", "--api-keys-file", str(keys))
     before = datetime.now(UTC) - timedelta(milliseconds=1)  # a log line has only milliseconds
+    serve = Serve(dist.parent, *ONE_THREAD, *options)
     url = serve.url()
     assert url.startswith("http://127.0.0.1:")
-    asked = [httpx.get(f"{url}/models", headers={"host": name}, trust_env=False) for name in ("box.lan", "other.lan")]
-    httpx.post(f"{url}/embed", json={"inputs": "a"}, trust_env=False).raise_for_status()
+    assert {"score", "token_str"} <= set(pasted(serve)[0])
+    assert KEY not in serve.told
+    asked = [({"host": "box.lan"}, 401), ({"host": "other.lan"}, 421), ({"host": "box.lan", "x-api-key": KEY}, 200)]
+    for headers, status in asked:
+        assert httpx.get(f"{url}/models", headers=headers, trust_env=False).status_code == status
     code, _, stderr = ended(serve, signal.SIGINT)
-    assert (code, [answer.status_code for answer in asked]) == (0, [200, 421])
-    lines = [line.split(" ", 1) for line in stderr.splitlines()]
-    assert lines[0][1].startswith("Anyone who can reach 0.0.0.0 can use the models")
-    assert lines[-1][1].startswith("POST /embed")
-    moments = [datetime.strptime(moment, "%Y-%m-%dT%H:%M:%S.%f%z") for moment, _ in lines]
-    assert all(moment.endswith("Z") for moment, _ in lines)
-    in_turn = [before, *moments, datetime.now(UTC)]
-    assert in_turn == sorted(in_turn)
+    assert code == 0
+    moment, _, line = stderr.splitlines()[-1].partition(" ")
+    assert (moment.endswith("Z"), line.startswith("GET /models 200")) == (True, True)
+    assert before <= datetime.fromisoformat(moment) <= datetime.now(UTC)
 
 
-@pytest.mark.parametrize("place", ["variable", "file"])
-def test_the_suggested_command_works_and_does_not_reveal_a_key(
-    dist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        ("dist/encoder", "model.int8.onnx is not the file that was exported"),
+        (f"models:/{ENCODER}@champion", "MLFLOW_TRACKING_URI="),
+    ],
+)
+def test_a_server_without_a_usable_model_ends_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str, told: str
 ) -> None:
-    options = []
-    if place == "variable":
-        monkeypatch.setenv(KEYS_VARIABLE, f" {KEY} , another-key-of-it-5678")
-    else:
-        file = tmp_path / "the team's keys"
-        file.write_text(f"\n  \n{KEY}\nanother-key-of-it-5678\n", encoding="utf-8")
-        options = ["--api-keys-file", str(file)]
-    serve = Serve(dist.parent, *ONE_THREAD, *options)
-    try:
-        assert httpx.get(f"{serve.url()}/models", trust_env=False).status_code == 401
-        assert {"score", "token_str"} <= set(pasted(serve)[0])
-        assert KEY not in serve.told
-    finally:
-        ended(serve, signal.SIGTERM)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    write_encoder(tmp_path / "dist" / "encoder")
+    graph = tmp_path / "dist" / "encoder" / "model.int8.onnx"
+    graph.write_bytes(graph.read_bytes()[:-1] + b"?")
+    before = list(tmp_path.rglob("*"))
+    code, stdout, stderr = ended(Serve(tmp_path, "--port", "0", argument))
+    assert (code, told in stderr, "URL" in stdout) == (4, True, False), stderr
+    assert list(tmp_path.rglob("*")) == before
 
 
 def test_a_port_in_use_is_reported_with_what_to_do(dist: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         code, _, stderr = ended(Serve(dist.parent, "--port", port))
-    assert code == 2
-    assert f"cannot listen on 127.0.0.1 port {port}" in stderr
-    assert "--port 0" in stderr
-
-
-def damage(folder: Path) -> None:
-    write_encoder(folder / "dist" / "encoder")
-    graph = folder / "dist" / "encoder" / "model.int8.onnx"
-    graph.write_bytes(graph.read_bytes()[:-1] + b"?")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "prepare", "told"),
-    [
-        pytest.param([], None, "make run", id="an empty project"),
-        pytest.param([f"models:/{ENCODER}@champion"], None, "MLFLOW_TRACKING_URI=", id="no registry"),
-        pytest.param([], damage, "model.int8.onnx is not the file that was exported", id="a damaged model"),
-    ],
-)
-def test_a_server_without_a_usable_model_ends_with_what_to_do(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    prepare: Callable[[Path], None] | None,
-    told: str,
-) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    if prepare:
-        prepare(tmp_path)
-    before = list(tmp_path.rglob("*"))
-    code, stdout, stderr = ended(Serve(tmp_path, "--port", "0", *arguments))
-    assert (code, told in stderr, "URL" in stdout) == (4, True, False), stderr
-    assert list(tmp_path.rglob("*")) == before
+    assert (code, f"cannot listen on 127.0.0.1 port {port}" in stderr, "--port 0" in stderr) == (2, True, True)
 
 
 def panic(*given: object, **options: object) -> None:
@@ -292,26 +254,15 @@ def is_stopping(url: str) -> bool:
     return False
 
 
-def test_an_accepted_request_is_answered_before_the_server_stops(serve: Serve) -> None:
-    url = serve.url()
-    body = json.dumps({"inputs": ["the [MASK] of the list " * 8] * 256, "parameters": {"top_k": 40}}).encode()
-    head = ["POST /fill-mask HTTP/1.1", "host: localhost", "content-type: application/json", "expect: 100-continue"]
-    with socket.create_connection(address(url), timeout=30) as connection:
-        connection.sendall("\r\n".join([*head, f"content-length: {len(body)}", "", ""]).encode())
-        assert connection.recv(1024).startswith(b"HTTP/1.1 100")  # the application waits for the body
-        serve.process.send_signal(signal.SIGTERM)
-        connection.sendall(body)
-        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
-    assert answer.startswith(b"HTTP/1.1 200")
-    assert len(json.loads(answer.split(b"\r\n\r\n", 1)[1])) == 256
-    assert ended(serve)[0] == 0
-
-
-def test_a_stopping_server_answers_queued_requests_and_waits_for_them_until_their_deadline(held: Held) -> None:
+def test_a_stopping_server_answers_queued_requests_until_their_deadline_and_does_not_wait_for_an_unfinished_one(
+    held: Held,
+) -> None:
     server, url, gate = held
-    with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(4) as clients:
+    unfinished = socket.create_connection(address(url))
+    unfinished.sendall(b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\n{")
+    with unfinished, httpx.Client(base_url=url, trust_env=False) as client, ThreadPoolExecutor(4) as clients:
         bodies = [{"inputs": "a " * num_words} for num_words in (60, 40, 25, 12)]  # each runs alone
-        accepted = [clients.submit(client.post, "/embed", json=body) for body in bodies]
+        accepted = [clients.submit(client.post, "/embed", json=body, timeout=60) for body in bodies]
         wait_until(lambda: 'clozeline_tokenize_seconds_count{model="encoder"} 4.0' in client.get("/metrics").text)
         server.process.send_signal(signal.SIGTERM)
         wait_until(lambda: is_stopping(url))
@@ -319,16 +270,7 @@ def test_a_stopping_server_answers_queued_requests_and_waits_for_them_until_thei
         assert not any(answer.done() for answer in accepted)
         gate.unlink()
         assert [answer.result().status_code for answer in accepted] == [200] * 4
-    assert ended(server)[0] == 0
-
-
-def test_a_stopping_server_does_not_wait_for_an_unfinished_request(held: Held) -> None:
-    head = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
-    server, url, _ = held
-    with socket.create_connection(address(url)) as connection:
-        connection.sendall(head)
-        time.sleep(0.3)
-        assert ended(server, signal.SIGTERM)[0] == 0
+        assert ended(server)[0] == 0
 
 
 def test_a_second_signal_drops_accepted_requests_and_says_so(held: Held) -> None:
@@ -353,41 +295,3 @@ def test_an_ended_worker_stops_the_server_so_that_it_is_restarted(dist: Path) ->
     code, _, stderr = serve.end()
     assert code == 75
     assert "clozeline-worker-0 ended" in stderr
-
-
-def offered(catalogue: Catalogue, capsys: pytest.CaptureFixture[str], *names: str) -> tuple[str, Any, list[str]]:
-    """Return the route and body of the line that a server of these models prints, and the routes of the first model."""
-    announce("http://here:1", Catalogue([catalogue.named(name) for name in names]))
-    out = capsys.readouterr().out
-    found = re.search(r"Try +curl -s http://here:1(\S+) .* -d '(.*)'$", out, re.MULTILINE)
-    assert found
-    return found[1], json.loads(found[2]), out.splitlines()[1].split()[1:]
-
-
-@pytest.mark.parametrize(
-    ("name", "route"),
-    [
-        ("encoder", "/fill-mask"),
-        ("library", "/classify"),
-        ("topics", "/classify"),
-        ("names", "/tag"),
-        ("reader", "/answer"),
-        ("writer", "/complete"),
-    ],
-)
-def test_a_server_of_one_model_suggests_the_route_of_that_model_and_lists_its_own_first(
-    client: httpx.Client, catalogue: Catalogue, capsys: pytest.CaptureFixture[str], name: str, route: str
-) -> None:
-    offer, body, routes = offered(catalogue, capsys, name)
-    assert (offer, routes[0]) == (route, route)
-    assert routes[1] not in {"/tokenize", "/decode", "/info"}
-    answer = client.post(route, json=body | {"model": name})
-    assert (answer.status_code, answer.headers["x-model"]) == (200, name)
-
-
-def test_the_encoder_is_offered_first_and_two_texts_if_every_classifier_reads_pairs(
-    catalogue: Catalogue, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert offered(catalogue, capsys, "reader", "library", "encoder")[0] == "/fill-mask"
-    assert isinstance(offered(catalogue, capsys, "ranker")[1]["inputs"], dict)
-    assert isinstance(offered(catalogue, capsys, "ranker", "library")[1]["inputs"], str)

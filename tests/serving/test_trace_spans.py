@@ -6,13 +6,13 @@ import sys
 import time
 from collections.abc import Iterator
 from http.server import HTTPServer
-from itertools import pairwise
+from unittest.mock import Mock
 
 import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
@@ -71,31 +71,18 @@ def test_a_request_is_a_span_in_the_trace_of_its_client_with_its_phases_as_child
             ("clozeline.tokens", 7),
             ("clozeline.texts", 2),
         }
-    times = [whole.start_time, *(phase.start_time for phase in phases), phases[-1].end_time, whole.end_time]
-    slack_nanoseconds = 100_000_000  # the times come from two clocks, read at different moments
-    assert all(later - earlier > -slack_nanoseconds for earlier, later in pairwise(times))
 
 
-def test_spans_contain_no_text_from_clients(traced: httpx.Client, memory: InMemorySpanExporter) -> None:
-    traced.post("/embed?text=secret", json={"inputs": "secret"}, headers={"x-secret": "secret"})
-    traced.post("/secret", json={"inputs": "secret"})
-    assert {"POST (no route)", "POST /embed"} <= set(by_name(memory, "POST (no route)", "POST /embed"))
-    assert "secret" not in "".join(span.to_json() for span in memory.get_finished_spans())
-
-
-def test_only_server_errors_mark_a_span_as_failed(
+def test_only_server_errors_mark_a_span_as_failed_and_no_span_has_text_from_clients(
     traced: httpx.Client, memory: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    traced.post("/embed", json={})
-    assert by_name(memory, "POST /embed")["POST /embed"].status.status_code is StatusCode.UNSET
-    memory.clear()
-
-    def fail(*given: object) -> object:
-        raise RuntimeError("of the graph")
-
-    monkeypatch.setattr(OpenEncoder, "rows", fail)
-    assert traced.post("/embed", json={"inputs": "a"}).status_code == 500
+    traced.post("/secret", json={"inputs": "secret"})
+    assert by_name(memory, "POST (no route)")["POST (no route)"].status.status_code is StatusCode.UNSET
+    monkeypatch.setattr(OpenEncoder, "rows", Mock(side_effect=RuntimeError("of the graph")))
+    asked = traced.post("/embed?text=secret", json={"inputs": "secret"}, headers={"x-secret": "secret"})
+    assert asked.status_code == 500
     assert by_name(memory, "POST /embed")["POST /embed"].status.status_code is StatusCode.ERROR
+    assert "secret" not in "".join(span.to_json() for span in memory.get_finished_spans())
 
 
 class Collector(HTTPServer):
@@ -128,26 +115,7 @@ def test_spans_are_exported_before_the_server_exits(hosted: Hosted, monkeypatch:
     assert {one.key: one.value.string_value for one in of_resource.resource.attributes}["service.name"] == "clozeline"
     sent = {span.name: span for span in of_resource.scope_spans[0].spans}
     whole, queue = sent["POST /embed"], sent["queue"]
-    assert (whole.kind, queue.kind) == (2, 1)
     assert (queue.parent_span_id, queue.trace_id) == (whole.span_id, whole.trace_id)
-    assert {one.key: one.value.int_value for one in whole.attributes}["http.response.status_code"] == 200
-
-
-def test_a_missing_collector_is_reported_once_and_fails_no_request(
-    memory: InMemorySpanExporter,
-    traced: httpx.Client,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
-    traced.post("/embed", json={"inputs": "a"})
-    assert by_name(memory, "POST /embed")
-    exporter = CollectorExporter.from_environment()
-    finished = memory.get_finished_spans()
-    assert [exporter.export(finished), exporter.export(finished)] == [SpanExportResult.FAILURE] * 2
-    assert len([record for record in caplog.records if record.name.startswith("opentelemetry")]) == 1
-    exporter.shutdown()
 
 
 def test_an_unresponsive_collector_delays_neither_requests_nor_shutdown(

@@ -141,59 +141,18 @@ def test_a_replica_that_cannot_load_is_not_ready_in_time_and_answers_again_after
     assert late.is_ready
 
 
-def test_a_slow_replica_answers_as_soon_as_it_has_loaded(world: World) -> None:
-    world.promote("2")
-    world.cannot_load["2"] = {world.replicas[0]}
-    world.pass_time(10, times=8)
-    assert world.answers == [None, "2", "2"]
-    world.cannot_load.clear()
-    world.pass_time(10, times=31)
-    assert world.answers == ["2", "2", "2"]
-
-
-def never_answers_by_2(world: World) -> bool:
-    """Return whether all replicas are ready and answer by version 1 for longer than a notice takes."""
-    told = []
-    for _ in range(10):
-        world.pass_time(0.3 * NOTICE_SECONDS)
-        told += [(replica.answer, replica.is_ready) for replica in world.replicas]
-    return set(told) == {("1", True)}
-
-
-def test_a_promotion_that_is_taken_back_at_once_is_never_answered(world: World) -> None:
-    world.promote("2")
-    world.cannot_load["2"] = set(world.replicas)
-    world.pass_time(0.4 * NOTICE_SECONDS)
-    world.promote("1")
-    assert never_answers_by_2(world)
-
-
 def test_a_version_that_is_taken_back_while_it_loads_is_never_answered(world: World) -> None:
     world.promote("2")
     world.after_loading = lambda: world.promote("1")
-    assert never_answers_by_2(world)
+    for _ in range(10):
+        world.pass_time(0.3 * NOTICE_SECONDS)
+        assert world.answers == ["1"] * 3
+        assert all(replica.is_ready for replica in world.replicas)
 
 
-def test_a_rollback_shortly_before_a_turn_leaves_it_to_all_replicas_alike(world: World) -> None:
-    """One replica hears of the rollback before the turn, the others after it."""
-    world.promote("2")
-    world.pass_time(NOTICE_SECONDS - 5)
-    world.promote("1")
-    world.replicas[0].look()
-    world.pass_time(6, look=False)
-    assert world.answers == ["2"] * 3
-    world.pass_time(0)
-    world.pass_time(NOTICE_SECONDS)
-    assert world.answers == ["1"] * 3
-
-
-def test_a_replica_that_starts_before_a_turn_answers_from_the_turn_on(world: World) -> None:
-    world.promote("2")
-    world.pass_time(5)
-    new = world.join()
-    assert (new.answer, new.is_ready) == (None, False)
-    world.pass_time(NOTICE_SECONDS)
-    assert (new.answer, new.is_ready) == ("2", True)
+def test_a_shorter_notice_overtakes_a_longer_one() -> None:
+    turns = VersionTurns("1").followed_by("2", Announcement(0, 60)).followed_by("3", Announcement(40, 50))
+    assert [turn.version for turn in turns.coming] == ["3"]
 
 
 def test_an_alias_moved_without_clozeline_is_followed_by_each_replica_once_it_has_loaded(world: World) -> None:
@@ -215,12 +174,7 @@ def test_an_absent_registry_changes_nothing_but_a_loaded_version_has_its_turn(wo
     assert world.answers == ["2"] * 3
 
 
-def test_a_shorter_notice_overtakes_a_longer_one() -> None:
-    turns = VersionTurns("1").followed_by("2", Announcement(0, 60)).followed_by("3", Announcement(40, 50))
-    assert [turn.version for turn in turns.coming] == ["3"]
-
-
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_no_order_of_looks_and_changes_lets_two_versions_answer(world: World, seed: int) -> None:
     """Replicas look at least every 20 s, start, are killed, or cannot load; the champion moves at any time."""
     chance = random.Random(seed)

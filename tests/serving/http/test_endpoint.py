@@ -1,6 +1,7 @@
-"""Checks of a request before its protocol sees it, also if its answer is cached."""
+"""Checks of a request before its protocol sees it, also if its answer is cached; feedback scores what was answered."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -8,27 +9,20 @@ import pytest
 from clozeline.serving.asking import TIMES
 from clozeline.serving.models import Catalogue
 from tests.make.apps import running
+from tests.serving.http.test_bodies import assert_envelope
 from tests.serving.test_metrics import counted
 
 BODY = b'{"inputs": "the list"}'
 JSON = {"content-type": "application/json"}
-FAULTY = {
-    "what Python cannot write": b'{"inputs": ' + b"[" * 1000 + b"]" * 1000 + b"}",
-    "a key of a million characters": b'{"' + b"k" * 1_000_000 + b'": 1, "inputs": "a text"}',
-    "a text that is too long": b'{"inputs": "' + b"text " * 400 + b'"}',
-}
 
 
-@pytest.mark.parametrize("body", FAULTY.values(), ids=FAULTY)
-def test_a_large_body_of_the_wrong_shape_gets_a_short_refusal(client: httpx.Client, body: bytes) -> None:
-    answer = client.post("/embed", content=body, headers=JSON)
-    assert answer.status_code in {400, 422}
-    assert len(answer.content) < 2000
-
-
-def test_the_first_of_two_content_types_counts(client: httpx.Client) -> None:
-    types = [("content-type", "text/plain"), ("content-type", "application/json")]
-    assert client.post("/embed", content=BODY, headers=types).status_code == 415
+def test_a_large_body_of_the_wrong_shape_gets_a_short_refusal(client: httpx.Client) -> None:
+    deep = b'{"inputs": ' + b"[" * 1000 + b"]" * 1000 + b"}"
+    long_key = b'{"' + b"k" * 1_000_000 + b'": 1, "inputs": "a text"}'
+    for body in (deep, long_key):
+        answer = client.post("/embed", content=body, headers=JSON)
+        assert answer.status_code in {400, 422}
+        assert len(answer.content) < 2000
 
 
 @pytest.fixture(scope="module")
@@ -39,29 +33,19 @@ def keeping(catalogue: Catalogue) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"content-type": "application/json; charset=utf-8"}, 200),
-        ({"content-type": "application/json; charset=utf-16"}, 415),
+def test_headers_decide_whether_a_body_is_read_although_its_answer_is_cached(
+    keeping: httpx.Client, client: httpx.Client
+) -> None:
+    for headers, status in (
         ({}, 415),
         (JSON | {"x-timeout-ms": "5000"}, 200),
         (JSON | {"x-timeout-ms": "soon"}, 422),
-        (JSON | {"x-timeout-ms": "0"}, 422),
         (JSON | {"content-encoding": "gzip"}, 415),
-    ],
-)
-def test_headers_decide_whether_a_body_is_read_although_its_answer_is_cached(
-    keeping: httpx.Client, client: httpx.Client, headers: dict[str, str], status: int
-) -> None:
-    cached, new = (each.post("/embed", content=BODY, headers=headers) for each in (keeping, client))
-    assert (cached.status_code, new.status_code) == (status, status)
-    assert ("x-cache" in cached.headers, "x-cache" in new.headers) == (status == 200, False)
-    assert status == 200 or cached.content == new.content
-
-
-def test_an_answer_at_another_level_is_another_answer(keeping: httpx.Client) -> None:
-    assert "x-cache" not in keeping.post("/embed?level=other", content=BODY, headers=JSON).headers
+    ):
+        cached, new = (each.post("/embed", content=BODY, headers=headers) for each in (keeping, client))
+        assert (cached.status_code, new.status_code) == (status, status)
+        assert ("x-cache" in cached.headers, "x-cache" in new.headers) == (status == 200, False)
+        assert status == 200 or cached.content == new.content
 
 
 def test_a_cached_answer_has_no_request_id_and_zero_times_if_its_route_has_times(keeping: httpx.Client) -> None:
@@ -72,13 +56,45 @@ def test_a_cached_answer_has_no_request_id_and_zero_times_if_its_route_has_times
     assert ("x-cache" in first, again.keys() - first.keys()) == (False, {"x-cache"})
     first, again = (keeping.post("/classify", content=BODY, headers=JSON).headers for _ in range(2))
     assert ("x-request-id" in first, "x-request-id" in again) == (True, False)
+    assert "x-cache" not in keeping.post("/embed?level=other", content=BODY, headers=JSON).headers
+    counts = counted(keeping)
+    for _ in range(3):
+        keeping.post("/tokenize", content=BODY, headers=JSON)
+    keeping.post("/tokenize", json={"inputs": "another text"})
+    added = {name: number - counts.get(name, 0) for name, number in counted(keeping).items()}
+    assert added["clozeline_requests_total{route=/tokenize,status=200}"] == 4
+    assert [added[f"clozeline_kept_answers_total{{result={result}}}"] for result in ("hit", "miss")] == [3, 1]
 
 
-def test_requests_are_counted_under_their_route_and_cache_hits_and_misses_too(catalogue: Catalogue) -> None:
-    with running(catalogue, cache_bytes=1 << 20) as client:
-        for _ in range(4):
-            client.post("/embed", content=BODY, headers=JSON)
-        counts = counted(client)
-    assert counts["clozeline_requests_total{route=/embed,status=200}"] == 4
-    assert counts["clozeline_kept_answers_total{result=miss}"] == 1
-    assert counts["clozeline_kept_answers_total{result=hit}"] == 3
+SENTENCE = "Maria Lopez lives in Oslo."
+ASKED = {"question": "Where does Maria live?", "context": f"{SENTENCE} She works in Rome."}
+PERSON = {"entity_group": "PER", "start": 1, "end": 2}
+
+
+def entities(answer: Any) -> list[dict[str, Any]]:
+    return [{name: entity[name] for name in PERSON} for entity in reversed(answer)]
+
+
+def test_the_best_answer_is_right_and_another_is_wrong(client: httpx.Client) -> None:
+    for path, inputs, best, wrong in (
+        ("/classify", SENTENCE, lambda answer: answer[0][0]["label"], "another label"),
+        ("/tag", SENTENCE, entities, [PERSON]),
+        ("/answer", ASKED, lambda answer: answer["answer"], "another span"),
+        ("/fill-mask", "the [MASK]", lambda answer: answer[0]["token_str"], "another word"),
+    ):
+        for is_right in (True, False):
+            asked = client.post(path, json={"inputs": inputs}).raise_for_status()
+            right = best(asked.json()) if is_right else wrong
+            told = {"request_id": asked.headers["x-request-id"], "right": [right]}
+            scored = client.post("/feedback", json=told).raise_for_status().json()
+            assert (scored["num_right"], scored["num_wrong"]) == (int(is_right), int(not is_right))
+            assert client.post("/feedback", json=told).status_code == 404, "counts once"
+
+
+def test_answers_of_another_kind_are_refused_and_single_tags_cannot_be_scored(client: httpx.Client) -> None:
+    for path, right in (("/tag", "PER"), ("/classify", [])):
+        asked = client.post(path, json={"inputs": "the list"}).raise_for_status()
+        told = {"request_id": asked.headers["x-request-id"], "right": [right]}
+        assert_envelope(client.post("/feedback", json=told), 422, "other_answers", "right")
+    asked = client.post("/tag", json={"inputs": SENTENCE, "parameters": {"aggregation_strategy": "none"}})
+    assert "x-request-id" not in asked.raise_for_status().headers

@@ -6,7 +6,6 @@ import httpx
 import numpy as np
 import pytest
 
-from clozeline.inference.classifier import Aggregation
 from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING, TAGGING
 from clozeline.serving.models import Catalogue
 from tests.make.apps import running
@@ -35,62 +34,6 @@ def test_multi_label_scores_are_independent(client: httpx.Client, catalogue: Cat
     assert sum(scores(function_to_apply="softmax").values()) == pytest.approx(1)
 
 
-PAIRS = [{"text": "open", "text_pair": "the file"}, {"text": "é", "text_pair": "a list"}]
-
-
-@pytest.mark.parametrize("route", ["/classify", "/pipeline/text-classification"])
-def test_pairs_are_sent_to_the_pair_model(client: httpx.Client, catalogue: Catalogue, route: str) -> None:
-    ranker = catalogue.answering(CLASSIFYING, "ranker").model
-    expected = [best.score for (best,) in ranker.classify([(pair["text"], pair["text_pair"]) for pair in PAIRS])]
-    several = client.post(route, json={"inputs": PAIRS})
-    assert several.headers["x-model"] == "ranker"
-    assert [label["score"] for (label,) in several.json()] == near(expected)
-    ((alone,),) = client.post(route, json={"inputs": PAIRS[1], "model": "ranker"}).json()
-    assert alone["score"] == near(expected[1])
-
-
-ALONE = "is a single text, but the model reads pairs"
-STRATEGY = "parameters.aggregation_strategy"
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "status", "param", "told"),
-    [
-        ("/classify", {"inputs": PAIRS[0], "model": "library"}, 404, "model", []),
-        ("/classify", {"inputs": {"text": "a"}}, 422, "inputs.text_pair", []),
-        ("/classify", {"inputs": PAIRS[0] | {"other": "a"}}, 422, "inputs.other", []),
-        ("/classify", {"inputs": [PAIRS[0], "a"]}, 422, "inputs[1]", []),
-        ("/classify", {"inputs": ["a", PAIRS[0]]}, 422, "inputs[1]", []),
-        ("/classify", {"inputs": 5}, 422, "inputs", []),
-        ("/classify", {"inputs": ["a", TEXT], "model": "ranker"}, 422, "inputs[0]", ["not_a_pair", ALONE, "text_pair"]),
-        ("/pipeline/text-classification", {"inputs": TEXT, "model": "ranker"}, 422, None, [ALONE, '"text_pair"']),
-        ("/predict", {"inputs": [["open", "the file"], [TEXT]]}, 422, None, [ALONE, "to /predict"]),
-        ("/tag", {"inputs": TEXT, "parameters": {"aggregation_strategy": "last"}}, 422, STRATEGY, []),
-        ("/tag", {"inputs": TEXT, "parameters": {"stride": -1}}, 422, "parameters.stride", []),
-        ("/answer", {"inputs": {"question": "who?"}}, 422, "inputs.context", []),
-        ("/answer", {"inputs": ASKED, "parameters": {"top_k": 0}}, 422, "parameters.top_k", []),
-        ("/answer", {"inputs": ASKED, "parameters": {"max_seq_len": 4}}, 422, "inputs.question", []),
-        ("/rerank", {"query": "who?", "texts": []}, 422, None, []),
-        ("/answer", {"inputs": ASKED, "model": "names"}, 404, "model", ["no model of that name answers"]),
-        ("/classify", {"inputs": TEXT, "model": "names"}, 404, "model", ["no model of that name answers"]),
-    ],
-)
-def test_an_input_that_the_model_cannot_read_is_named(
-    client: httpx.Client, path: str, body: dict[str, object], status: int, param: str | None, told: list[str]
-) -> None:
-    refused = client.post(path, json=body)
-    error = refused.json()["error"]
-    assert refused.status_code == status
-    assert param is None or error["param"] == param
-    assert [part for part in told if part not in str(error)] == []
-
-
-@pytest.mark.parametrize("route", ["/classify", "/predict"])
-def test_a_single_text_is_refused_if_all_models_read_pairs(catalogue: Catalogue, route: str) -> None:
-    with running([catalogue.named("ranker")]) as client:
-        assert client.post(route, json={"inputs": TEXT}).status_code == 422
-
-
 def test_the_card_states_how_labels_are_scored(client: httpx.Client) -> None:
     cards = {card["name"]: card for card in client.get("/models").json()["models"]}
     told = ("label_scores", "decision_threshold", "reads_pairs")
@@ -98,7 +41,42 @@ def test_the_card_states_how_labels_are_scored(client: httpx.Client) -> None:
     assert [cards["library"][name] for name in told] == ["softmax", None, False]
     assert [cards["ranker"][name] for name in told] == ["sigmoid", 0.5, True]
     assert [name for name, card in cards.items() if "/rerank" in card["routes"]] == ["ranker"]
-    assert [cards[name]["routes"][0] for name in ("names", "reader")] == ["/tag", "/answer"]
+
+
+PAIRS = [{"text": "open", "text_pair": "the file"}, {"text": "é", "text_pair": "a list"}]
+
+
+def test_pairs_are_sent_to_the_pair_model(client: httpx.Client, catalogue: Catalogue) -> None:
+    ranker = catalogue.answering(CLASSIFYING, "ranker").model
+    expected = [best.score for (best,) in ranker.classify([(pair["text"], pair["text_pair"]) for pair in PAIRS])]
+    several = client.post("/classify", json={"inputs": PAIRS})
+    assert several.headers["x-model"] == "ranker"
+    assert [label["score"] for (label,) in several.json()] == near(expected)
+    ((alone,),) = client.post("/classify", json={"inputs": PAIRS[1]}).json()
+    assert alone["score"] == near(expected[1])
+
+
+def test_an_input_that_the_model_cannot_read_is_named(client: httpx.Client) -> None:
+    for path, body, status, param in (
+        ("/classify", {"inputs": PAIRS[0], "model": "library"}, 404, "model"),
+        ("/classify", {"inputs": {"text": "a"}}, 422, "inputs.text_pair"),
+        ("/classify", {"inputs": [PAIRS[0], "a"]}, 422, "inputs[1]"),
+        ("/classify", {"inputs": ["a", TEXT], "model": "ranker"}, 422, "inputs[0]"),
+        ("/tag", {"inputs": TEXT, "parameters": {"stride": -1}}, 422, "parameters.stride"),
+        ("/answer", {"inputs": {"question": "who?"}}, 422, "inputs.context"),
+        ("/answer", {"inputs": ASKED, "parameters": {"max_seq_len": 4}}, 422, "inputs.question"),
+        ("/answer", {"inputs": ASKED, "model": "names"}, 404, "model"),
+    ):
+        refused = client.post(path, json=body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (status, param)
+
+
+def test_a_single_text_is_refused_if_all_models_read_pairs(catalogue: Catalogue) -> None:
+    with running([catalogue.named("ranker")]) as client:
+        for route in ("/classify", "/predict", "/pipeline/text-classification"):
+            refused = client.post(route, json={"inputs": TEXT})
+            assert refused.status_code == 422
+            assert "is a single text, but the model reads pairs" in refused.text
 
 
 def test_one_text_gets_a_list_of_entities_and_several_texts_one_list_each(
@@ -110,27 +88,12 @@ def test_one_text_gets_a_list_of_entities_and_several_texts_one_list_each(
     for name in ("entity_group", "word"):
         assert [one[name] for one in answer.json()] == [one[name] for one in expected]
     assert [one["score"] for one in answer.json()] == near([one["score"] for one in expected])
+    parameters = {"aggregation_strategy": "none", "ignore_labels": [], "stride": 2}
+    tokens = client.post("/tag", json={"inputs": TEXT, "parameters": parameters}).json()
+    assert [TEXT[one["start"] : one["end"]] for one in tokens] == ["open", "the", "list", "s", "of", "a", "file"]
+    assert {one["entity"] for one in tokens} <= set(TAGS)
     first, _ = client.post("/tag", json={"inputs": [TEXT, "a"]}).json()
     assert first == answer.json()
-    recorded = client.post("/invocations", json={"inputs": [TEXT], "params": {"model": "names"}}).json()
-    assert recorded["predictions"] == [{"entities": answer.json()}]
-
-
-@pytest.mark.parametrize("strategy", ["none", "simple", "first", "average", "max"])
-def test_every_aggregation_can_be_requested(client: httpx.Client, catalogue: Catalogue, strategy: Aggregation) -> None:
-    parameters = {"aggregation_strategy": strategy, "ignore_labels": [], "stride": 2}
-    found = client.post("/tag", json={"inputs": TEXT, "parameters": parameters}).json()
-    (expected,) = catalogue.answering(TAGGING).model.tag([TEXT], strategy=strategy, ignored=())
-    assert [one["word"] for one in found] == [one.word for one in expected]
-
-
-def test_a_long_text_is_tagged_to_its_end(client: httpx.Client) -> None:
-    text = f"{'the ' * 3000}list of a file"
-    parameters = {"ignore_labels": [], "aggregation_strategy": "none"}
-    found = client.post("/tag", json={"inputs": text, "parameters": parameters}).json()
-    assert [one["index"] for one in found] == list(range(1, 3005))
-    assert [text[one["start"] : one["end"]] for one in found[-4:]] == ["list", "of", "a", "file"]
-    assert {one["entity"] for one in found} <= set(TAGS)
 
 
 def test_one_answer_comes_as_an_object_and_several_as_a_list(client: httpx.Client, catalogue: Catalogue) -> None:
@@ -142,16 +105,3 @@ def test_one_answer_comes_as_an_object_and_several_as_a_list(client: httpx.Clien
     parameters = {"top_k": 3, "handle_impossible_answer": True, "max_answer_len": 2, "max_seq_len": 20, "doc_stride": 4}
     several = client.post("/answer", json={"inputs": ASKED, "parameters": parameters}).json()
     assert [ASKED["context"][one["start"] : one["end"]] == one["answer"] for one in several] == [True] * 3
-
-
-def test_an_answer_is_found_at_the_end_of_a_long_context(client: httpx.Client, catalogue: Catalogue) -> None:
-    """The context before it repeats the word that the model scores lowest as an answer."""
-    model = catalogue.answering(ANSWERING).model
-    words = ["the", "list", "of", "a", "file", "and", "é"]
-    least = min(words, key=lambda word: model.ask([("open", word)])[0][0].score)
-    context = f"{f'{least} ' * 2000}{ASKED['context']}"
-    answer = client.post("/answer", json={"inputs": ASKED | {"context": context}})
-    found = answer.json()
-    assert found["end"] > 2000 * len(f"{least} ")
-    assert context[found["start"] : found["end"]] == found["answer"]
-    assert int(answer.headers["x-compute-tokens"]) > 2000

@@ -39,22 +39,6 @@ def test_the_client_generates_text(asking: Asking, client: httpx.Client) -> None
     assert asked.text_generation("return the", return_full_text=True, **drawn).startswith("return the")
 
 
-def test_the_client_extracts_features(asking: Asking) -> None:
-    vectors = asking("feature-extraction").feature_extraction("open the file", normalize=True, truncate=True)
-    assert (vectors.shape, vectors.dtype) == ((1, 8), np.float32)
-    assert np.linalg.norm(vectors) == pytest.approx(1)
-
-
-def test_the_client_classifies_with_every_score_function(asking: Asking) -> None:
-    def scores(function: str) -> np.ndarray:
-        labels = asking("text-classification").text_classification(TEXT, function_to_apply=function, top_k=3)
-        return np.array([label.score for label in labels])
-
-    logits = scores("none")
-    np.testing.assert_allclose(scores("softmax"), np.exp(logits) / np.exp(logits).sum(), atol=1e-6)
-    np.testing.assert_allclose(scores("sigmoid"), 1 / (1 + np.exp(-logits)), atol=1e-6)
-
-
 def test_the_client_classifies_by_zero_shot_labels(asking: Asking, client: httpx.Client) -> None:
     """Versions before and after 1.0 read two different shapes of answers."""
     is_first = version("huggingface_hub").startswith("0.")
@@ -76,19 +60,15 @@ def test_the_client_compares_sentences_and_can_use_the_routes_of_text_embeddings
     at_embed, at_similarity = (InferenceClient(str(client.base_url.join(path))) for path in ("/embed", "/similarity"))
     assert at_similarity.sentence_similarity("the list", other_sentences=others) == pytest.approx(cosines, abs=1e-6)
     vectors = client.post("/embed", json={"inputs": TEXT}).json()
-    np.testing.assert_allclose(at_embed.feature_extraction(TEXT), vectors, atol=1e-6)
+    for asked in (at_embed, asking("feature-extraction")):
+        found = asked.feature_extraction(TEXT, normalize=True, truncate=True)
+        np.testing.assert_allclose(found, vectors, atol=1e-6)
 
 
 def test_the_client_raises_the_message_of_the_server(asking: Asking) -> None:
     """Versions before and after 1.0 each raise an exception of their own, with the server's message."""
     with pytest.raises(OSError, match=r"\[MASK\] at least once"):
         asking("fill-mask").fill_mask("no mask")
-
-
-def test_the_pipeline_route_nests_labels_and_the_predict_route_does_not(client: httpx.Client) -> None:
-    (nested,) = client.post("/pipeline/text-classification", json={"inputs": "a", "parameters": {"top_k": 3}}).json()
-    assert len(nested) == 3
-    assert client.post("/predict", json={"inputs": "a"}).json() == nested
 
 
 def test_the_client_tags_tokens(asking: Asking, client: httpx.Client) -> None:
@@ -106,8 +86,5 @@ def test_the_client_answers_questions(asking: Asking, client: httpx.Client) -> N
     asked = asking("question-answering")
     answer = asked.question_answering(**QUESTION)
     assert (answer.answer, answer.start, answer.end) == (own["answer"], own["start"], own["end"])
-    lengths = {"max_answer_len": 4, "max_question_len": 8, "max_seq_len": 32, "doc_stride": 8}
-    several = asked.question_answering(
-        **QUESTION, **lengths, top_k=3, handle_impossible_answer=True, align_to_words=False
-    )
-    assert len(several) == 3
+    lengths = {"max_answer_len": 4, "max_question_len": 8, "max_seq_len": 32, "doc_stride": 8, "top_k": 3}
+    assert len(asked.question_answering(**QUESTION, **lengths, handle_impossible_answer=True)) == 3

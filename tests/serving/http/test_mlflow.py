@@ -40,38 +40,17 @@ def approximately(told: Any) -> Any:
     return pytest.approx(told, abs=1e-5) if isinstance(told, float) else told
 
 
-def test_the_mlflow_client_sees_that_the_server_is_ready(scoring: ScoringServerClient) -> None:
-    scoring.wait_server_ready(timeout=120)
-    assert scoring.get_version() == mlflow.__version__
-
-
 def test_a_record_equals_the_prediction_of_the_registered_model(
     scoring: ScoringServerClient, catalogue: Catalogue
 ) -> None:
+    scoring.wait_server_ready(timeout=120)
+    assert scoring.get_version() == mlflow.__version__
     expected = catalogue.answering(FILLING).model.records(TEXTS, top_k=2, truncate=False)
     assert records(scoring, TEXTS, top_k=2) == approximately(expected)
     with pytest.raises(TextTooLongError, match="text 1"):
         catalogue.answering(FILLING).model.records(["a", "the " * 100], top_k=2, truncate=False)
     labels = catalogue.answering(CLASSIFYING).model.records(TEXTS, top_k=3, truncate=False)
     assert records(scoring, TEXTS, model="library", top_k=3) == approximately(labels)
-
-
-def test_the_tokens_of_all_parts_of_an_answer_are_counted(client: httpx.Client) -> None:
-    continued, embedded, both = (
-        int(client.post(f"/models/writer/{path}", json={"inputs": TEXTS[1:]}).headers["x-compute-tokens"])
-        for path in ("complete", "embed", "invocations")
-    )
-    assert both == continued + embedded
-
-
-def test_bracketed_mask_is_accepted_by_every_model(tmp_path: Path) -> None:
-    write_encoder_of_another_mask(tmp_path / "other")
-    texts = ["return the [MASK] of <mask>", "open the file"]
-    with running(opened(tmp_path / "other")) as client:
-        told = client.post("/invocations", json={"inputs": texts}).json()["predictions"]
-        filled = client.post("/fill-mask", json={"inputs": texts[0]}).json()
-    assert [len(record["masks"]) for record in told] == [2, 0]
-    assert told[0]["masks"] == approximately(filled)
 
 
 def test_a_mask_that_is_cut_off_is_left_out_without_an_error(client: httpx.Client, catalogue: Catalogue) -> None:
@@ -81,24 +60,20 @@ def test_a_mask_that_is_cut_off_is_left_out_without_an_error(client: httpx.Clien
     assert catalogue.answering(FILLING).model.records(texts, top_k=5, truncate=True) == approximately(told)
 
 
-FRAME = pd.DataFrame({"number": [1, 2], "text": TEXTS})
-
-
-@pytest.mark.parametrize("given", [FRAME, pd.DataFrame({"any name": TEXTS}), np.array(TEXTS), np.array(TEXTS)[:, None]])
-def test_the_mlflow_client_can_send_texts_in_every_format(scoring: ScoringServerClient, given: object) -> None:
-    assert [len(record["masks"]) for record in records(scoring, given)] == [1, 0]
+def test_the_mlflow_client_can_send_texts_in_every_format(scoring: ScoringServerClient) -> None:
+    frames = [pd.DataFrame({"number": [1, 2], "text": TEXTS}), pd.DataFrame({"any name": TEXTS})]
+    for given in (*frames, np.array(TEXTS), np.array(TEXTS)[:, None]):
+        assert [len(record["masks"]) for record in records(scoring, given)] == [1, 0]
 
 
 ROWS = [{"text": text} for text in TEXTS]
 
 
-@pytest.mark.parametrize(
-    "body", [{"dataframe_records": ROWS}, {"instances": TEXTS}, {"instances": ROWS}, {"inputs": {"any name": TEXTS}}]
-)
-def test_bodies_of_other_clients_are_accepted(client: httpx.Client, body: object) -> None:
-    answer = client.post("/invocations", json=body).json()
-    assert [len(record["masks"]) for record in answer["predictions"]] == [1, 0]
-    assert len(client.post("/invocations", json={"inputs": "a"}).json()["predictions"]) == 1
+def test_bodies_of_other_clients_are_accepted(client: httpx.Client) -> None:
+    one_column = {"inputs": {"any name": TEXTS}}
+    for body in ({"dataframe_records": ROWS}, {"instances": TEXTS}, {"instances": ROWS}, one_column):
+        answer = client.post("/invocations", json=body).json()
+        assert [len(record["masks"]) for record in answer["predictions"]] == [1, 0]
 
 
 PAIRS = {
@@ -123,33 +98,26 @@ def test_pair_rows_are_accepted_in_every_format(
         assert answer["predictions"] == approximately(told)
 
 
-def asked(model: str, inputs: object) -> dict[str, object]:
-    return {"inputs": inputs, "params": {"model": model}}
+def test_input_without_the_texts_that_the_model_reads_is_refused(client: httpx.Client) -> None:
+    for model, body, told in (
+        ("ranker", {"inputs": ["open the file"]}, "`inputs[0]` does not hold the two texts"),
+        ("ranker", {"inputs": {"text": ["a"]}}, "`text` and `text_pair`"),
+        ("reader", {"inputs": ['{"question": "a", "context": "b"}', "[1]"]}, "`inputs[1]` does not hold"),
+        ("reader", {"inputs": {"question": ["a", "b"], "context": ["c"]}}, "inputs[1]"),
+        ("encoder", {"inputs": ["a"], "instances": ["a"]}, "exactly one of"),
+        ("encoder", {"instances": [{"a": "x", "b": "y"}]}, "columns: a, b"),
+        ("encoder", {"instances": [{"text": "x"}, {"other": "y"}]}, "instances[1]"),
+        ("encoder", {"dataframe_split": {"columns": ["a", "text"], "data": [["x"]]}}, "dataframe_split[0]"),
+        ("encoder", {"dataframe_split": {"columns": [], "data": [[]]}}, "`dataframe_split.columns`"),
+    ):
+        refused = client.post(f"/models/{model}/invocations", json=body)
+        assert (refused.status_code, refused.json()["error_code"]) == (400, "BAD_REQUEST")
+        assert told in refused.json()["message"]
 
 
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        (asked("ranker", ["open the file"]), "`inputs[0]` does not hold the two texts"),
-        (asked("ranker", {"text": ["a"]}), "`text` and `text_pair`"),
-        (asked("reader", ['{"question": "a", "context": "b"}', "[1]"]), "`inputs[1]` does not hold"),
-        (asked("reader", {"question": ["a", "b"], "context": ["c"]}), "inputs[1]"),
-        (asked("reader", {"question": ["a"], "context": [" "]}), "inputs[0]"),
-        (asked("reader", {}), "at least 1 item"),
-        ({}, "exactly one of"),
-        ({"inputs": ["a"], "instances": ["a"]}, "exactly one of"),
-        ({"inputs": [5]}, "inputs[0]"),
-        ({"inputs": []}, "at least 1 item"),
-        ({"instances": [{"a": "x", "b": "y"}]}, "columns: a, b"),
-        ({"instances": [{"text": "x"}, {"other": "y"}]}, "instances[1]"),
-        ({"dataframe_split": {"columns": ["a", "text"], "data": [["x"]]}}, "dataframe_split[0]"),
-        ({"dataframe_split": {"columns": [], "data": [[]]}}, "`dataframe_split.columns`"),
-        ({"inputs": ["a"], "params": {"top_k": 0}}, "params.top_k"),
-    ],
-)
-def test_input_without_the_texts_that_the_model_reads_is_refused(
-    client: httpx.Client, body: dict[str, object], told: str
-) -> None:
-    refused = client.post("/invocations", json=body)
-    assert (refused.status_code, refused.json()["error_code"]) == (400, "BAD_REQUEST")
-    assert told in refused.json()["message"]
+def test_bracketed_mask_is_accepted_by_every_model(tmp_path: Path) -> None:
+    write_encoder_of_another_mask(tmp_path / "other")
+    with running(opened(tmp_path / "other")) as client:
+        body = {"inputs": ["return the [MASK] of <mask>", "open the file"]}
+        told = client.post("/invocations", json=body).json()["predictions"]
+    assert [len(record["masks"]) for record in told] == [2, 0]

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from clozeline.inference.classifier import Classifier
-from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.http.house_labels import CLASSIFYING, CLASSIFYING_PAIRS
 from clozeline.serving.http.house_texts import FILLING
-from clozeline.serving.http.tei import RERANK, RERANKING
+from clozeline.serving.http.tei import RERANKING
 from clozeline.serving.models import Catalogue
 from tests.make.apps import opened, running
 from tests.make.packages import LABELS, write_entailer
@@ -25,6 +24,8 @@ def test_labels_come_in_a_flat_list_best_first_and_in_a_list_for_each_of_several
     alone = client.post("/predict", json={"inputs": "a"}).json()
     _, beside = client.post("/predict", json={"inputs": [["open the file"], ["a"]]}).json()
     assert [label["label"] for label in beside] == [label["label"] for label in alone]
+    nested = client.post("/pipeline/text-classification", json={"inputs": "a", "parameters": {"top_k": 3}}).json()
+    assert nested == [alone]
 
 
 def test_raw_scores_are_the_logits(client: httpx.Client, catalogue: Catalogue) -> None:
@@ -46,55 +47,34 @@ def test_two_texts_in_one_list_are_a_pair_for_a_pair_model(client: httpx.Client,
     assert several[0][0]["score"] == pytest.approx(expected.score, abs=1e-5)
 
 
-def test_pairs_are_refused_if_no_model_reads_pairs(catalogue: Catalogue) -> None:
-    with running([catalogue.named("encoder"), catalogue.named("library")]) as client:
-        for path, body in (("/predict", {"inputs": ["a", "b"]}), ("/rerank", {"query": "a", "texts": ["b"]})):
-            refused = client.post(path, json=body)
-            assert (refused.status_code, refused.json()["error_type"]) == (404, "Validation")
-            assert "cross-encoder" in refused.json()["error"]
-
-
 def test_similarity_is_the_cosine_of_the_embeddings(client: httpx.Client) -> None:
     texts = ["return the list", "open the file", "a"]
     body = {"inputs": {"source_sentence": texts[0], "sentences": texts}, "parameters": {"truncate": True}}
     vectors_TH = np.array(client.post("/embed", json={"inputs": texts}).json())
+    cut_TH = client.post(
+        "/embed", json={"inputs": texts, "normalize": True, "dimensions": 4, "prompt_name": None}
+    ).json()
+    np.testing.assert_allclose(
+        cut_TH, vectors_TH[:, :4] / np.linalg.norm(vectors_TH[:, :4], axis=1, keepdims=True), atol=1e-6
+    )
     np.testing.assert_allclose(client.post("/similarity", json=body).json(), vectors_TH @ vectors_TH[0], atol=1e-6)
-
-
-def test_embed_accepts_the_parameters_that_its_clients_send(client: httpx.Client) -> None:
-    """llama-index sends `truncate`, chromadb `inputs` alone, huggingface_hub the rest."""
-    whole = client.post("/embed", json={"inputs": ["the list"], "truncate": True, "truncation_direction": "Right"})
-    cut = client.post("/embed", json={"inputs": ["the list"], "normalize": True, "dimensions": 4, "prompt_name": None})
-    np.testing.assert_allclose(np.linalg.norm(cut.json(), axis=1), 1, atol=1e-6)
-    assert (np.shape(whole.json()), np.shape(cut.json())) == ((1, 8), (1, 4))
 
 
 _SENTENCES = {"source_sentence": "a", "sentences": ["b"]}
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "told"),
-    [
+def test_what_the_model_cannot_read_is_refused(client: httpx.Client) -> None:
+    similar = {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"prompt_name": "query"}}
+    for path, body, told in (
         ("/embed", {"inputs": "a", "dimensions": 9}, "`dimensions`"),
         ("/embed", {"inputs": "a", "prompt_name": "query"}, "no prompt of this name"),
-        ("/embed?level=tokens", {"inputs": "a", "prompt_name": "query"}, "no prompt of this name"),
-        ("/similarity", {"inputs": _SENTENCES, "parameters": {"prompt_name": "query"}}, "no prompt of this name"),
-        *(("/predict", {"inputs": it}, "inputs") for it in ([["a"], []], [["a"], "b"], [], [["a", "b", "c"]], "")),
-        *(("/decode", {"ids": ids}, "id") for ids in ([], [-1], [10**6], [2**70], [[5], []], [[5], 6], 5)),
-    ],
-)
-def test_what_the_model_cannot_read_is_refused(
-    client: httpx.Client, path: str, body: dict[str, object], told: str
-) -> None:
-    refused = client.post(path, json=body)
-    assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
-    assert told in refused.json()["error"]
-
-
-def test_info_describes_the_first_model(client: httpx.Client) -> None:
-    info = client.get("/info").json()
-    card = client.get("/models").json()["models"][0]
-    assert (info["model_id"], info["model_sha"], info["max_input_length"]) == ("encoder", card["sha256"], 64)
+        ("/similarity", similar, "no prompt of this name"),
+        *(("/predict", {"inputs": it}, "inputs") for it in ([["a"], []], [["a"], "b"], [], [["a", "b", "c"]])),
+        *(("/decode", {"ids": ids}, "id") for ids in ([], [-1], [10**6], [2**70], [[5], 6])),
+    ):
+        refused = client.post(path, json=body)
+        assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
+        assert told in refused.json()["error"]
 
 
 def test_tokens_are_returned_with_their_offsets_in_the_text(client: httpx.Client, catalogue: Catalogue) -> None:
@@ -142,7 +122,6 @@ def test_the_classifier_with_an_entailment_label_reranks(tmp_path: Path) -> None
     served = Catalogue(opened(tmp_path / "mood", tmp_path / "nli"))
     chosen = served.answering(RERANKING)
     assert (chosen.identity.name, chosen.model.relevant_label) == ("nli", "entailment")
-    assert [RERANK in DIALECTS.asking(one) for one in served] == [False, True]
     with running(served) as client:
         ranks = client.post("/rerank", json={"query": "open", "texts": ["the file", "a"]}).json()
         scores = chosen.model.classify([("open", "the file"), ("open", "a")], top_k=3)
