@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from tests.cluster.test_ray_workers import until
 
 from clozeline.lab import winner
 from clozeline.lab.ablation import ablate
@@ -28,7 +29,6 @@ from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import OUTBOX, TrackedRun
 from clozeline.tracking.run_logger import run_logger
 from tests.cluster.raylets import cluster_of_two
-from tests.cluster.test_ray_workers import until
 from tests.conftest import PROJECT
 from tests.make.stores import delivered, runs_of
 
