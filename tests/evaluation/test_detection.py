@@ -77,12 +77,19 @@ def test_a_measurement_does_not_depend_on_the_batches(pair: ReplacedTokenPair, s
     assert (other.auc, other.accuracy) == pytest.approx((one.auc, one.accuracy), abs=1e-3)
 
 
-def test_perfect_and_useless_scores_have_the_expected_figures() -> None:
-    for counts, accuracy, auc, f1 in (
-        ([[4, 2, 0, 0], [0, 0, 1, 3]], 1.0, 1.0, 1.0),
-        ([[0, 0, 0, 6], [4, 0, 0, 0]], 0.0, 0.0, 0.0),
-        ([[6, 0, 0, 0], [4, 0, 0, 0]], 0.6, 0.5, 0.0),  # says always original
-        ([[6, 0, 0, 0], [0, 0, 0, 0]], 1.0, None, 0.0),  # nothing was replaced
-    ):
-        found = detection.figures_of(np.array(counts))
-        assert (found.accuracy, found.auc, found.f1) == (accuracy, auc, f1)
+@pytest.mark.parametrize(
+    ("counts", "accuracy", "auc"),
+    [
+        ([[4, 2, 0, 0], [0, 0, 1, 3]], 1.0, 1.0),
+        ([[0, 0, 0, 6], [4, 0, 0, 0]], 0.0, 0.0),
+        ([[6, 0, 0, 0], [4, 0, 0, 0]], 0.6, 0.5),
+        ([[6, 0, 0, 0], [0, 0, 0, 0]], 1.0, None),
+    ],
+    ids=["finds all", "takes each for the other", "says always original", "nothing was replaced"],
+)
+def test_perfect_and_useless_scores_have_the_expected_figures(
+    counts: list[list[int]], accuracy: float, auc: float | None
+) -> None:
+    found = detection.figures_of(np.array(counts))
+    assert (found.accuracy, found.auc) == (accuracy, auc)
+    assert found.f1 == (1.0 if accuracy == 1.0 and auc else 0.0)

@@ -16,7 +16,7 @@ from clozeline.evaluation import groups, measuring
 from clozeline.evaluation.measuring import EncoderFigures
 from clozeline.language.masking import evaluation_folds
 from clozeline.language.models import LanguageModel
-from clozeline.language.objectives import Split, token_counts
+from clozeline.language.objectives import OBJECTIVES, Split, token_counts
 from clozeline.language.shards import TokenShards
 from clozeline.system.errors import DataError
 
@@ -55,17 +55,23 @@ def loss_and_rank(model: Any, shown_N: np.ndarray, place: int, label: int) -> tu
     return loss, int((logits_V > logits_V[label]).sum())
 
 
+def test_every_token_is_a_target_exactly_once(model: LanguageModel, split: Split) -> None:
+    assert measure(model, split).target_tokens == split.shards.num_tokens
+    tokens = split.read(np.arange(len(split.rows)))
+    judging = OBJECTIVES["mlm"].evaluation_batch
+    folds = [judging(split, tokens, 5, fold, NUM_FOLDS) for fold in range(NUM_FOLDS)]
+    assert sorted(slot for batch in folds for slot in batch.slot_T.tolist()) == sorted(tokens.slot_N.tolist())
+
+
 def test_two_evaluations_are_bit_equal(model: LanguageModel, split: Split) -> None:
     assert measure(model, split) == measure(model, split)
 
 
-def test_figures_do_not_depend_on_the_batch_size(model: LanguageModel, split: Split) -> None:
-    one = measure(model, split)
-    assert one.target_tokens == split.shards.num_tokens
-    for batch_tokens in (32, 100_000):
-        other = measure(model, split, batch_tokens)
-        assert other.loss_nats_per_token == pytest.approx(one.loss_nats_per_token, rel=1e-6)
-        assert (other.top1, other.top5, other.target_tokens) == (one.top1, one.top5, one.target_tokens)
+@pytest.mark.parametrize("batch_tokens", [32, 100, 100_000])
+def test_figures_do_not_depend_on_the_batch_size(model: LanguageModel, split: Split, batch_tokens: int) -> None:
+    one, other = measure(model, split), measure(model, split, batch_tokens)
+    assert other.loss_nats_per_token == pytest.approx(one.loss_nats_per_token, rel=1e-6)
+    assert (other.top1, other.top5, other.target_tokens) == (one.top1, one.top5, one.target_tokens)
 
 
 def test_sums_do_not_depend_on_the_process_or_the_order(model: LanguageModel, split: Split) -> None:
@@ -125,6 +131,16 @@ def test_calibration_error_is_the_mean_gap_between_confidence_and_accuracy() -> 
     sums.confidence_G[[3, 14]] = 30 * 0.25, 10 * 0.95
     sums.num_top1_G[[3, 14]] = 12, 6  # accuracy 0.4 and 0.6
     assert measuring.expected_calibration_error(sums) == pytest.approx(0.75 * 0.15 + 0.25 * 0.35)
+
+
+def test_every_grouping_sees_every_target_in_one_pass(model: LanguageModel, split: Split) -> None:
+    groupings = {"document": groups.by_document(10), "confidence": groups.by_confidence()}
+    rows_done: list[int] = []
+    with torch.inference_mode():
+        sums = measuring.measure(model, questions_on(split), groupings, rows_done.append)
+    assert sum(rows_done) == NUM_FOLDS * len(split.rows)
+    assert {sums[name].num_targets for name in groupings} == {split.shards.num_tokens}
+    assert sums["document"].loss_nats_G.sum() == pytest.approx(sums["confidence"].loss_nats_G.sum())
 
 
 def test_the_unigram_baseline_is_the_cross_entropy_of_training_frequencies(make_tokens: TokensMaker) -> None:
