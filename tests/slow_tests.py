@@ -50,7 +50,7 @@ SLOW = (
     "clozeline.registry.publishing",
     "clozeline.registry.served_model",
     "clozeline.registry.versions",
-    "clozeline.registry.wheel",
+    "clozeline.registry.publishing",
     "clozeline.stages.evaluate",
     "clozeline.stages.export",
     "clozeline.stages.finetune",

@@ -24,8 +24,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from clozeline.params.pretraining import laid_over
 from clozeline.stages import pretrain
-from clozeline.system.content import code_of, fingerprint
-from clozeline.system.files import replacing_file
+from clozeline.system.files import code_of, fingerprint, replacing_file
 from clozeline.tasks.similarity.matching import BelongingPairs
 from clozeline.tasks.task import InputsOf
 from clozeline.tasks.training import use_threads

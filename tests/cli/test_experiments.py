@@ -1,4 +1,4 @@
-"""Claim: a sweep ends with a table of every trial, the winner, its diff, and what to type next."""
+"""Claim: a sweep ends with a table of every trial, the sweep, its diff, and what to type next."""
 
 import shutil
 from dataclasses import replace
@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from clozeline.cli import experiments as verb
-from clozeline.lab import winner
+from clozeline.lab import sweep
 from clozeline.lab.experiment import Corpus
 from clozeline.lab.plan import SweepPlan
-from clozeline.lab.sweep import Sweep
+from clozeline.lab.sweep import FinalFigure, Sweep
 from clozeline.lab.trials import TrialRecord, Trials
-from clozeline.lab.winner import FinalFigure
 from clozeline.params.editing import Config
 from clozeline.system.workspace import Workspace
 from tests.conftest import PROJECT
@@ -48,7 +47,7 @@ def test_every_trial_the_winner_and_its_diff_are_told(
     tested = FinalFigure(
         figure="nats_per_byte", data="40 holdout texts", value=1.3, other="params.yaml", other_value=1.8, low=-1, high=0
     )
-    monkeypatch.setattr(winner, "_tested", lambda *_: tested)
+    monkeypatch.setattr(sweep, "_tested", lambda *_: tested)
     monkeypatch.setenv("COLUMNS", "120")
     verb._end(Workspace(Path.cwd()), found, write=True)
     assert Config("params.yaml").checked.pretrain.masking.mask_rate == pytest.approx(0.41), "the winner is written"

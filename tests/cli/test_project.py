@@ -15,8 +15,8 @@ from clozeline.cli import app, project
 from clozeline.params.editing import edit
 from clozeline.params.reading import read_params
 from clozeline.stages.calling.calls import PIN, graph_elsewhere, own_graph
-from clozeline.system.content import sha256_of
 from clozeline.system.errors import ParamsError
+from clozeline.system.files import sha256_of
 from clozeline.versions.graph import read_stage_graph
 from tests.conftest import PROJECT
 

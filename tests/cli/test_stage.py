@@ -18,10 +18,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from typer.testing import CliRunner
 
 from clozeline.cli import app, stage
-from clozeline.cluster import address
+from clozeline.cluster import store
 from clozeline.cluster.ray_jobs import JobEnded
 from clozeline.params.pretraining import PretrainParams
-from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
+from clozeline.registry.trained import START_LOCK, StartLock, write_start_lock
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, TransientError
 from tests.conftest import PROJECT
 from tests.make.params import with_values
@@ -180,7 +180,7 @@ def test_ray_places_nodes_unless_the_arguments_say_where_they_meet_and_needs_num
     """The cluster does not answer, so a gang ends at once; a single process or nodes by hand never ask it."""
     started: list[list[str]] = []
     monkeypatch.setattr("torch.distributed.run.main", started.append)
-    monkeypatch.setenv(address.VARIABLE, "ray://127.0.0.1:1")
+    monkeypatch.setenv(store.VARIABLE, "ray://127.0.0.1:1")
     told = "no cluster answers at" if fault is TransientError else "a gang needs the number of nodes"
     with pytest.raises(fault, match=told) if fault else nullcontext():
         stage.run_under_torchrun("pretrain", [], arguments)
@@ -242,7 +242,7 @@ def test_each_of_several_seeds_is_a_command_before_the_whole_stage(monkeypatch: 
         return [JobEnded("node", 5 if command[-1] == "only_seed=9" else 0, 0, 1) for command in commands]
 
     monkeypatch.setattr("clozeline.cluster.ray_jobs.run_jobs", run_jobs)
-    monkeypatch.setattr("clozeline.cluster.address.reachable_cluster", lambda: "auto")
+    monkeypatch.setattr("clozeline.cluster.store.reachable_cluster", lambda: "auto")
     whole = ["finetune", "task=library"]
     of_seed = [[*whole, f"only_seed={seed}"] for seed in range(10)]
     for seeds, exit_code, commands in (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clozeline.system.content import md5_of
+from clozeline.system.files import md5_of
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.runs import deliver_waiting
 from tests.drill import project

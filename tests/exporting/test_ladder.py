@@ -26,8 +26,8 @@ from clozeline.inference.language import HIDDEN
 from clozeline.inference.latency import measure
 from clozeline.inference.package import load
 from clozeline.params.delivery import RungParams
-from clozeline.records.limits import Limit
 from clozeline.records.package import FILES, Manifest, Measured, Rung, read_manifest, verify
+from clozeline.records.record import Limit
 from clozeline.system.errors import ArtifactError
 from tests.exporting.conftest import TinyPackage, sample_of
 from tests.make import packages

@@ -19,8 +19,8 @@ from clozeline.inference import latency
 from clozeline.orchestration.prefect_adapter import RETRIES
 from clozeline.orchestration.trials import PackageTrials, Tried
 from clozeline.records.evaluation import EncoderMetrics
-from clozeline.records.limits import NATS_PER_BYTE
 from clozeline.records.package_metrics import MetricPaths, PackageMetrics
+from clozeline.records.record import NATS_PER_BYTE
 from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS, Registered
 from clozeline.registry.publishing import Publisher
 from clozeline.registry.signature import SIGNING_KEY, check_signature

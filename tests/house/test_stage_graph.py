@@ -29,8 +29,8 @@ NO_DEPS = {
     "clozeline.cluster": "changes which machine computes what; the keys of its ledger are of the code that asks",
     "clozeline.records.clean_text": "its readers depend on data/clean itself; what they read of it stands in "
     "tests/records/test_clean_text.py",
-    "clozeline.records.limits": "how a figure is compared with its limit stands in tests/records/test_record.py",
-    "clozeline.records.record": "how any record is written; its bytes stand in tests/records/test_record.py",
+    "clozeline.records.record": "how any record is written, and a figure compared with its limit, stands in "
+    "tests/records/test_record.py",
     "clozeline.records.published": "changes what is refused and what is told of a download, never what is opened",
     "clozeline.versions": "finds the last snapshot in DVC's cache; which it is, dvc.lock says",
     "clozeline.tracking": "a side channel that cannot change an output",

@@ -5,31 +5,23 @@ find the same, and a killed sweep repeats no finished trial.
 
 import math
 import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from tests.cluster.test_ray_workers import until
 
-from clozeline.lab import winner
-from clozeline.lab.ablation import ablate
-from clozeline.lab.experiment import Arm, Corpus
-from clozeline.lab.plan import NumberRange, SweepPlan, read_plan, value_in, with_values
-from clozeline.lab.sweep import EncoderTraining, Sweep, TrialLog, run_trials
+from clozeline.lab import sweep as sweep_module
+from clozeline.lab.experiment import Corpus
+from clozeline.lab.plan import NumberRange, SweepPlan, diff_of, read_plan, value_in, with_values
+from clozeline.lab.sweep import EncoderTraining, FinalFigure, Sweep, TrialLog, outcome_of, run_trials
 from clozeline.lab.trials import TrialRecord, Trials
-from clozeline.lab.winner import FinalFigure, diff_of, outcome_of
 from clozeline.params.editing import Config
 from clozeline.system.errors import ParamsError, TrainingError
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import OUTBOX, TrackedRun
 from clozeline.tracking.run_logger import run_logger
-from tests.cluster.raylets import cluster_of_two
-from tests.conftest import PROJECT
 from tests.make.stores import delivered, runs_of
 
 KEY = "pretrain.masking.mask_rate"
@@ -131,7 +123,7 @@ def test_test_data_are_used_once_for_each_winner_other_than_the_params_as_they_a
         used.append(best.number)
         return FinalFigure(figure="f", data="d", value=1, other="params.yaml", other_value=2, low=-2, high=-1)
 
-    monkeypatch.setattr(winner, "_tested", tested)
+    monkeypatch.setattr(sweep_module, "_tested", tested)
     first = sweep.changed(trials=1)
     run_trials(first, unlogged)
     _, outcome = outcome_of(first)
@@ -259,53 +251,3 @@ def test_a_plan_or_params_that_cannot_work_are_refused(tmp_path: Path, plan: str
     with pytest.raises(ParamsError) as error:
         read(tmp_path, plan, params)
     assert told in str(error.value)
-
-
-RUN = """
-import pickle, sys
-from pathlib import Path
-from clozeline.lab.ablation import ablate
-from clozeline.lab.sweep import run_trials
-from tests.lab.test_sweep import unlogged
-
-sweep, arms = pickle.loads(Path("told.pickle").read_bytes())
-run_trials(sweep, unlogged)
-print(ablate(arms, 2, sweep.corpus, sweep.config.checked, sweep.kept))
-"""
-
-
-def test_two_raylets_train_what_one_process_trains_and_a_killed_sweep_goes_on(config, corpus: Corpus, tmp_path) -> None:
-    """The first trial, the params as they are, is also a training of the ablation."""
-    plan = {"metric": "best_validation_loss_nats_per_token", "trials": 3, "pruning": False}
-    plan["space"] = {"pretrain.optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
-    config["pretrain"]["validation"]["every_steps"] = 20
-    config["pretrain"]["num_threads"] = 1
-    sweep = Sweep(SweepPlan.model_validate(plan), config, corpus, tmp_path / "kept")
-    other = config.copy()
-    other["pretrain"]["optimizer"]["learning_rate"] = 5e-3
-    arms = [Arm(name, of_arm, of_arm.checked) for name, of_arm in {"A": config, "B": other}.items()]
-    (tmp_path / "told.pickle").write_bytes(pickle.dumps((sweep, arms)))
-
-    def finished() -> dict[Path, int]:
-        names = [trial.experiment for trial in sweep.trials.read() if trial.state == "finished"]
-        files = [sweep.kept / name / "result.json" for name in names]
-        return {file: file.stat().st_mtime_ns for file in files}
-
-    with cluster_of_two(tmp_path / "raylets.log") as cluster:
-        command = [sys.executable, "-c", RUN]
-        told = {**os.environ, **cluster.environment, "PYTHONPATH": str(PROJECT)}
-        with subprocess.Popen(command, cwd=tmp_path, env=told) as killed:
-            until(lambda: bool(finished()) or killed.poll() is not None)
-            killed.kill()
-        before = finished()
-        assert 1 <= len(before) < 3
-        done = subprocess.run(command, cwd=tmp_path, env=told, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    after = finished()
-    assert len(after) == 3
-    assert {file: after[file] for file in before} == before
-    alone = replace(sweep, kept=tmp_path / "alone")
-    run_trials(alone, unlogged)
-    assert sweep.trials.read() == alone.trials.read()
-    found = ablate(arms, 2, corpus, config.checked, alone.kept)
-    assert str(found.nats_per_byte) in done.stdout

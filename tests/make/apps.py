@@ -9,8 +9,8 @@ import httpx
 
 from clozeline.registry.sources import parse_sources
 from clozeline.serving.access import ApiKeys
-from clozeline.serving.http.dialects import Dialects
 from clozeline.serving.http.endpoint import DIALECTS
+from clozeline.serving.http.operation import Dialects
 from clozeline.serving.loading import LoadedModel, open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app

@@ -18,9 +18,9 @@ from clozeline.corpus.sources.snapshots import take
 from clozeline.params.text import SourceParams, TokenizeParams
 from clozeline.records.clean_text import SCHEMA, CorpusMetrics, SimilarityMetrics, SplitMetrics
 from clozeline.records.evaluation import EncoderMetrics
-from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
 from clozeline.records.reading.streams import identity_of
 from clozeline.records.reading.tokens import SplitInfo
+from clozeline.records.record import NATS_PER_BYTE, PairedFigures
 from clozeline.records.snapshot import MANIFEST, Earlier, Snapshot
 from clozeline.records.token_metrics import SplitTokens, TokenMetrics
 from clozeline.system.workers import worker_processes

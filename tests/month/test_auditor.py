@@ -10,8 +10,8 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from clozeline.params.reading import read_params
-from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
 from clozeline.records.package_metrics import MetricPaths, PackageMetrics
+from clozeline.records.record import NATS_PER_BYTE, PairedFigures
 from clozeline.registry.decisions import Decision, Gate, gates
 from clozeline.registry.lineage import trace
 from clozeline.registry.publishing import Evidence, Publisher

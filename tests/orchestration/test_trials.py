@@ -16,8 +16,8 @@ from clozeline.inference.package import load
 from clozeline.orchestration import trials
 from clozeline.orchestration.trials import IncomparableError, TextLosses, TrialItems, losses_of, try_both
 from clozeline.records.finetune.scored_items import TEST_FILE, HeldOut, write_test_items
-from clozeline.records.limits import NATS_PER_BYTE
 from clozeline.records.package import FILES, read_manifest, record_of
+from clozeline.records.record import NATS_PER_BYTE
 from tests.make import packages
 
 Write = Callable[[Path], None]

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from clozeline.records.limits import Limit
 from clozeline.records.package import Rung
-from clozeline.records.record import MetricFile, Record
+from clozeline.records.record import Limit, MetricFile, Record
 from clozeline.system.errors import ArtifactError
 from tests.make.packages import rung_of
 

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from clozeline.params.delivery import ReleaseParams
 from clozeline.records.evaluation import EncoderMetrics
 from clozeline.records.finetune.task_metrics import Headline, TaskMetrics
-from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
 from clozeline.records.package import ExportMetrics
 from clozeline.records.package_metrics import PackageMetrics
+from clozeline.records.record import NATS_PER_BYTE, PairedFigures
 from clozeline.registry.decisions import Gate, forgetting, gates
 from tests.make.texts import encoder_metrics, paired_figures
 

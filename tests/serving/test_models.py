@@ -19,7 +19,7 @@ from clozeline.serving.access import SECURITY_HEADERS
 from clozeline.serving.admission import Admission
 from clozeline.serving.loading import ServedModel
 from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.turns import Plan, VersionTurns
+from clozeline.serving.queue import Plan, VersionTurns
 from tests.make.apps import running
 from tests.serving.conftest import Hosted, busy, connection, posted, wait_until
 

@@ -20,7 +20,7 @@ from clozeline.registry.sources import ModelSource
 from clozeline.serving import loading, watching
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.turns import SKEW_SECONDS
+from clozeline.serving.queue import SKEW_SECONDS
 from clozeline.serving.watching import Watcher
 from clozeline.system.errors import TransientError
 from tests.make.apps import running

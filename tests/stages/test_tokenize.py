@@ -25,8 +25,8 @@ from clozeline.params.reading import read_params
 from clozeline.records.reading.streams import identity_of
 from clozeline.records.reading.tokens import ShardPaths, documents_path
 from clozeline.stages import tokenize
-from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError, DataError, TransientError
+from clozeline.system.files import sha256_of
 from clozeline.tokenizing import shards
 from clozeline.tokenizing.earlier_ids import EarlierIds
 from clozeline.tokenizing.packing import write_document_keys

@@ -19,9 +19,10 @@ import pytest
 import clozeline
 from clozeline.system import files
 from clozeline.system.arrays import DiskArrays, chunks, mapped, system_allocator
-from clozeline.system.content import code_of, fingerprint
 from clozeline.system.errors import StorageError
 from clozeline.system.files import (
+    code_of,
+    fingerprint,
     held_beside,
     remove_folder,
     replacing_file,

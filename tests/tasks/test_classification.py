@@ -23,10 +23,9 @@ from clozeline.system.errors import DataError, ParamsError
 from clozeline.tasks.classification import data, scores
 from clozeline.tasks.classification.scores import TextsOrPairs, best_threshold, tfidf_logistic_regression
 from clozeline.tasks.classification.texts import SingleLabel
-from clozeline.tasks.files import LabelledRecord, Part
 from clozeline.tasks.formats import task_records
 from clozeline.tasks.kinds import KINDS
-from clozeline.tasks.selection import count_seen, strictest
+from clozeline.tasks.selection import LabelledRecord, Part, count_seen, strictest
 from clozeline.tasks.task import Task
 from tests.make import tasks as small_tasks
 from tests.make.models import small_bert, with_random_weights

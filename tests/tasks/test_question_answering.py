@@ -13,10 +13,10 @@ import pytest
 
 from clozeline.records.finetune.scored_items import read_held_out
 from clozeline.system.errors import DataError
-from clozeline.tasks.files import LabelledRecord, Part
 from clozeline.tasks.question_answering import data
 from clozeline.tasks.question_answering.contexts import best_span, best_threshold, nearest_sentences
 from clozeline.tasks.question_answering.data import NO_ANSWER, AnswerText, ContextQuestion, Windows
+from clozeline.tasks.selection import LabelledRecord, Part
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 from tests.make.tasks import fine_tune, metrics_of, params_of
 

@@ -19,8 +19,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 
 from clozeline.records.finetune.scored_items import MAX_ITEMS, read_held_out, spearman
 from clozeline.system.errors import DataError
-from clozeline.tasks.files import LabelledRecord, Part
-from clozeline.tasks.selection import Splits
+from clozeline.tasks.selection import LabelledRecord, Part, Splits
 from clozeline.tasks.similarity import data
 from clozeline.tasks.similarity.bm25 import WordIndex, bm25, fused, tfidf_cosines, words_of
 from clozeline.tasks.similarity.data import Targets, TextPair, without_name

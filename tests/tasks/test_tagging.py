@@ -18,7 +18,7 @@ from clozeline.records.finetune.scored_items import read_held_out
 from clozeline.records.reading.tokens import SpecialIds
 from clozeline.system.errors import DataError
 from clozeline.tasks import probe
-from clozeline.tasks.files import LabelledRecord, Part
+from clozeline.tasks.selection import LabelledRecord, Part
 from clozeline.tasks.tagging.data import Sentence, Sentences, is_tag, select, to_iob2, type_of
 from clozeline.tasks.tagging.sentences import NO_TARGET, TaggedRows, Tagging, entities_in, score, usual_tags
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clozeline.cli import stage, tables, verbs
-from clozeline.cluster.address import reachable_cluster
+from clozeline.cluster.store import reachable_cluster
 from clozeline.params.editing import assignments, edit
 from clozeline.params.pretraining import laid_over
 from clozeline.params.reading import read_params
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from clozeline.lab.contest import PairedTest
     from clozeline.lab.experiment import Corpus
     from clozeline.lab.glue import Average, GlueFigures
-    from clozeline.lab.sweep import Sweep
+    from clozeline.lab.sweep import Outcome, Sweep
     from clozeline.lab.trials import TrialRecord
-    from clozeline.lab.winner import Outcome
 
 
 # Environment variable with the name of the sweep's run in MLflow, for its further workers.
@@ -244,7 +243,8 @@ def _further_workers(file: Path, count: int, parent: str) -> Iterator[None]:
 
 def _end(workspace: Workspace, found: "Sweep", *, write: bool) -> None:
     """Measure the winner, write the diff, show every trial, and say what to type next."""
-    from clozeline.lab.winner import diff_of, outcome_of
+    from clozeline.lab.plan import diff_of
+    from clozeline.lab.sweep import outcome_of
 
     winner, outcome = outcome_of(found)
     diff = diff_of(workspace.root, winner.values) if winner.number else ""

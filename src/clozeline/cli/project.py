@@ -15,9 +15,9 @@ import typer
 from ruamel.yaml import YAML
 
 from clozeline.params.reading import params_in, read_tree, write_complete, write_yaml
-from clozeline.registry.wheel import write_wheel
+from clozeline.registry.publishing import write_wheel
 from clozeline.stages.calling.calls import PIN, graph_elsewhere
-from clozeline.system import content, errors, files
+from clozeline.system import errors, files
 from clozeline.versions.adoption import StageCode, adopt
 
 Template = Literal["mlm", "clm", "adapt", "published", "lines"]
@@ -106,7 +106,7 @@ def pin(folder: Path) -> None:
         old.unlink()
     wheel = write_wheel(wheels)
     pins = [line for line in (_HERE / PIN).read_text(encoding="utf-8").splitlines() if line]
-    origin = f"# The next line is {WHEELS}/{wheel.name}, sha256 {content.sha256_of(wheel)}.\n"
+    origin = f"# The next line is {WHEELS}/{wheel.name}, sha256 {files.sha256_of(wheel)}.\n"
     own = f"{origin}clozeline=={version('clozeline')}\n"
     _write(folder / PIN, own + "\n".join(pins) + "\n")
     yaml = YAML()

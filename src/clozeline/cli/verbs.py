@@ -23,7 +23,7 @@ from typer._click.core import Context, Parameter
 from typer._click.exceptions import BadParameter, NoArgsIsHelpError, NoSuchOption, UsageError
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from clozeline.cluster.address import reachable_cluster
+from clozeline.cluster.store import reachable_cluster
 from clozeline.params.reading import read_params
 from clozeline.system import errors, processes
 from clozeline.system.workspace import Workspace, set_defaults

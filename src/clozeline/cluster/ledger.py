@@ -26,10 +26,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from clozeline.cluster.address import reachable_cluster
-from clozeline.cluster.store import RECORD, FetchedFile, SharedStore
-from clozeline.system.content import sha256_of
-from clozeline.system.files import storage_faults_named
+from clozeline.cluster.store import RECORD, FetchedFile, SharedStore, reachable_cluster
+from clozeline.system.files import sha256_of, storage_faults_named
 from clozeline.system.machine import available_cores
 from clozeline.system.progress import track
 from clozeline.system.workers import Workers, worker_processes

@@ -22,10 +22,9 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from clozeline.cluster.address import VARIABLE, check_reachable
-from clozeline.cluster.store import SharedStore
-from clozeline.system.content import code_of, fingerprint, versions_of
+from clozeline.cluster.store import VARIABLE, SharedStore, check_reachable
 from clozeline.system.errors import ClozelineError, ClusterError, TransientError
+from clozeline.system.files import code_of, fingerprint, versions_of
 
 # Differing packages that a message names.
 _MOST_NAMED = 3

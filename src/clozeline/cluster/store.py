@@ -1,7 +1,11 @@
-"""Store of a ledger: where nodes that share no folder keep the files of tasks. Any file system of fsspec serves."""
+"""The address of the cluster that spreads the work of a stage, and the store of a ledger.
+
+Nodes that share no folder keep the files of their tasks there. Any file system of fsspec serves.
+"""
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -15,9 +19,8 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-from clozeline.cluster.address import STORE
-from clozeline.system import errors, files
-from clozeline.system.content import sha256_of
+from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, StorageError, TransientError
+from clozeline.system.files import sha256_of, storage_faults_named
 
 _CACHE = "clozeline-store-"
 _UNUSED_SECONDS = 86_400.0
@@ -31,6 +34,15 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {
 # Files in one request, as S3 limits them.
 _MOST_REMOVED = 1_000
 _OF_A_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+VARIABLE = "CLOZELINE_CLUSTER"
+# Environment variable with the URL of a store, where nodes have no folder in common.
+STORE = "CLOZELINE_CLUSTER_STORE"
+# The cluster of which this machine is a node.
+AUTO = "auto"
+_ADDRESS = re.compile(r"ray://(auto|[^/:\s]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5})/?")
+_CONNECT_SECONDS = 5.0
+# Variable that Ray reads when it is imported: messages that match are not printed.
+_UNSEEN = "RAY_DEDUP_LOGS_SKIP_REGEX"
 
 
 @dataclass(frozen=True)
@@ -78,7 +90,7 @@ class SharedStore:
         found = self.read(place)
         self.remove([place])
         if found != content:
-            raise errors.StorageError(
+            raise StorageError(
                 f"{self.url} does not return what was just written to it", do=f"set {STORE} to another bucket or folder"
             )
 
@@ -108,7 +120,7 @@ class SharedStore:
             ArtifactError: it is missing or damaged. What is damaged is removed, so that its task is done again.
             StorageError: the local disk is full.
         """
-        with files.storage_faults_named(file.path):
+        with storage_faults_named(file.path):
             if file.path.exists() and _hash_of(file.path.absolute(), file.path.stat().st_mtime_ns) == file.sha256:
                 return
             file.path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +173,7 @@ class SharedStore:
             given = f"{to.stat().st_size:,} bytes with sha256 {sha[:16]}…"
         folder = file.place.rpartition("/")[0]
         self.remove([f"{folder}/{RECORD}", file.place])
-        raise errors.ArtifactError(
+        raise ArtifactError(
             f"{where} of {file.task} is damaged or missing: node {socket.gethostname()} read {given}, not"
             f" {file.size_bytes:,} bytes with sha256 {file.sha256[:16]}…",
             do=f"run the same command again: its record is removed, so {file.task} is done again",
@@ -174,7 +186,7 @@ class SharedStore:
             yield target
             return
         beside = f"{target}.{secrets.token_hex(4)}.partial"
-        with files.storage_faults_named(Path(target)):
+        with storage_faults_named(Path(target)):
             yield beside
             self._system.mv(beside, target)
 
@@ -183,17 +195,17 @@ class SharedStore:
         """Translate the errors of the file systems, whose classes come from their own libraries."""
         try:
             yield
-        except (errors.ClozelineError, FileNotFoundError):
+        except (ClozelineError, FileNotFoundError):
             raise
         except PermissionError as error:
-            raise errors.StorageError(
+            raise StorageError(
                 f"{self.url} refuses node {socket.gethostname()} to list, read, write or remove files: {error}",
                 do="grant these rights; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY before each `ray start`",
             ) from error
         except Exception as error:
             if isinstance(error, OSError) and error.errno in _OF_A_DISK:
                 raise  # a local one, named where it is written to
-            raise errors.TransientError(
+            raise TransientError(
                 f"{self.url} does not answer node {socket.gethostname()}: {type(error).__name__}: {error}",
                 do=f"check {STORE}, the network, and AWS_ENDPOINT_URL if you set it, then repeat the command",
             ) from error
@@ -244,8 +256,67 @@ def opened(url: str) -> tuple[Any, str]:
     return system, str(root).rstrip("/")
 
 
-def _no_url(url: str, fault: object) -> errors.ParamsError:
-    return errors.ParamsError(
+def _no_url(url: str, fault: object) -> ParamsError:
+    return ParamsError(
         f"{STORE} names no store: {url}: {fault}",
         do=f"set {STORE} to s3://BUCKET/PREFIX or file:///FOLDER; unset it if every node has the project's folder",
     )
+
+
+def cluster_address() -> str | None:
+    """Return HOST:PORT of the head, or `auto`; None if the environment names no cluster.
+
+    Raises:
+        ParamsError: `CLOZELINE_CLUSTER` has another form.
+    """
+    given = os.environ.get(VARIABLE, "").strip()
+    if not given:
+        return None
+    found = _ADDRESS.fullmatch(given)
+    if found is None:
+        raise ParamsError(
+            f"{VARIABLE} must be ray://HOST:PORT of the head, or ray://auto on one of its nodes, not {given}",
+            do=f"correct {VARIABLE} as `ray start --head` prints it, or unset it to work on this machine alone",
+        )
+    return found[1]
+
+
+def takes_whole_stages(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether nodes run whole stages. They need the project's folder, so not where a store stands in for it.
+
+    Raises:
+        ParamsError: `CLOZELINE_CLUSTER` has another form.
+    """
+    return cluster_address() is not None and not environment.get(STORE, "").strip()
+
+
+def reachable_cluster() -> str | None:
+    """Return the address of the cluster as `cluster_address` does, once its head answers.
+
+    Ray, if it is imported afterwards, prints nothing of its own: when a node dies, it would write pages of a raylet's
+    state to our standard output, where `--json` promises one object. Our own messages name the task and the node.
+
+    Raises:
+        ParamsError: `CLOZELINE_CLUSTER` has another form.
+        TransientError: nothing answers there.
+    """
+    address = cluster_address()
+    if address is not None and address != AUTO:
+        check_reachable(address)
+    if address is not None:
+        os.environ.setdefault(_UNSEEN, ".")
+    return address
+
+
+def check_reachable(address: str) -> None:
+    """Raises:
+    TransientError: nothing answers at HOST:PORT.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except OSError as error:
+        raise TransientError(
+            f"no cluster answers at {address} ({VARIABLE}): {error}",
+            do=f"start it (`ray start --head --port={port}`, see docs/cluster.md), or unset {VARIABLE}",
+        ) from error

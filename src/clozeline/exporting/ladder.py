@@ -27,8 +27,8 @@ from clozeline.inference.open_model import OpenModel, Question, Rows, TextBatch,
 from clozeline.inference.package import open_graph
 from clozeline.inference.tokenization import TokenizedText
 from clozeline.params.delivery import ExportGates, ExportParams, RungParams
-from clozeline.records.limits import Limit
 from clozeline.records.package import FILES, Manifest, Measured, QuantizationScheme, Rung
+from clozeline.records.record import Limit
 
 # Number of texts for the agreement. 98 texts all agree by chance once in 20 times: -3 / ln(0.97) = 98.
 MIN_AGREEMENT_TEXTS = 100

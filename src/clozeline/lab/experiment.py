@@ -29,9 +29,8 @@ from clozeline.params import editing, pretraining, project, reading
 from clozeline.pretraining.starting import sources_of_start
 from clozeline.records import clean_text, record
 from clozeline.stages.calling import api, calls
-from clozeline.system.content import code_of, fingerprint
 from clozeline.system.errors import ParamsError
-from clozeline.system.files import link_or_copy, remove_folder, replacing_folder
+from clozeline.system.files import code_of, fingerprint, link_or_copy, remove_folder, replacing_folder
 from clozeline.system.machine import available_cores
 from clozeline.system.workspace import run_lock
 from clozeline.training.curves import CurvePoint

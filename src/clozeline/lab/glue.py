@@ -30,8 +30,8 @@ from clozeline.records import clean_text, record
 from clozeline.records.finetune.scored_items import pearson, spearman
 from clozeline.records.finetune.statistics import Interval, bootstrap_interval
 from clozeline.stages.finetune import watched
-from clozeline.system.content import code_of, fingerprint
 from clozeline.system.errors import ArtifactError, DataError, ParamsError
+from clozeline.system.files import code_of, fingerprint
 from clozeline.tasks.classification.scores import accuracy, f1_of, matthews
 from clozeline.tasks.heads import folder_of
 from clozeline.tasks.kinds import train_each

@@ -1,8 +1,11 @@
-"""sweep.yaml: what a sweep tries, and what it chooses by."""
+"""sweep.yaml: what a sweep tries, and what it chooses by; and values as a change of params.yaml."""
 
+import difflib
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
 from pydantic import ValidationError, field_validator
@@ -121,6 +124,17 @@ def value_in(params: project.Params, key: str) -> Value:
         found = found[name] if isinstance(found, Mapping) else getattr(found, name)
     value: Value = found
     return value
+
+
+def diff_of(root: Path, values: Mapping[str, Value]) -> str:
+    """Return the change of the params.yaml in `root` to these values, for `git apply`; empty if it has them."""
+    with TemporaryDirectory(prefix="clozeline-") as folder:
+        copy = Path(folder) / PARAMS
+        shutil.copyfile(root / PARAMS, copy)
+        editing.edit(copy, list(values.items()), "the winner of the sweep")
+        before, after = ((place / PARAMS).read_text(encoding="utf-8").splitlines(True) for place in (root, copy.parent))
+    lines = difflib.unified_diff(before, after, f"a/{PARAMS}", f"b/{PARAMS}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def _parsed(path: Path) -> SweepPlan:

@@ -24,7 +24,7 @@ from clozeline.records import clean_text, record
 from clozeline.records.finetune import scored_items, statistics
 from clozeline.records.package import FILES
 from clozeline.records.reading.files import read_json_lines, read_separated
-from clozeline.system import content, errors, progress
+from clozeline.system import errors, files, progress
 from clozeline.system.files import remove_folder, replacing_folder
 from clozeline.tasks.similarity.bm25 import WordIndex, bm25, fused, scorer_with_fusion
 from clozeline.tasks.similarity.data import parted, without_name
@@ -115,7 +115,7 @@ class SearchIndex:
             ArtifactError: the clean text is missing or has no entries.
         """
         # Everything that the index is built from; the manifest has the hash of each model file.
-        folder = kept / content.fingerprint({"format": _FORMAT}, (package / FILES.manifest, *parts_of(clean)))
+        folder = kept / files.fingerprint({"format": _FORMAT}, (package / FILES.manifest, *parts_of(clean)))
         if not folder.is_dir():
             _LOG.info("embedding every docstring of %s once; later searches read %s", clean, folder)
             with replacing_folder(folder) as beside:

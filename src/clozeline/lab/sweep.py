@@ -2,6 +2,8 @@
 
 A trial trains the encoder or a task up to its validation figure. In MLflow each has a run under that of the sweep. All
 records go through an outbox of the sweep's own, so no trial waits for MLflow, and no other run is disturbed.
+
+The winner gets a figure on test data, which no trial has used.
 """
 
 import logging
@@ -11,24 +13,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Self
+
+import numpy as np
 
 from clozeline.cluster.ledger import open_workers
 from clozeline.encoder.own import sources_of_family
+from clozeline.lab.contest import PairedTest, keep
 from clozeline.lab.experiment import ENCODER, Corpus, Experiment, code_of_stage, environment_of, training_of
 from clozeline.lab.plan import SweepPlan, Value, value_in, with_values
 from clozeline.lab.trials import TrialRecord, Trials
 from clozeline.params.editing import Config
+from clozeline.records import clean_text
 from clozeline.records.finetune.task_metrics import TaskMetrics
 from clozeline.records.record import MetricFile, Record
 from clozeline.stages.calling.api import Run, call, written
-from clozeline.system import content, errors
+from clozeline.system import errors, files
+from clozeline.system.errors import TrainingError
 from clozeline.system.files import remove_folder
 from clozeline.system.workers import Workers
 from clozeline.system.workspace import Workspace, run_lock, tracking_uri
-from clozeline.tasks.files import at_commit, hub_commit
 from clozeline.tasks.kinds import KINDS
+from clozeline.tasks.selection import at_commit, hub_commit
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.training import best_of, files_of, prepare_training, use_threads
 from clozeline.tracking import delivery, runs
@@ -39,6 +48,8 @@ _LOG = logging.getLogger(__name__)
 # Called with the step and the figure of each validation pass; what it raises ends the training.
 OnValidation = Callable[[int, float], None]
 _STATUS: Mapping[str, Status] = {"finished": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
+_MOST_TEXTS = 2000
+_FILE = "outcome.json"
 
 
 class _Telling(state.Callback):
@@ -101,7 +112,7 @@ class TaskTraining:
         own["finetune"] = {task: dict(own["finetune"][task])}
         own["export"]["models"] = {}
         code = [*code_of_stage("finetune"), *sources_of_family(params.pretrain.model.family)]
-        folder = kept / content.fingerprint(facts, [*files_of(data), *code])
+        folder = kept / files.fingerprint(facts, [*files_of(data), *code])
         return cls(folder, own, task, corpus, data)
 
     def run(self, on_validation: OnValidation) -> float:
@@ -168,7 +179,7 @@ class Sweep:
             "corpus": self.corpus.digest,
         }
         code = [*code_of_stage(self.plan.stage), *sources_of_family(params.pretrain.model.family)]
-        return self.kept / f"sweep-{content.fingerprint(facts, code)}"
+        return self.kept / f"sweep-{files.fingerprint(facts, code)}"
 
     @property
     def outbox(self) -> Outbox:
@@ -339,3 +350,93 @@ def tracked(sweep: Sweep, workspace: Workspace, files: Sequence[Path]) -> Iterat
         run.end("KILLED", tags={}, metrics={}, files=[])
         raise
     run.end("FINISHED", tags={}, metrics={}, files=files)
+
+
+class FinalFigure(Record):
+    """Figure of the winner on test data."""
+
+    figure: str
+    data: str
+    value: float
+    other: str  # what the figure is compared with: params.yaml as it is, or the baseline of the task
+    other_value: float
+    low: float
+    high: float  # `low` and `high` are the ends of a 95 % interval: of the difference from `other`, or of `value`
+    p_value: float | None = None  # of the difference; None: not tested
+
+
+class Outcome(Record):
+    """End of a sweep."""
+
+    winner: int
+    tested: FinalFigure | None  # None: params.yaml as it is won, or there are no test data
+    num_uses: int  # how often this sweep has used the test data: once for each winner, as more trials may find another
+
+
+def outcome_of(sweep: Sweep) -> tuple[TrialRecord, Outcome]:
+    """Return the winner, and its figure on test data; measured only once.
+
+    Raises:
+        TrainingError: no trial has finished.
+    """
+    trials = sweep.trials.read()
+    winner = sweep.best_of(trials)
+    if winner is None:
+        raise TrainingError(
+            f"no trial of the sweep has a figure: {'; '.join(trial.reason or trial.state for trial in trials[:5])}",
+            do="narrow the ranges in the sweep file, lower learning rates first, and call it again",
+        )
+    file = sweep.folder / _FILE
+    known = Outcome.read(file) if file.is_file() else None
+    if known is not None and known.winner == winner.number:
+        return winner, known
+    tested = _tested(sweep, winner, trials[0]) if winner.number else None
+    uses = (known.num_uses if known else 0) + (tested is not None)
+    outcome = Outcome(winner=winner.number, tested=tested, num_uses=uses)
+    outcome.write(file)
+    return winner, outcome
+
+
+def _tested(sweep: Sweep, winner: TrialRecord, base: TrialRecord) -> FinalFigure | None:
+    ours, theirs = (sweep.training(trial.values) for trial in (winner, base))
+    if isinstance(ours, TaskTraining):
+        top = ours.tested().headline
+        return FinalFigure(
+            figure=top.metric,
+            data=f"test part of {ours.task}",
+            value=top.value,
+            other=top.baseline,
+            other_value=top.baseline_value,
+            low=top.low,
+            high=top.high,
+        )
+    assert isinstance(ours, EncoderTraining)
+    assert isinstance(theirs, EncoderTraining)
+    return _on_holdout(sweep, ours, theirs)
+
+
+def _on_holdout(sweep: Sweep, ours: EncoderTraining, theirs: EncoderTraining) -> FinalFigure | None:
+    holdout = sweep.corpus.clean / "holdout.parquet"
+    if not clean_text.num_rows(holdout, clean_text.TEXT):
+        return None
+    with TemporaryDirectory(prefix="clozeline-") as folder:
+        some = Path(folder) / "texts.parquet"
+        num_texts = keep(islice(chain.from_iterable(clean_text.texts_of(holdout)), _MOST_TEXTS), some)
+        ours.experiment.run(keeps_weights=True)  # trains again if an ablation has removed the weights
+        theirs.experiment.run(keeps_weights=True)
+        first, second = ours.experiment.predicted(some), theirs.experiment.predicted(some)
+    bytes_D = first.text_bytes_D.astype(np.float64)
+    params = sweep.config.checked
+    sampling = {"seed": params.seed, "num_samples": params.evaluate.num_bootstrap_samples}
+    test = PairedTest.of(first.nats_D, second.nats_D, bytes_D, **sampling)
+    value, other = (float(one.nats_D.sum() / bytes_D.sum()) for one in (first, second))
+    return FinalFigure(
+        figure="nats_per_byte",
+        data=f"{num_texts:,} holdout texts",
+        value=value,
+        other="params.yaml",
+        other_value=other,
+        low=test.low,
+        high=test.high,
+        p_value=test.p_value,
+    )

@@ -16,8 +16,7 @@ from prometheus_client.samples import Sample
 from pydantic import ConfigDict, NonNegativeFloat, ValidationError
 
 from clozeline.records.finetune.statistics import stability_index
-from clozeline.records.limits import Limit
-from clozeline.records.record import Record, leaves
+from clozeline.records.record import Limit, Record, leaves
 from clozeline.system.errors import DataError, ParamsError, TransientError
 
 _TIMEOUT_SECONDS = 10.0

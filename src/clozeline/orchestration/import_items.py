@@ -21,7 +21,7 @@ from clozeline.params.text import SourceParams
 from clozeline.records.finetune.scored_items import EntitySpan, HeldOut
 from clozeline.system.errors import DataError
 from clozeline.system.files import replacing_file
-from clozeline.tasks.files import LabelledRecord, read_records
+from clozeline.tasks.selection import LabelledRecord, read_records
 from clozeline.tasks.tagging.data import to_iob2
 
 _NUM_ITEMS = 320

@@ -14,7 +14,7 @@ from clozeline.orchestration.checks import git_tags, identity_of, require_inputs
 from clozeline.orchestration.prefect_adapter import seconds_before
 from clozeline.orchestration.stage_process import StageProcesses, failure_of, stage_environment
 from clozeline.records.record import Lock
-from clozeline.system import content, errors
+from clozeline.system import errors, files
 from clozeline.system.processes import uninterrupted
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking import delivery, outbox, runs
@@ -146,7 +146,7 @@ class PipelineRun:
         lock = root / "dvc.lock"
         tags: dict[str, str] = {f"dvc.outcome.{result.name}": result.outcome for result in self.results.values()}
         if lock.exists():
-            tags["dvc.lock_md5"] = content.md5_of(lock)
+            tags["dvc.lock_md5"] = files.md5_of(lock)
         metrics = [path for node in self.graph for path in node.metrics]
         self._tracked.end(
             status,

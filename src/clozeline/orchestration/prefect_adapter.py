@@ -33,7 +33,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.types import SecretDict as SecretDict
 from pydantic import SecretStr
 
-from clozeline.cluster.address import takes_whole_stages
+from clozeline.cluster.store import takes_whole_stages
 from clozeline.system import errors, workspace
 
 # Prefect has no block for e-mail by SMTP. Its block for Slack passes an address that is not Slack's on to Apprise.

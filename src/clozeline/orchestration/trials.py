@@ -24,12 +24,12 @@ from clozeline.inference.package import kind_of, load
 from clozeline.inference.tokenization import TokenizedText, Window
 from clozeline.orchestration.import_items import are_built_in
 from clozeline.params import pretraining, project
-from clozeline.records import evaluation, limits, package_metrics, record
+from clozeline.records import evaluation, package_metrics, record
 from clozeline.records.finetune import scored_items, statistics
 from clozeline.records.package import read_manifest
 from clozeline.registry import models, trained
 from clozeline.system import errors, files, machine
-from clozeline.system.content import sha256_of
+from clozeline.system.files import sha256_of
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tokenizing.packing import keep_known
 
@@ -152,7 +152,7 @@ class TrialItems:
     longest: int  # tokens of a row in which encoders read the validation text
 
 
-def try_both(candidate: Path, champion: Path, items: TrialItems) -> limits.PairedFigures:
+def try_both(candidate: Path, champion: Path, items: TrialItems) -> record.PairedFigures:
     """Return the figures of the packages in the folders `candidate` and `champion` on the same items.
 
     Language models predict every token of the validation text. Other models answer the candidate's test items.
@@ -179,7 +179,7 @@ def incomparable(given: str) -> IncomparableError:
     )
 
 
-def _on_text(opened: Sequence[OpenModel], items: TrialItems) -> limits.PairedFigures:
+def _on_text(opened: Sequence[OpenModel], items: TrialItems) -> record.PairedFigures:
     path = items.root / items.validation_text
     if not path.is_file():
         raise incomparable(f"no {items.validation_text or 'validation text: `clozeline run` makes it of your text'}")
@@ -189,11 +189,11 @@ def _on_text(opened: Sequence[OpenModel], items: TrialItems) -> limits.PairedFig
         raise incomparable("a text without a token that both models know")
     counts = [Counts(losses.nats_T, losses.bytes_T) for losses in (ours, theirs)]
     return _paired(
-        limits.NATS_PER_BYTE, counts, items.validation_text, path, float(theirs.bytes_T.sum()) / theirs.num_tokens
+        record.NATS_PER_BYTE, counts, items.validation_text, path, float(theirs.bytes_T.sum()) / theirs.num_tokens
     )
 
 
-def _on_test_items(opened: Sequence[OpenModel], items: TrialItems) -> limits.PairedFigures:
+def _on_test_items(opened: Sequence[OpenModel], items: TrialItems) -> record.PairedFigures:
     place = items.test_items
     held_out = scored_items.HeldOut.lines(items.root / place)[: items.most]
     if not held_out:
@@ -214,11 +214,11 @@ def _on_test_items(opened: Sequence[OpenModel], items: TrialItems) -> limits.Pai
 
 def _paired(
     metric: str, counts: Sequence[Counts], place: str, path: Path, bytes_per_token: float | None = None
-) -> limits.PairedFigures:
+) -> record.PairedFigures:
     part_D2 = np.stack([one.part_T for one in counts], axis=1).astype(np.float64)
     whole_D2 = np.stack([one.whole_T for one in counts], axis=1).astype(np.float64)
     low, high = statistics.difference_interval(part_D2, whole_D2, seed=_SEED, num_samples=_NUM_SAMPLES)
-    return limits.PairedFigures(
+    return record.PairedFigures(
         metric=metric,
         candidate=counts[0].value,
         champion=counts[1].value,
@@ -235,7 +235,7 @@ def _paired(
 class Tried:
     """Result of a trial."""
 
-    figures: limits.PairedFigures | None = None
+    figures: record.PairedFigures | None = None
     why_not: str = ""  # why there are no figures, although there is a champion
 
 

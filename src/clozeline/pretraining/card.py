@@ -21,7 +21,7 @@ from clozeline.language.objectives import OBJECTIVES
 from clozeline.params.pretraining import PretrainParams
 from clozeline.records.published import published_file
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
-from clozeline.system import content, errors
+from clozeline.system import errors, files
 from clozeline.training.state import State
 
 _INHERITED = ("license", "license_name", "license_link")
@@ -85,7 +85,7 @@ def _text(tokens: Path) -> Iterator[str]:
     for part, split in TokensInfo.of_folder(tokens).splits.items():
         yield f"| {part} | {split.num_documents:,} | {split.text_bytes:,} | {split.num_tokens:,} |"
     yield ""
-    sha256 = content.sha256_of(tokens / INFO_NAME)
+    sha256 = files.sha256_of(tokens / INFO_NAME)
     yield f"Snapshot: {INFO_NAME}, which lists the hash of every shard, has the sha256 `{sha256}`."
 
 
@@ -117,8 +117,8 @@ def check_export(model: OwnModel, work: Path) -> None:
     Raises:
         ParamsError: torch cannot trace it, or ONNX has no counterpart of an operation.
     """
-    facts = {"params": model.config.params, "versions": content.versions_of(("torch", "onnxscript", "onnx"))}
-    key = content.fingerprint(facts, [*sources_of(model), *content.code_of(("pretraining/card.py", "encoder/own.py"))])
+    facts = {"params": model.config.params, "versions": files.versions_of(("torch", "onnxscript", "onnx"))}
+    key = files.fingerprint(facts, [*sources_of(model), *files.code_of(("pretraining/card.py", "encoder/own.py"))])
     record = work / "exportable" / key
     if record.exists():
         return

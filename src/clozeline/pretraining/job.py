@@ -33,7 +33,7 @@ from clozeline.pretraining.starting import sources_of_start, start_from
 from clozeline.pretraining.watching import Advancing, ShownExamples, plateau_warning
 from clozeline.records.published import pinned
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo, documents_path
-from clozeline.system import content, errors, files, group, progress
+from clozeline.system import errors, files, group, progress
 from clozeline.training.checkpoints import Checkpoints
 from clozeline.training.distribution import Processes
 from clozeline.training.loop import Loop, Validation
@@ -78,8 +78,8 @@ def name_of_training(
     }
     documents = [path for path in [documents_path(tokens, "train")] if path.is_file()]
     of_start = sources_of_start(params.start)
-    return content.fingerprint(
-        facts, [tokens / INFO_NAME, *documents, *content.code_of(CODE), *sources_of(model), *of_start]
+    return files.fingerprint(
+        facts, [tokens / INFO_NAME, *documents, *files.code_of(CODE), *sources_of(model), *of_start]
     )
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from clozeline.records import limits, record
-from clozeline.system import content, errors
+from clozeline.records import record
+from clozeline.system import errors, files
 
 Precision = Literal["int8", "fp32"]
 LastLayer = Literal["every position", "first position", "masked positions"]
@@ -26,7 +26,7 @@ MAX_LENGTH_TOKENS = 2**20
 # Configuration as transformers saves it, for clients that load the package as a transformers model.
 CONFIG = "config.json"
 
-# The model card: data, figures and limits, for people and for the model hub.
+# The model card: data, figures and record, for people and for the model hub.
 CARD = "README.md"
 
 # Bill of materials in CycloneDX: files, base model, Python packages that serve. Older packages have none.
@@ -108,7 +108,7 @@ class Rung(record.Record):
     # Mean cosine between the vectors of a token by fp32 and by the graph, for a model that gives them.
     token_cosine_mean: float | None = None
     token_cosine_min: float | None = None
-    checks: tuple[limits.Limit, ...]
+    checks: tuple[record.Limit, ...]
     scheme: QuantizationScheme
     different_answers: int  # number of distinct answers of fp32 over all items
     int8_metric: float
@@ -267,12 +267,12 @@ def verify(folder: Path, manifest: Manifest, names: Iterable[str] | None = None)
 
 def package_sha256(folder: Path) -> str:
     """Return the identity of the package in `folder`: the hash of its manifest, which has the hash of each file."""
-    return content.sha256_of(folder / FILES.manifest)
+    return files.sha256_of(folder / FILES.manifest)
 
 
 def record_of(path: Path) -> FileRecord:
     """Return size and hash of the file at `path`."""
-    return FileRecord(size_bytes=path.stat().st_size, sha256=content.sha256_of(path))
+    return FileRecord(size_bytes=path.stat().st_size, sha256=files.sha256_of(path))
 
 
 def _inside(folder: Path, name: str) -> Path:

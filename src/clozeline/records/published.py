@@ -18,8 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError, ClozelineError, TransientError
+from clozeline.system.files import sha256_of
 
 _LOG = logging.getLogger(__name__)
 _CLIENT = logging.getLogger("huggingface_hub")

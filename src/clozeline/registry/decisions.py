@@ -18,8 +18,8 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from clozeline.params.delivery import ReleaseParams
 from clozeline.records import evaluation, package_metrics
 from clozeline.records.finetune.task_metrics import Headline, TaskMetrics
-from clozeline.records.limits import NATS_PER_BYTE, Limit, PairedFigures
 from clozeline.records.package import Precision, package_sha256, read_manifest
+from clozeline.records.record import NATS_PER_BYTE, Limit, PairedFigures
 from clozeline.registry import models, versions
 from clozeline.registry.changes import SUFFIX, ChangeList
 from clozeline.tracking import addresses

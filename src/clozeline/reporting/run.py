@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from clozeline.records.record import Lock
 from clozeline.reporting import formats
-from clozeline.system import content, errors
+from clozeline.system import errors, files
 from clozeline.system.files import RowRecord
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class RunFiles:
 
     def md5(self, path: str) -> str:
         """Return the MD5 of a file, as DVC computes it; raises ArtifactError if the file is missing."""
-        return self._read(path, "", "a file", content.md5_of)
+        return self._read(path, "", "a file", files.md5_of)
 
     def _read(self, path: str, stage: str, expected: str, read: Callable[[Path], Result]) -> Result:
         try:

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.serving import errors, models
-from clozeline.serving.http.dialects import refusal
+from clozeline.serving.http.operation import refusal
 from clozeline.system.errors import ParamsError
 
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::[0-9]*)?")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.serving import access, admission, asking, errors, models
-from clozeline.serving.http import bodies, dialects
+from clozeline.serving.http import bodies, operation
 
 # Maximum number of open requests, as in text-embeddings-inference: the event loop handles this many small ones in about
 # 1 s.
@@ -101,7 +101,7 @@ class OpenRequestsBound:
             return
         if visit.is_refused:
             self._metrics.rejected(CROWDED)
-            answer = dialects.refusal(crowded(), scope)
+            answer = operation.refusal(crowded(), scope)
             answer.headers.update(access.SECURITY_HEADERS)
             await answer(scope, receive, send)
             return
@@ -153,12 +153,12 @@ class BodyLimit:
                 return
             if error:
                 self._metrics.rejected(_REASONS[error.status])
-                await dialects.refusal(error, scope)(scope, receive, send)
+                await operation.refusal(error, scope)(scope, receive, send)
                 return
             visit = visit_of(scope)
             if visit and visit.is_refused:
                 self._metrics.rejected(CROWDED)
-                await dialects.refusal(crowded(), scope)(scope, receive, send)
+                await operation.refusal(crowded(), scope)(scope, receive, send)
                 return
             await self._app(scope, _replaying(b"".join(body.parts), receive), send)
         finally:

@@ -15,7 +15,7 @@ from typing import Generic, Literal, TypeVar
 from cachetools import FIFOCache, LRUCache
 
 from clozeline.inference.open_model import OpenModel
-from clozeline.serving import asking, loading, metrics, queue, scheduler, turns
+from clozeline.serving import asking, loading, metrics, queue, scheduler
 from clozeline.serving.admission import Admission
 from clozeline.serving.errors import DEFAULT_TIMEOUT_SECONDS, ApiError, not_ready, problem
 from clozeline.serving.tracing import Tracing
@@ -198,7 +198,7 @@ class Service:
         self.cache: LRUCache[Key, CachedAnswer] = LRUCache(capacity.cache_bytes, getsizeof=lambda kept: kept.size_bytes)
         # Answers to the last requests, by their ids. Only the event loop uses it.
         self.given: FIFOCache[str, GivenAnswer] = FIFOCache(_MOST_REQUESTS)
-        self.schedule = turns.VersionSchedule(self._offer)
+        self.schedule = queue.VersionSchedule(self._offer)
         self._catalogue: Catalogue | None = None
         self._stopping = False
 

@@ -35,9 +35,8 @@ from clozeline.records.package import Precision
 from clozeline.registry.sources import ModelSource
 from clozeline.serving import access, errors, limits, models, uvicorn_adapter, watching
 from clozeline.serving.http import bodies, openapi
-from clozeline.serving.http.dialects import Dialects, refusal
 from clozeline.serving.http.endpoint import DIALECTS, Endpoint, routes_of_all
-from clozeline.serving.http.operation import JsonResponse
+from clozeline.serving.http.operation import Dialects, JsonResponse, refusal
 from clozeline.serving.tracing import shown_method, shown_route, shown_status, tracing
 from clozeline.system.errors import ClozelineError, DataError, ParamsError
 

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from clozeline.serving import access, errors, limits, models, tracing
 from clozeline.serving.asking import ARRIVED
-from clozeline.serving.http.dialects import HOUSE_WORDS
+from clozeline.serving.http.operation import HOUSE_WORDS
 from clozeline.system.errors import TransientError
 
 # Limit for request line and headers after their first chunk of bytes. The parser itself has no limit.

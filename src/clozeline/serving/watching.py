@@ -15,7 +15,7 @@ from clozeline.registry.sources import ModelSource
 from clozeline.serving.errors import Caught
 from clozeline.serving.loading import LoadedModel, open_source
 from clozeline.serving.models import Catalogue, Service
-from clozeline.serving.turns import Plan, VersionTurns
+from clozeline.serving.queue import Plan, VersionTurns
 from clozeline.system.errors import ArtifactError, TransientError
 from clozeline.system.machine import give_back_freed
 

@@ -15,9 +15,9 @@ from clozeline.records.words.shingles import Contamination, contamination, in_ba
 from clozeline.system.files import replacing_folder, write_csv, write_records
 from clozeline.system.group import Group
 from clozeline.system.progress import ProgressBar
-from clozeline.tasks.files import at_commit, hub_commit
 from clozeline.tasks.kinds import CARD, Finished, Watched, card_of, is_better, over_seeds, train_each, train_one
 from clozeline.tasks.report import TaskReport
+from clozeline.tasks.selection import at_commit, hub_commit
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.training import BestRate, TrainingOutcome, are_alike, best_of, use_threads
 from clozeline.tracking.run_logger import RunLogger, run_logger

@@ -19,8 +19,17 @@ from typing import Any, NamedTuple
 from clozeline.params import tasks
 from clozeline.records.reading import files, streams
 from clozeline.system.errors import DataError
-from clozeline.tasks.files import FOLDER, TABLES, LabelledRecord, Part, Reader, files_named, read_records, records_of
-from clozeline.tasks.selection import part_of
+from clozeline.tasks.selection import (
+    FOLDER,
+    TABLES,
+    LabelledRecord,
+    Part,
+    Reader,
+    files_named,
+    part_of,
+    read_records,
+    records_of,
+)
 from clozeline.tasks.tagging.data import OUTSIDE, is_tag, type_of, words_and_tags
 
 LabelFiles = Mapping[str, str]

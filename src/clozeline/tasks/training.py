@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from clozeline.encoder.own import sources_of
 from clozeline.records.finetune.task_metrics import ValidationScore
-from clozeline.system import content, errors, files, group, progress
+from clozeline.system import errors, files, group, progress
 from clozeline.tasks import adapters
 from clozeline.tasks.task import Task, TaskInputs
 from clozeline.training.checkpoints import Checkpoints
@@ -359,7 +359,7 @@ def _fingerprint(inputs: TaskInputs, precision: Precision, own_code: Sequence[Pa
         "precision": precision.name,
         "num_threads": torch.get_num_threads() if precision.device.type == "cpu" else None,
     }
-    return content.fingerprint(facts, [*files_of(inputs.data), *encoder, *content.code_of(CODE), *own_code])
+    return files.fingerprint(facts, [*files_of(inputs.data), *encoder, *files.code_of(CODE), *own_code])
 
 
 def files_of(data: Path) -> list[Path]:

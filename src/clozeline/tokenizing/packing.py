@@ -17,7 +17,7 @@ from clozeline.cluster.ledger import FinishedTask, Ledger, passing_ledger
 from clozeline.records.clean_text import DOC_ID, TEXT, columns_of
 from clozeline.records.reading.tokens import SplitInfo, dtype_for
 from clozeline.records.words.bytes import word_hashes
-from clozeline.system import arrays, content, progress
+from clozeline.system import arrays, files, progress
 from clozeline.tokenizing import earlier_ids, encoding
 from clozeline.tokenizing.shards import EncodedFiles, Partition, write_shards
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
@@ -49,7 +49,7 @@ class Packed:
 
 def code_of_tasks() -> str:
     """Return a fingerprint of the code and the packages that decide what a task writes."""
-    return content.fingerprint(content.versions_of(_DECISIVE_PACKAGES), content.code_of(_CODE))
+    return files.fingerprint(files.versions_of(_DECISIVE_PACKAGES), files.code_of(_CODE))
 
 
 def pack(

@@ -22,8 +22,7 @@ from clozeline.cluster.ledger import Done, Item, Ledger
 from clozeline.cluster.store import RECORD
 from clozeline.records.clean_text import TEXT, RowGroup, columns_of, files_in, row_groups
 from clozeline.records.reading.tokens import ShardInfo, ShardPaths, SplitInfo
-from clozeline.system.content import sha256_of
-from clozeline.system.files import link_or_copy
+from clozeline.system.files import link_or_copy, sha256_of
 
 _CHUNK_BYTES = 1 << 20
 # In the name of a shard's files as its task writes them.

@@ -25,7 +25,7 @@ from mlflow.entities import Run, ViewType
 from mlflow.tracking import MlflowClient
 
 from clozeline.records.record import Lock
-from clozeline.system import content, errors, progress
+from clozeline.system import errors, files, progress
 from clozeline.system.files import Removal, SweptStore
 from clozeline.tracking import addresses, delivery
 from clozeline.tracking.mlflow import answering, prepare, remove_stored_files, runs_of, stored_files
@@ -275,7 +275,7 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
         TransientError: MLflow does not answer.
     """
     lock = Lock.read(lock_file)
-    md5 = content.md5_of(lock_file)
+    md5 = files.md5_of(lock_file)
     with answering(tracking_uri):
         client = prepare(tracking_uri)
         flow_run = next(runs_of(client, f"tags.`dvc.lock_md5` = '{md5}'", page=1), None)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from clozeline.system import content, errors, files
+from clozeline.system import errors, files
 
 _LOG = logging.getLogger(__name__)
 # Key of a state whose tensors are in files of their own.
@@ -66,7 +66,7 @@ class Checkpoints:
     def seal(self, beside: Path, state: Mapping[str, Any], shards: Mapping[str, str] = MappingProxyType({})) -> None:
         """Write `state` and its hash. `shards`: sha256 of each file with a part of its tensors, by name."""
         _write({**state, **({SHARDS: dict(shards)} if shards else {})}, beside / _STATE)
-        (beside / _SEAL).write_text(_seal_of(self.fingerprint, content.sha256_of(beside / _STATE)), encoding="utf-8")
+        (beside / _SEAL).write_text(_seal_of(self.fingerprint, files.sha256_of(beside / _STATE)), encoding="utf-8")
 
     def load_newest(self) -> dict[str, Any] | None:
         """Return the newest intact state; None if there is none. Warn of each damaged one that is skipped.
@@ -115,13 +115,13 @@ class Checkpoints:
                 f"{saved} is of another run: its fingerprint {seal['fingerprint']} is not {self.fingerprint}",
                 do=f"remove {saved}: it was moved there by hand",
             )
-        sha256 = content.sha256_of(saved / _STATE)
+        sha256 = files.sha256_of(saved / _STATE)
         if sha256 != seal["sha256"]:
             raise ValueError(f"its sha256 is {sha256[:12]}…, not {seal['sha256'][:12]}…")
         # Not onto the device it was saved from, which belongs to the first process.
         state: dict[str, Any] = torch.load(saved / _STATE, map_location="cpu", weights_only=True)
         for name, expected in state.get(SHARDS, {}).items():
-            if (sha256 := content.sha256_of(saved / name)) != expected:
+            if (sha256 := files.sha256_of(saved / name)) != expected:
                 raise ValueError(f"the sha256 of {name} is {sha256[:12]}…, not {expected[:12]}…")
         return {**state, SHARDS: saved} if SHARDS in state else state
 
@@ -131,7 +131,7 @@ def _seal_of(fingerprint: str, sha256: str) -> str:
 
     The last one tells damage to the seal from the seal of another run.
     """
-    own_sha256 = content.sha256_of(f"{fingerprint} {sha256}".encode())
+    own_sha256 = files.sha256_of(f"{fingerprint} {sha256}".encode())
     return json.dumps({"fingerprint": fingerprint, "sha256": sha256, "own_sha256": own_sha256})
 
 

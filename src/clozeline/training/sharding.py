@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from clozeline.system.content import sha256_of
+from clozeline.system.files import sha256_of
 from clozeline.system.group import Group
 from clozeline.training.checkpoints import Checkpoints
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 from ruamel.yaml import YAML
 
 from clozeline.records.record import CODE_FOLDER, Lock
-from clozeline.system.content import md5_of
+from clozeline.system.files import md5_of
 from clozeline.versions.project import git, open_project
 
 # Code of every stage in a project that has no checkout: it names the wheel by its hash.

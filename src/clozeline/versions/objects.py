@@ -21,9 +21,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from clozeline.records.record import Lock, LockedStage
-from clozeline.system.content import md5_of
 from clozeline.system.errors import ArtifactError, ParamsError
-from clozeline.system.files import Removal, SweptStore, held_beside
+from clozeline.system.files import Removal, SweptStore, held_beside, md5_of
 from clozeline.system.progress import track
 from clozeline.versions import project, remote
 from clozeline.versions.remote import FOLDER, is_folder, listed_files, remote_errors

@@ -15,7 +15,7 @@ from typing import Any
 from clozeline.records.reading.files import Fields
 from clozeline.records.reading.streams import identity_of
 from clozeline.tasks import formats
-from clozeline.tasks.files import Reader, read_records
+from clozeline.tasks.selection import Reader, read_records
 from comparison.stages import KEPT, PROJECT
 
 # Folder with folders like `sentence-polarity`, used instead of the one next to the project.

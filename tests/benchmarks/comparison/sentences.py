@@ -28,7 +28,7 @@ from urllib.request import urlopen
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.system.content import code_of, fingerprint
+from clozeline.system.files import code_of, fingerprint
 from comparison import elsewhere
 from comparison.elsewhere import PRESETS, OnnxEmbedder, There, settings
 from comparison.stages import KEPT, PROJECT, news, params_tree, prepared, run_stage

@@ -25,7 +25,7 @@ from clozeline.corpus.cleaning.portions import open_snapshot, opened
 from clozeline.params.pretraining import laid_over
 from clozeline.params.project import Params
 from clozeline.params.reading import read_tree
-from clozeline.system.content import fingerprint
+from clozeline.system.files import fingerprint
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05

@@ -17,10 +17,10 @@ from clozeline.corpus.cleaning.building import build_corpus
 from clozeline.corpus.cleaning.portions import names_in_source, open_snapshot
 from clozeline.records.clean_text import DOC_ID, TEXT, CorpusMetrics, columns_of, file_of, files_in, num_rows
 from clozeline.records.reading.streams import identity_of
-from clozeline.stages.calling.profiles import sample_of
+from clozeline.stages.calling.contract import sample_of
 from clozeline.system.errors import DataError
 from clozeline.system.workers import worker_processes
-from clozeline.tasks.files import read_records
+from clozeline.tasks.selection import read_records
 from tests.corpus.cleaning.test_near_duplicates import true_jaccard
 from tests.make.texts import take_snapshot
 

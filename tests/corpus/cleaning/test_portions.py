@@ -14,8 +14,8 @@ from clozeline.cluster.ledger import Ledger
 from clozeline.corpus.cleaning import portions
 from clozeline.corpus.cleaning.documents import Document, FileReading, RawFile
 from clozeline.corpus.cleaning.portions import ReadText, opened, portions_of
-from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError, DataError
+from clozeline.system.files import sha256_of
 from clozeline.system.workers import Workers
 from tests.corpus.cleaning.test_line_formats import HEAD, TAIL, page
 from tests.make.texts import documents_in, take_snapshot

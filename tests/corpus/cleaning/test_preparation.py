@@ -22,7 +22,7 @@ from clozeline.corpus.cleaning.preparation import ALTERATIONS, BatchCounts, alte
 from clozeline.corpus.cleaning.wikipedia import WikiPage
 from clozeline.records.reading.streams import read_blocks
 from clozeline.records.words.shingles import Banding
-from clozeline.system.content import sha256_of
+from clozeline.system.files import sha256_of
 from clozeline.system.workers import Workers
 
 INVISIBLE = "[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]"

@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.params.reading import read_params
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
-from clozeline.stages.calling.contract import FILE, Accepted, under_contract
-from clozeline.stages.calling.profiles import LabelProfile, TextProfile
+from clozeline.stages.calling.contract import FILE, Accepted, LabelProfile, TextProfile, under_contract
 from clozeline.system.errors import ArtifactError, ContractError
 from tests.conftest import SPECIAL_IDS, VOCAB_SIZE
 from tests.make.params import with_task

@@ -31,7 +31,7 @@ from clozeline.params.text import PreprocessParams
 from clozeline.records import clean_text, snapshot
 from clozeline.records.reading.streams import KEY_BYTES, content_key
 from clozeline.records.words.shingles import Banding, ShingleSets, shingle_sets
-from clozeline.system.content import code_of, fingerprint, versions_of
+from clozeline.system.files import code_of, fingerprint, versions_of
 
 # ASCII without `&` and control characters: ftfy has nothing to do.
 _PLAIN = re.compile(r"[\t\n\x20-\x25\x27-\x7e]*")

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from clozeline.corpus.sources.store import SnapshotStore, keep_records, line_of, text_fields
 from clozeline.params.text import SourceParams
-from clozeline.records.reading.files import label_of, matching_files
-from clozeline.records.reading.hub import HubSplit, commit_of, hub_records
+from clozeline.records.reading.files import HubSplit, commit_of, hub_records, label_of, matching_files
 from clozeline.records.snapshot import MANIFEST, NOTHING, Earlier, Forgotten, Snapshot, SnapshotFile
 from clozeline.system import errors, progress
 from clozeline.system.workers import Workers

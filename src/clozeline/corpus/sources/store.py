@@ -1,4 +1,4 @@
-"""Files of a snapshot by the sha256 of their content, without the forgotten texts.
+"""Files of a snapshot by the sha256 of their files, without the forgotten texts.
 
 Content of the earlier snapshot is linked, not copied. A source without files is kept as shards of JSON Lines. Shards of
 earlier snapshots keep the records that are still there; records that are new go into new shards. A table that grew by a
@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 from clozeline.params.text import SourceParams
 from clozeline.records.reading import files, streams
 from clozeline.records.snapshot import NOTHING, Earlier, Forgotten, SnapshotFile
-from clozeline.system import content, errors
-from clozeline.system.files import link_or_copy
+from clozeline.system import errors
+from clozeline.system.files import link_or_copy, sha256_of
 
 # Suffixes of files whose every line is a record of its own, so that they can be cut between lines.
 _JSON_LINES = (".jsonl", ".ndjson")
@@ -74,7 +74,7 @@ class SnapshotStore:
     def _keep_parts(self, name: str, source: Path) -> tuple[SnapshotFile, ...]:
         size_bytes = source.stat().st_size
         known = self._of_size.get(size_bytes, {})
-        if known and (same := known.get(content.sha256_of(source))):
+        if known and (same := known.get(sha256_of(source))):
             return (self.keep_earlier(same, name),)
         parts = self._parts_in(source, name, size_bytes)
         num_kept_bytes = _size_of(parts)
@@ -111,7 +111,7 @@ class SnapshotStore:
         return self._keep(name, beside)
 
     def _keep(self, name: str, beside: Path) -> SnapshotFile:
-        size_bytes, sha256 = beside.stat().st_size, content.sha256_of(beside)
+        size_bytes, sha256 = beside.stat().st_size, sha256_of(beside)
         same = self._of_size.get(size_bytes, {}).get(sha256)
         if same:
             return self._link(same, name)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pydantic import FiniteFloat, PositiveInt
 
 from clozeline.records.record import Record
-from clozeline.system.content import sha256_of
+from clozeline.system.files import sha256_of
 
 FILE = "held_out.jsonl"
 MAX_ITEMS = 512

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from clozeline.records.record import Record
-from clozeline.system import content, errors
+from clozeline.system import errors, files
 
 INFO_NAME = "tokens.json"
 _TOKENIZER_FILE = "tokenizer.json"
@@ -81,7 +81,7 @@ class TokensInfo(Record):
             ArtifactError: the tokenizer is another one, or missing.
         """
         path = tokenizer / _TOKENIZER_FILE
-        sha256 = content.sha256_of(path) if path.is_file() else None
+        sha256 = files.sha256_of(path) if path.is_file() else None
         if sha256 != self.tokenizer_sha256:
             given = f"no file {path}" if sha256 is None else f"{path} with {sha256[:12]}…"
             raise errors.ArtifactError(

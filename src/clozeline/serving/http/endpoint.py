@@ -20,13 +20,12 @@ from starlette.types import Receive, Scope, Send
 from clozeline.inference.package import MODEL_KINDS, resolved
 from clozeline.serving import asking, loading, models
 from clozeline.serving.http.bodies import TimeoutMilliseconds, asked_path, parse_json, read_json, unusable
-from clozeline.serving.http.dialects import HOUSE_WORDS, Dialect, Dialects
 from clozeline.serving.http.house_labels import ANSWER, CLASSIFY, TAG, ZERO_SHOT, ZeroShotLists, zero_shot_lists
 from clozeline.serving.http.house_texts import COMPLETE, FILL_MASK
 from clozeline.serving.http.mlflow import MLFLOW
 from clozeline.serving.http.open_inference import INFERENCE_PROTOCOL, TRITON
 from clozeline.serving.http.openai import OPENAI
-from clozeline.serving.http.operation import Call, Operation
+from clozeline.serving.http.operation import HOUSE_WORDS, Call, Dialect, Dialects, Operation
 from clozeline.serving.http.status import FEEDBACK, OPERATIONS
 from clozeline.serving.http.tei import EMBED, EMBEDDINGS_INFERENCE, HUGGING_FACE_WORDS, SIMILARITY
 from clozeline.serving.http.tensors import AnswerKind

@@ -20,7 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 from clozeline.inference import answerer, classifier, fields, tokenization
 from clozeline.inference.fields import StrictModel
 from clozeline.serving import errors, models
-from clozeline.serving.http import bodies, dialects, house_texts, operation
+from clozeline.serving.http import bodies, house_texts, operation
 
 _PATH = "/invocations"
 _SHAPES = ("dataframe_split", "dataframe_records", "instances", "inputs")
@@ -192,7 +192,7 @@ class InvocationsResponse(BaseModel):
     predictions: list[InvocationRecord]
 
 
-class MlflowError(dialects.ErrorBody):
+class MlflowError(operation.ErrorBody):
     error_code: str
     message: str
 
@@ -221,11 +221,11 @@ async def mlflow_version(call: operation.Call) -> Response:
     return PlainTextResponse(version("mlflow"))
 
 
-MLFLOW = dialects.Dialect(
-    dialects.Words(
+MLFLOW = operation.Dialect(
+    operation.Words(
         MlflowError,
         lambda status, detail: MlflowError(
-            error_code=_CODES.get(status, "BAD_REQUEST"), message=dialects.sentence(detail)
+            error_code=_CODES.get(status, "BAD_REQUEST"), message=operation.sentence(detail)
         ),
         unusable=400,
     ),

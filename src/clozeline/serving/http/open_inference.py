@@ -23,8 +23,7 @@ from clozeline.inference import fields, tokenization
 from clozeline.serving.errors import check_known, refused
 from clozeline.serving.http import tensors
 from clozeline.serving.http.bodies import checked_texts
-from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
-from clozeline.serving.http.operation import Call, JsonResponse, Operation
+from clozeline.serving.http.operation import Call, Dialect, ErrorBody, JsonResponse, Operation, Words, sentence
 from clozeline.serving.http.status import Health, live, ready
 from clozeline.serving.http.tensors import Datatype
 from clozeline.serving.loading import LoadedModel

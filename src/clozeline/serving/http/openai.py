@@ -9,7 +9,7 @@ from starlette.responses import Response
 from clozeline.inference import completer, fields
 from clozeline.inference.fields import StrictModel
 from clozeline.serving import errors, loading
-from clozeline.serving.http import bodies, dialects, house_texts, operation
+from clozeline.serving.http import bodies, house_texts, operation
 from clozeline.serving.models import ANY
 
 LIST = "/v1/models"
@@ -147,14 +147,14 @@ class OpenAIErrorDetail(errors.ErrorDetail):
     type: str
 
 
-class OpenAIError(dialects.ErrorBody):
+class OpenAIError(operation.ErrorBody):
     error: OpenAIErrorDetail
 
 
 def _said(status: int, detail: errors.ErrorDetail) -> OpenAIError:
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     told = detail.model_dump() | {"code": _CODES.get(detail.code, detail.code), "type": kind}
-    return OpenAIError(error=OpenAIErrorDetail(**told | {"message": dialects.sentence(detail)}))
+    return OpenAIError(error=OpenAIErrorDetail(**told | {"message": operation.sentence(detail)}))
 
 
 class EmbeddingsRequest(StrictModel):
@@ -233,8 +233,8 @@ def _card(served: loading.LoadedModel) -> dict[str, object]:
     return OpenAIModel(id=served.identity.name, created=0, owned_by=served.identity.source).model_dump()
 
 
-OPENAI = dialects.Dialect(
-    dialects.Words(OpenAIError, _said, unusable=400),
+OPENAI = operation.Dialect(
+    operation.Words(OpenAIError, _said, unusable=400),
     (
         operation.Operation(
             path=_EMBEDDINGS,

@@ -15,9 +15,8 @@ from ruamel.yaml import YAML
 
 from clozeline.serving import asking, loading, models
 from clozeline.serving.http.bodies import TimeoutMilliseconds
-from clozeline.serving.http.dialects import Dialects, Words
 from clozeline.serving.http.endpoint import TIMEOUT_HEADER
-from clozeline.serving.http.operation import Operation
+from clozeline.serving.http.operation import Dialects, Operation, Words
 
 DESCRIPTION = """Your own encoder, served on an ordinary CPU.
 

@@ -18,7 +18,7 @@ from clozeline.inference.package import kind_of
 from clozeline.inference.tokenization import Given, Piece
 from clozeline.records.package import Manifest
 from clozeline.serving.errors import ErrorDetail, refused
-from clozeline.serving.http import bodies, dialects, house_labels, house_texts, operation
+from clozeline.serving.http import bodies, house_labels, house_texts, operation
 from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY
 
@@ -143,7 +143,7 @@ TOKEN_OPERATIONS = (
 )
 
 
-class HuggingFaceError(dialects.ErrorBody):
+class HuggingFaceError(operation.ErrorBody):
     """Error of Hugging Face's pipelines and of text-embeddings-inference."""
 
     error: str
@@ -152,10 +152,10 @@ class HuggingFaceError(dialects.ErrorBody):
 
 def _said(status: int, detail: ErrorDetail) -> HuggingFaceError:
     kind = _TYPES.get(status, "Backend" if status >= 500 else "Validation")
-    return HuggingFaceError(error=dialects.sentence(detail), error_type=kind)
+    return HuggingFaceError(error=operation.sentence(detail), error_type=kind)
 
 
-HUGGING_FACE_WORDS = dialects.Words(HuggingFaceError, _said)
+HUGGING_FACE_WORDS = operation.Words(HuggingFaceError, _said)
 
 
 def _predicted_kind(inputs: object) -> str | None:
@@ -303,7 +303,7 @@ SIMILARITY = operation.Operation(
     ability=house_texts.EMBEDDING,
     place=lambda number: f"inputs.sentences[{number - 1}]" if number else "inputs.source_sentence",
 )
-EMBEDDINGS_INFERENCE = dialects.Dialect(
+EMBEDDINGS_INFERENCE = operation.Dialect(
     HUGGING_FACE_WORDS,
     (
         EMBED,

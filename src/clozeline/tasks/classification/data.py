@@ -16,7 +16,7 @@ import numpy.typing as npt
 from clozeline.params.tasks import LabelledParams
 from clozeline.records.reading.streams import identity_of
 from clozeline.system.errors import DataError
-from clozeline.tasks import files, formats, selection, task
+from clozeline.tasks import formats, selection, task
 from clozeline.tasks.classification.scores import TextsOrPairs
 from clozeline.tasks.rows import Ids, TextRows
 from clozeline.tasks.selection import ReasonCounts, Splits, part_of
@@ -37,7 +37,7 @@ class LabelledText:
     text: str
     labels: tuple[str, ...]  # sorted labels; exactly one unless the task is multi-label
     identity: str
-    part: files.Part
+    part: selection.Part
     second: str = ""
     place: str = field(default="", compare=False)  # location of the record
 
@@ -73,7 +73,7 @@ Fits = Callable[[Sequence[LabelledText]], Sequence[bool]]
 
 
 def select(
-    records: Iterable[tuple[files.Part, files.LabelledRecord]], params: LabelledParams, fits: Fits | None = None
+    records: Iterable[tuple[selection.Part, selection.LabelledRecord]], params: LabelledParams, fits: Fits | None = None
 ) -> Selection:
     """Select the examples and split them.
 
@@ -117,7 +117,9 @@ def _labels_of(examples: Iterable[LabelledText]) -> frozenset[str]:
     return frozenset(label for example in examples for label in example.labels)
 
 
-def _example(params: LabelledParams, found: tuple[files.Part, files.LabelledRecord]) -> LabelledText | tuple[str, str]:
+def _example(
+    params: LabelledParams, found: tuple[selection.Part, selection.LabelledRecord]
+) -> LabelledText | tuple[str, str]:
     given, record = found
     texts, labels = [text.strip() for text in formats.texts_in(record, params)], formats.labels_in(record, params)
     if not all(texts):

@@ -18,9 +18,8 @@ import torch
 from clozeline.params.tasks import QuestionAnsweringParams
 from clozeline.records.reading.streams import identity_of
 from clozeline.tasks import selection
-from clozeline.tasks.files import LabelledRecord, Part
 from clozeline.tasks.rows import EncodedBatch, Ids, TextRows
-from clozeline.tasks.selection import ReasonCounts, Splits, part_of
+from clozeline.tasks.selection import LabelledRecord, Part, ReasonCounts, Splits, part_of
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
 _LOG = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from torch import Tensor
 from clozeline.params.tasks import SimilarityParams
 from clozeline.records.reading.streams import identity_of
 from clozeline.system.errors import DataError
-from clozeline.tasks import files, selection
+from clozeline.tasks import selection
 from clozeline.tasks.rows import EncodedBatch
 from clozeline.tasks.selection import ReasonCounts, Splits, part_of, strictest
 
@@ -83,11 +83,13 @@ class TextPair:
     score: float | None  # score, 0-1; None for a matching pair
     first_identity: str
     second_identity: str
-    part: files.Part
+    part: selection.Part
     place: str = field(default="", compare=False)  # location of the record
 
 
-def select(records: Iterable[tuple[files.Part, files.LabelledRecord]], params: SimilarityParams) -> Splits[TextPair]:
+def select(
+    records: Iterable[tuple[selection.Part, selection.LabelledRecord]], params: SimilarityParams
+) -> Splits[TextPair]:
     """Read the pairs and split them.
 
     The hash of both texts decides the split of a scored pair, that of the second text the split of a matching pair. The
@@ -121,7 +123,9 @@ def select(records: Iterable[tuple[files.Part, files.LabelledRecord]], params: S
     return splits
 
 
-def _pair(params: SimilarityParams, found: tuple[files.Part, files.LabelledRecord]) -> TextPair | tuple[str, str]:
+def _pair(
+    params: SimilarityParams, found: tuple[selection.Part, selection.LabelledRecord]
+) -> TextPair | tuple[str, str]:
     given, record = found
     if params.docstring_field is not None:
         texts = _of_docstring(record, params.docstring_field, params.title_field)
@@ -139,7 +143,9 @@ def _pair(params: SimilarityParams, found: tuple[files.Part, files.LabelledRecor
     return TextPair(*texts, score, first, second, part_of(identity, given, params), record.place)
 
 
-def _of_docstring(record: files.LabelledRecord, docstring_field: str, title_field: str | None) -> tuple[str, str] | str:
+def _of_docstring(
+    record: selection.LabelledRecord, docstring_field: str, title_field: str | None
+) -> tuple[str, str] | str:
     """Return summary and description; or the reason why they are no pair."""
     whole = record.text(docstring_field)
     if not whole.strip():
@@ -156,7 +162,7 @@ def _is_shorter(text: str, num_words: int) -> bool:
     return len(text.split(maxsplit=num_words - 1)) < num_words
 
 
-def _scaled(record: files.LabelledRecord, score_field: str, params: SimilarityParams) -> float | None:
+def _scaled(record: selection.LabelledRecord, score_field: str, params: SimilarityParams) -> float | None:
     score = record.number(score_field)
     if score is None:
         return None
@@ -177,7 +183,7 @@ def _merged(count: ReasonCounts, copies: list[TextPair]) -> Iterator[TextPair]:
 def _apart(pairs: list[TextPair], count: ReasonCounts) -> list[TextPair]:
     """Return the pairs without a text in a stricter split, checked by second texts first, then by first texts."""
     for identity_of_pair in (attrgetter("second_identity"), attrgetter("first_identity")):
-        parts: dict[str, set[files.Part]] = {}
+        parts: dict[str, set[selection.Part]] = {}
         for pair in pairs:
             parts.setdefault(identity_of_pair(pair), set()).add(pair.part)
         stays = [pair.part == strictest(parts[identity_of_pair(pair)]) for pair in pairs]

@@ -15,7 +15,7 @@ from functools import partial
 
 from clozeline.params.tasks import TaggingParams
 from clozeline.records.reading.streams import identity_of
-from clozeline.tasks import files, selection
+from clozeline.tasks import selection
 from clozeline.tasks.selection import ReasonCounts, Splits, part_of
 
 OUTSIDE = "O"
@@ -64,7 +64,7 @@ class Sentence:
     words: tuple[str, ...]
     tags: tuple[str, ...]
     identity: str
-    part: files.Part
+    part: selection.Part
     place: str = field(default="", compare=False)  # location of the record
 
 
@@ -80,7 +80,7 @@ class Sentences(Splits[Sentence]):
     types_not_trained: Mapping[str, int]
 
 
-def select(records: Iterable[tuple[files.Part, files.LabelledRecord]], params: TaggingParams) -> Sentences:
+def select(records: Iterable[tuple[selection.Part, selection.LabelledRecord]], params: TaggingParams) -> Sentences:
     """Read the sentences and split them. Copies within one split stay, because they tell how frequent a sentence is.
 
     Raises:
@@ -108,7 +108,9 @@ def select(records: Iterable[tuple[files.Part, files.LabelledRecord]], params: T
     return Sentences(splits.train, splits.validation, splits.test, count, tags, not_trained)
 
 
-def _sentence(params: TaggingParams, found: tuple[files.Part, files.LabelledRecord]) -> Sentence | tuple[str, str]:
+def _sentence(
+    params: TaggingParams, found: tuple[selection.Part, selection.LabelledRecord]
+) -> Sentence | tuple[str, str]:
     given, record = found
     words, tags = words_and_tags(record, params)
     if not words:
@@ -117,7 +119,7 @@ def _sentence(params: TaggingParams, found: tuple[files.Part, files.LabelledReco
     return Sentence(words, tags, identity, part_of(identity, given, params), record.place)
 
 
-def words_and_tags(record: files.LabelledRecord, params: TaggingParams) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def words_and_tags(record: selection.LabelledRecord, params: TaggingParams) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the words of a record, and their tags in IOB2.
 
     Raises:

@@ -14,8 +14,8 @@ from typing import Any, Self
 from tokenizers import AddedToken, Tokenizer, processors
 
 from clozeline.records.reading.tokens import SpecialIds
-from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError
+from clozeline.system.files import sha256_of
 from clozeline.tokenizing.tokenizer.vocabulary.opening import TOKENIZER_FILE, open_published
 
 _LOG = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ import pytest
 
 from clozeline.params.tasks import FinetuneParams, HubParams
 from clozeline.system.errors import DataError
-from clozeline.tasks import files, formats
-from clozeline.tasks.files import LabelledRecord, at_commit, hub_commit, read_records
+from clozeline.tasks import formats, selection
+from clozeline.tasks.selection import LabelledRecord, at_commit, hub_commit, read_records
 from tests.make.tasks import params_of
 
 FIELDS = {"text_field": "body", "label_field": "topic"}
@@ -43,7 +43,7 @@ def test_a_table_is_read_by_its_suffix_and_values_are_converted_to_their_type_or
         ("data.doc", b"x", r"data\.doc has a format that cannot be read"),
         ("data.jsonl", b'{"body": "a", "topic": ["x"]}\n', "line 1: field `topic`(?s:.*)list: ..x"),
         ("data.jsonl", b'{"body": 3, "topic": "x"}\n', "line 1: field `body`(?s:.*)int: 3"),
-        *((f"data{suffix}", b"", "is empty(?s:.*)0 bytes") for suffix in files.TABLES),
+        *((f"data{suffix}", b"", "is empty(?s:.*)0 bytes") for suffix in selection.TABLES),
         ("data.csv", b"\xef\xbb\xbf\n", "is empty(?s:.*)body, topic"),
         ("labels/a.csv", b"body,topic\n", "labels is a folder, and `splits` names no file in it(?s:.*)a.csv"),
     ],
@@ -60,7 +60,7 @@ def test_what_cannot_be_read_is_reported_with_file_line_and_value(
 
 def parts_of(data: Path, **changes: object) -> list[tuple[str, str, str]]:
     """Return split, text and label of each record."""
-    records = files.records_of(params_of("classification", **changes), data, FIELDS)
+    records = selection.records_of(params_of("classification", **changes), data, FIELDS)
     return [(part, record.text("body"), record.category("topic")) for part, record in records]
 
 
@@ -92,7 +92,7 @@ def test_a_hub_dataset_gives_the_names_of_its_classes_and_is_read_at_its_first_r
     params: FinetuneParams = params_of("classification")
     for local in (params, params.model_copy(update={"hub": hub})):
         assert at_commit(local, hub_commit(local)) is local
-    monkeypatch.setattr(files, "commit_of", lambda split: "0a" * 20)
+    monkeypatch.setattr(selection, "commit_of", lambda split: "0a" * 20)
     on_hub = params.model_copy(update={"hub": HubParams(dataset="someone/something")})
     pinned = at_commit(on_hub, hub_commit(on_hub))
     assert pinned.hub == HubParams(dataset="someone/something", revision="0a" * 20)
