@@ -17,7 +17,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from clozeline.system import processes, workspace
+from clozeline.system import supervisor, workspace
 
 _PATIENCE_SECONDS = 15.0
 _SET_SIGNAL_OF_PARENTS_DEATH = 1  # <linux/prctl.h>
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 def work(command: Sequence[str]) -> int:
     """Run a worker until it ends or this process gets SIGTERM or SIGINT; return its exit code, or 0 after a signal."""
-    processes.adopt_orphans()
+    supervisor.adopt_orphans()
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
@@ -43,7 +43,7 @@ def work(command: Sequence[str]) -> int:
             worker.wait(_PATIENCE_SECONDS)
         if worker.poll() is None:
             logger.warning("the worker did not end within %.0f s, and is killed", _PATIENCE_SECONDS)
-    processes.end_descendants(worker.pid)
+    supervisor.end_descendants(worker.pid)
     code = worker.wait()
     return 0 if stopping.is_set() else code if code >= 0 else 128 - code
 

@@ -218,6 +218,7 @@ def test_the_first_lock_names_the_champion_and_a_recipe_with_new_weights_clears_
     assert is_kept(SHIPPED), "the cache keeps all locks"
 
 
+@pytest.mark.parametrize("place", ["moved", "copied", "hard-linked", "copied to the same path on another machine"])
 def test_a_workspace_keeps_its_identity_and_a_copy_gets_its_own(tmp_path: Path, place: str) -> None:
     root, other = tmp_path / "first", tmp_path / "other"
     first = checks.identity_of(Workspace(root))

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.encoder.families.layout import TokenIds
-from clozeline.evaluation.detection import NUM_EXAMPLES
 from clozeline.evaluation.groups import NUM_FOLDS
+from clozeline.evaluation.measuring import NUM_EXAMPLES
 from clozeline.language import models
 from clozeline.params.pretraining import EvaluateParams, PretrainParams
 from clozeline.stages import evaluate

@@ -86,7 +86,7 @@ def test_a_short_text_gets_the_largest_vocabulary_that_it_supports(params, parti
     assert f"{size:,} entries, not 200,000" in caplog.text
     asked = learn(params.model_copy(update={"vocab_size": size}), partitions)
     assert asked.get_vocab() == largest.get_vocab()
-    with pytest.raises(DataError, match="holds no text"):
+    with pytest.raises(DataError, match="has no text"):
         learn(params, [MadeTexts(["", " \n "])])
 
 

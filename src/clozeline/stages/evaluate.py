@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from tokenizers import Tokenizer
 
-from clozeline.evaluation import detection, groups, measuring
+from clozeline.evaluation import groups, measuring
 from clozeline.language import models, objectives, spelling
 from clozeline.language.detection import ReplacedTokenPair
 from clozeline.language.models import LanguageModel
@@ -175,14 +175,14 @@ def _pseudo_likelihood(model: LanguageModel, split: objectives.Split, how: _How)
 
 def _detection(model: ReplacedTokenPair, split: objectives.Split, how: _How) -> dict[str, Any]:
     with how.progress("detection", len(split.rows) * groups.NUM_FOLDS) as advance:
-        found = detection.measure(model, how.questions(model, split), split.vocabulary, advance, how.group)
+        found = measuring.measure_detection(model, how.questions(model, split), split.vocabulary, advance, how.group)
     return {f"detection_{name}": value for name, value in asdict(found).items()}
 
 
 def _write_examples(model: LanguageModel, split: objectives.Split, tokenizer: Path, seed: int, out: Path) -> None:
     reader = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-    page = detection.make_examples(model, split, reader, seed)
+    page = measuring.make_examples(model, split, reader, seed)
     with replacing_folder(out) as folder:
-        (folder / "examples.txt").write_text(detection.as_text(page), encoding="utf-8")
-        (folder / "examples.html").write_text(detection.as_html(page), encoding="utf-8")
+        (folder / "examples.txt").write_text(measuring.as_text(page), encoding="utf-8")
+        (folder / "examples.html").write_text(measuring.as_html(page), encoding="utf-8")
         write_examples(folder, page)
