@@ -35,6 +35,19 @@ def test_a_stored_file_is_found_after_the_workspace_copy_changed(toy: Path) -> N
         assert objects.fault_of("start.lock", md5_of(b"third"), commit=None)
 
 
+def test_a_changed_file_has_another_hash_although_its_size_and_time_are_those_that_dvc_noted(toy: Path) -> None:
+    with Objects.open(toy) as objects:
+        file = toy / "noted.txt"
+        file.write_bytes(b"one")
+        objects.keep(file)
+        noted, before = file.stat(), objects.md5_of(file)
+        file.chmod(0o600)
+        with file.open("r+b") as opened:
+            opened.write(b"two")
+        os.utime(file, ns=(noted.st_atime_ns, noted.st_mtime_ns))
+        assert (before, objects.md5_of(file)) == (md5_of(b"one"), md5_of(b"two"))
+
+
 def test_a_commit_of_the_registry_is_no_option_of_git(toy: Path, tmp_path: Path) -> None:
     git(toy, "init", "--quiet")
     git(toy, "commit", "--quiet", "--allow-empty", "--message", "toy")

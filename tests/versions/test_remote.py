@@ -75,6 +75,21 @@ def test_a_folder_missing_from_every_cache_is_fetched_with_its_files(toy: Path, 
         assert objects.fault_of("folder", str(md5), None) is None
 
 
+def test_an_object_that_somebody_forged_in_the_remote_is_made_again(
+    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.add(toy, str(tmp_path / "store"))
+    outcomes(toy, monkeypatch)
+    remote.push(toy)
+    for file in (tmp_path / "store/files/md5").glob("*/*"):
+        file.chmod(0o600)
+        file.write_bytes(b"forged")
+        file.chmod(0o444)  # as DVC protects its own
+    clone = fresh_clone(toy, tmp_path)
+    assert outcomes(clone, monkeypatch) == ["executed"] * len(STAGES)
+    assert (clone / "metrics/count.json").read_bytes() == (toy / "metrics/count.json").read_bytes()
+
+
 def test_a_push_that_fails_halfway_is_completed_by_the_next_one(
     toy: Path, tmp_path: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

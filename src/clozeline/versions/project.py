@@ -10,6 +10,7 @@ import logging
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -44,14 +45,20 @@ def open_project(
         dvc.exceptions.DvcException: the project is missing or unreadable.
     """
     from dvc import repo as dvc
+    from dvc.config import Config
+    from dvc_data.hashfile.db import HashFileDB
 
     root = root.resolve()
-    own = {name: dict(section) for name, section in settings.items()}
+    own: dict[str, dict[str, Any]] = {name: dict(section) for name, section in settings.items()}
     if not workspace.Workspace(root).is_in_git:
         own.setdefault("core", {})["no_scm"] = True
-    repo = dvc.Repo(str(root), config=own or None, _wait_for_lock=waits_for_lock)
-    for remote in repo.config["remote"].values():
-        remote["verify"] = True  # a fetched file is what its name says, whoever may write there
+    # A fetched file has to be what its name says, whoever may write there.
+    remotes = own.setdefault("remote", {})
+    for name in [*remotes, *Config(str(root / ".dvc"), validate=False).get("remote", {})]:
+        remotes[name] = {**remotes.get(name, {}), "verify": True}
+    repo = dvc.Repo(str(root), config=own, _wait_for_lock=waits_for_lock)
+    # DVC's own check takes a file of mode 0444 for checked, which it may be in the remote, too.
+    repo.cache.local.check = partial(HashFileDB.check, repo.cache.local)
     _forget_ended_processes(repo)
     return repo
 

@@ -94,8 +94,8 @@ def test_correlations_equal_those_of_scipy_and_constant_values_have_none(name: s
     assert spearman(one, other) == pytest.approx(stats.spearmanr(one, other).statistic, abs=1e-9)
     assert ranks(one).tolist() == stats.rankdata(one).tolist()
     for correlation in (pearson, spearman):
-        assert math.isnan(correlation(np.full(5, 0.1), np.arange(5.0)))
-        assert math.isnan(correlation(np.arange(5.0), np.full(5, 0.1)))
+        assert math.isnan(correlation(np.full(6, 0.1), np.arange(6.0)))
+        assert math.isnan(correlation(np.arange(6.0), np.full(6, 0.1)))
 
 
 def test_ranks_equal_those_from_comparing_every_pair() -> None:
