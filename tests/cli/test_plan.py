@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 from typer.testing import CliRunner
 
-from clozeline.cli import app
+from clozeline.cli import app, plan_tables
 from clozeline.cli import plan as plan_module
 from clozeline.cli.plan import plan as verb
 from clozeline.params.editing import edit
@@ -35,7 +35,7 @@ def test_the_figures_match_the_params_and_options_override_them(project: Path, s
     count = ParameterCount.of(outline(params.pretrain.model, "mlm", params.tokenize.vocab_size))
     shown = plan("--no-timing")
     assert shown["total"] == f"{count.total:,}"
-    assert shown[f"weights in fp32 {plan_module.size_of(count.fp32_bytes).split()[0]}"] == "MiB"
+    assert shown[f"weights in fp32 {plan_tables.size_of(count.fp32_bytes).split()[0]}"] == "MiB"
     assert not any("tokens/s" in name for name in shown)
     options = "--family bert --size tiny --objective clm --vocab-size 1000 --max-length 600 --no-timing"
     assert told(*options.split()).startswith(

@@ -21,7 +21,7 @@ from clozeline.cli import app, stage
 from clozeline.cluster import store
 from clozeline.cluster.ray_jobs import JobEnded
 from clozeline.params.pretraining import PretrainParams
-from clozeline.registry.trained import START_LOCK, StartLock, write_start_lock
+from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, TransientError
 from tests.conftest import PROJECT
 from tests.make.params import with_values

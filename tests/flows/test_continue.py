@@ -26,7 +26,7 @@ from clozeline.params.reading import read_params
 from clozeline.pretraining import job as pretraining
 from clozeline.records.reading.tokens import documents_path
 from clozeline.registry.lineage import trace, verify
-from clozeline.registry.trained import START_LOCK, StartLock
+from clozeline.registry.start_lock import START_LOCK, StartLock
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError
 from clozeline.system.workspace import Workspace
 from clozeline.versions import remote

@@ -18,7 +18,7 @@ from clozeline.orchestration import checks
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params
 from clozeline.pretraining import card
-from clozeline.registry.trained import START_LOCK, StartLock, write_start_lock
+from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
 from clozeline.system.errors import ParamsError, StorageError
 from clozeline.system.workspace import Workspace
 from clozeline.versions.graph import StageNode, read_stage_graph

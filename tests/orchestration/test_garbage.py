@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.orchestration import garbage
 from clozeline.orchestration.garbage import sweep_project
-from clozeline.registry.trained import START_LOCK, StartLock, write_start_lock
+from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
 from clozeline.system.errors import ArtifactError, ClozelineError, TransientError
 from clozeline.system.files import SweptStore
 from clozeline.system.workspace import Workspace, run_lock

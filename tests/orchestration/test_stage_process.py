@@ -19,7 +19,7 @@ from clozeline.orchestration.stage_process import (
     forget_old_runs,
     stage_environment,
 )
-from clozeline.system import processes
+from clozeline.system import supervisor
 from clozeline.system.errors import ClozelineError, DataError, TransientError
 from clozeline.system.workspace import Workspace, run_lock
 from tests.make.params import named_in
@@ -112,7 +112,7 @@ def test_a_killed_flow_leaves_no_process_after_ten_seconds_and_holds_the_lock_un
     flow.kill()
     flow.wait()
     assert any(map(is_alive, stage_pids(toy)))
-    assert processes._STAGE_SECONDS + processes._COMMAND_SECONDS < 10
+    assert supervisor._STAGE_SECONDS + supervisor._COMMAND_SECONDS < 10
     with run_lock(toy / "work/run.lock", wait_seconds=120):  # a busy machine takes longer
         assert not any(map(is_alive, stage_pids(toy)))
 

@@ -22,9 +22,10 @@ from clozeline.inference.package import load
 from clozeline.records.package import FILES, package_sha256, read_manifest, record_of, verify
 from clozeline.registry import models
 from clozeline.registry.models import PACKAGE, Registered
-from clozeline.registry.publishing import Evidence, Publisher, example_texts, write_wheel
+from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.registry.served_model import PyfuncModel
 from clozeline.registry.versions import fetch_package
+from clozeline.registry.wheel import write_wheel
 from clozeline.system.errors import ArtifactError, DataError, ParamsError, TransientError
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.delivery import WORKSPACE

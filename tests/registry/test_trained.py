@@ -11,15 +11,8 @@ from clozeline.params.pretraining import PretrainParams, laid_over
 from clozeline.records.record import leaves
 from clozeline.registry import models
 from clozeline.registry.publishing import Evidence, Publisher
-from clozeline.registry.trained import (
-    START_LOCK,
-    StartLock,
-    TrainedEncoder,
-    check_still_registered,
-    fetch_trained,
-    locked_champion,
-    write_start_lock,
-)
+from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
+from clozeline.registry.trained import TrainedEncoder, check_still_registered, fetch_trained, locked_champion
 from clozeline.system.errors import ArtifactError, ParamsError, TransientError
 from clozeline.system.workspace import Workspace
 from tests.conftest import PROJECT

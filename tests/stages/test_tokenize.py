@@ -217,7 +217,7 @@ def test_each_document_has_a_unique_key_that_does_not_depend_on_its_place(tmp_pa
     [
         (None, ArtifactError, "train.parquet"),
         ({"body": ["x"]}, ArtifactError, r"columns body \(string\)"),
-        ({"doc_id": ["00"], "text": [" "]}, DataError, "holds no text"),
+        ({"doc_id": ["00"], "text": [" "]}, DataError, "has no text"),
     ],
 )
 def test_a_split_that_cannot_be_used_is_named_and_earlier_outputs_stay(

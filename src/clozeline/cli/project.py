@@ -15,7 +15,7 @@ import typer
 from ruamel.yaml import YAML
 
 from clozeline.params.reading import params_in, read_tree, write_complete, write_yaml
-from clozeline.registry.publishing import write_wheel
+from clozeline.registry.wheel import write_wheel
 from clozeline.stages.calling.calls import PIN, graph_elsewhere
 from clozeline.system import errors, files
 from clozeline.versions.adoption import StageCode, adopt

@@ -20,7 +20,7 @@ import typer
 
 from clozeline.cluster import store as cluster
 from clozeline.params import pretraining, project, reading
-from clozeline.registry.trained import START_LOCK, StartLock
+from clozeline.registry.start_lock import START_LOCK, StartLock
 from clozeline.stages.calling.calls import arguments_for, section_of, stage_named
 from clozeline.system import errors, machine
 from clozeline.system.workspace import Workspace

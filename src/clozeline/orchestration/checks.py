@@ -18,7 +18,7 @@ from clozeline.params import pretraining, project, reading, tasks
 from clozeline.params.model import is_own
 from clozeline.records import clean_text, record
 from clozeline.records.reading.tokens import documents_path
-from clozeline.registry import lineage, models, publishing, trained
+from clozeline.registry import lineage, models, publishing, start_lock
 from clozeline.registry.trained import TrainedEncoder, check_still_registered, fetch_trained, locked_champion
 from clozeline.system.errors import DataError, ParamsError, StorageError, TransientError
 from clozeline.system.files import files_in, replacing_file
@@ -219,7 +219,7 @@ def settle_start(workspace: Workspace, graph: Sequence[StageNode], params: proje
         ParamsError: the champion is another model than `params` asks for.
         TransientError: the registry does not answer.
     """
-    if not any(trained.START_LOCK in node.deps for node in graph):
+    if not any(start_lock.START_LOCK in node.deps for node in graph):
         return False
     if params.pretrain.start != pretraining.FROM_CHAMPION:
         return _replace(workspace, None)
@@ -227,7 +227,7 @@ def settle_start(workspace: Workspace, graph: Sequence[StageNode], params: proje
         return _continue(workspace, params)
     champion = _champion(workspace, params, _NO_TEXT)
     fetch_trained(champion, workspace)
-    locked = trained.StartLock.of_yaml(workspace.root / trained.START_LOCK)
+    locked = start_lock.StartLock.of_yaml(workspace.root / start_lock.START_LOCK)
     if locked is not None and locked.architecture == champion.architecture:
         return False
     return _replace(workspace, champion)
@@ -241,8 +241,8 @@ def require_start(workspace: Workspace, graph: Sequence[StageNode], params: proj
         ParamsError: it is another model than `params` asks for.
         TransientError: the registry does not answer, and the files are not here yet.
     """
-    locked = trained.StartLock.of_yaml(workspace.root / trained.START_LOCK)
-    is_read = any(trained.START_LOCK in node.deps and node.is_changed for node in graph)
+    locked = start_lock.StartLock.of_yaml(workspace.root / start_lock.START_LOCK)
+    is_read = any(start_lock.START_LOCK in node.deps and node.is_changed for node in graph)
     if locked is not None and is_read and not _is_new(graph):
         locked.check_architecture(params.pretrain)
         with suppress(TransientError):
@@ -252,7 +252,7 @@ def require_start(workspace: Workspace, graph: Sequence[StageNode], params: proj
 
 def settle_for(node: StageNode, workspace: Workspace, params: project.Params) -> None:
     """Settle start.lock for stage `node`, after the snapshot and before the stage runs; raises as `settle_start`."""
-    if node.is_changed and trained.START_LOCK in node.deps and params.pretrain.start == pretraining.FROM_CHAMPION:
+    if node.is_changed and start_lock.START_LOCK in node.deps and params.pretrain.start == pretraining.FROM_CHAMPION:
         _continue(workspace, params)
 
 
@@ -263,7 +263,7 @@ def _is_new(graph: Sequence[StageNode]) -> bool:
 
 def _continue(workspace: Workspace, params: project.Params) -> bool:
     """Lock the champion if start.lock is of another snapshot than the last one; return whether it changed."""
-    locked, text = trained.StartLock.of_yaml(workspace.root / trained.START_LOCK), _text_hash(workspace)
+    locked, text = start_lock.StartLock.of_yaml(workspace.root / start_lock.START_LOCK), _text_hash(workspace)
     if text is None or (locked is not None and locked.text == text):
         return False
     wanted = _champion(workspace, params, text)
@@ -271,7 +271,7 @@ def _continue(workspace: Workspace, params: project.Params) -> bool:
     return _replace(workspace, wanted)
 
 
-def _champion(workspace: Workspace, params: project.Params, text: str) -> trained.StartLock:
+def _champion(workspace: Workspace, params: project.Params, text: str) -> start_lock.StartLock:
     champion = locked_champion(models.model_name(params.encoder_package or ""), text, workspace)
     champion.check_architecture(params.pretrain)
     return champion
@@ -283,14 +283,14 @@ def _text_hash(workspace: Workspace) -> str | None:
     return stage.outs[0].md5 if stage and stage.outs else None
 
 
-def _replace(workspace: Workspace, wanted: trained.StartLock | None) -> bool:
-    path = workspace.root / trained.START_LOCK
-    if path.exists() and trained.StartLock.of_yaml(path) == wanted:
+def _replace(workspace: Workspace, wanted: start_lock.StartLock | None) -> bool:
+    path = workspace.root / start_lock.START_LOCK
+    if path.exists() and start_lock.StartLock.of_yaml(path) == wanted:
         return False
     with Objects.open(workspace.root) as objects:
         if path.exists():
             objects.keep(path)
-        trained.write_start_lock(path, wanted)
+        start_lock.write_start_lock(path, wanted)
         objects.keep(path)  # the lineage of models trained with it needs it; each push sends what the cache has
     return True
 

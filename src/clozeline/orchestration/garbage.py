@@ -10,7 +10,7 @@ from clozeline.records.record import Lock
 from clozeline.registry.decisions import versions_in_use
 from clozeline.registry.models import Registered, model_name
 from clozeline.registry.publishing import LOCK, Publisher
-from clozeline.registry.trained import START_LOCK, StartLock
+from clozeline.registry.start_lock import START_LOCK, StartLock
 from clozeline.registry.versions import copy_name
 from clozeline.system import errors, files
 from clozeline.system.workspace import Workspace, run_lock, tracking_uri

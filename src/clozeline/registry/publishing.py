@@ -1,19 +1,11 @@
-"""Registers a package as a model version: its files as an MLflow model, with the evidence beside them.
+"""Registers a package as a model version: its files as an MLflow model, with the evidence beside them."""
 
-Among them is a wheel of this package as it is installed: no index has it, and a registered model needs it to answer
-elsewhere.
-"""
-
-import os
 import shutil
 import tempfile
-import zipfile
-from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from hashlib import sha256
-from importlib.metadata import distribution, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
@@ -21,11 +13,11 @@ import mlflow
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
-import clozeline
 from clozeline.inference.package import kind_of, load
 from clozeline.records.package import CARD, Manifest, package_sha256, read_manifest
 from clozeline.registry import decisions, models, versions
 from clozeline.registry.trained import TrainedEncoder, store_trained
+from clozeline.registry.wheel import write_wheel
 from clozeline.system.errors import ArtifactError
 from clozeline.system.files import sha256_of_files
 from clozeline.tracking.addresses import present
@@ -36,9 +28,6 @@ _MODEL = "model"
 _EVIDENCE = "evidence"
 LOCK = "dvc.lock"
 METRICS = "metrics"
-_DESCRIBED_IN = ("METADATA", "WHEEL", "entry_points.txt", "licenses/LICENSE")
-# Zip archives know no earlier time. A fixed one gives the same bytes for the same files.
-_EARLIEST = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -210,40 +199,3 @@ def _description(manifest: Manifest) -> str:
     kind = manifest.quantization.kind if manifest.quantization else "INT8"
     form = f"{kind}, ONNX" if manifest.served == "int8" else "fp32, ONNX: no INT8 scheme passed its checks"
     return f"{manifest.family}, {manifest.task}; {form}; {does}"
-
-
-def write_wheel(folder: Path) -> Path:
-    """Write the wheel of the running `clozeline` into `folder`, from a checkout or from an installed package.
-
-    The format is that of https://packaging.python.org/en/latest/specifications/binary-distribution-format/.
-    """
-    name = f"clozeline-{distribution('clozeline').version}"
-    path = folder / f"{name}-py3-none-any.whl"
-    record = f"{name}.dist-info/RECORD"
-    listed = []
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for place, content in _wheel_files(name):
-            digest = urlsafe_b64encode(sha256(content).digest()).rstrip(b"=").decode()
-            listed.append(f"{place},sha256={digest},{len(content)}\n")
-            wheel.writestr(_wheel_entry(place), content)
-        wheel.writestr(_wheel_entry(record), "".join([*listed, f"{record},,\n"]))
-    return path
-
-
-def _wheel_entry(place: str) -> zipfile.ZipInfo:
-    entry = zipfile.ZipInfo(place, _EARLIEST)
-    entry.compress_type = zipfile.ZIP_DEFLATED
-    return entry
-
-
-def _wheel_files(name: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the path in the wheel and the content of each file of the package, then of its metadata."""
-    root = Path(clozeline.__file__).parent
-    # In a checkout, `clozeline/flows` is a link.
-    for folder, folders, files in os.walk(root, followlinks=True):
-        folders[:] = sorted(set(folders) - {"__pycache__"})
-        for file in sorted(Path(folder) / file for file in files):
-            yield f"clozeline/{file.relative_to(root).as_posix()}", file.read_bytes()
-    for part in _DESCRIBED_IN:
-        if text := distribution("clozeline").read_text(part):
-            yield f"{name}.dist-info/{part}", text.encode()

@@ -1,116 +1,32 @@
 """Trained encoders of registered versions: weights, tokenizer and the keys of their texts, for a later training.
 
-They lie beside the MLflow model of a version, so that no server downloads them. start.lock names the version that
-pre-training continues from.
+They lie beside the MLflow model of a version, so that no server downloads them.
 """
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Self
 
 import numpy as np
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
-from clozeline.params.pretraining import FROM_CHAMPION, PretrainParams, Setting
+from clozeline.params.pretraining import Setting
 from clozeline.records.reading.tokens import documents_path
 from clozeline.records.record import Record
-from clozeline.registry import models, versions
-from clozeline.system.errors import ArtifactError, ParamsError
-from clozeline.system.files import held_beside, remove_folder, replacing_file, replacing_folder, sha256_of
+from clozeline.registry import models, start_lock, versions
+from clozeline.system.errors import ArtifactError
+from clozeline.system.files import held_beside, remove_folder, replacing_folder, sha256_of
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking import addresses
 from clozeline.tracking.mlflow import answering
 
-START_LOCK = "start.lock"
-RENEW = f"`rm {START_LOCK}`, then `clozeline run` starts from the present champion"
-_HEAD = "# Written by `clozeline run`: the registered version that pre-training continues from, or null.\n"
 _FOLDER = "trained"
 # File beside the folder with the sha256 of each file; its own sha256 is a tag of the version.
 _LIST = "trained.json"
-
-
-def _inside(path: str) -> str:
-    """Refuse a path that leads out of its folder."""
-    if not path or PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-        raise ValueError(f"a path inside the folder of the encoder, not {path}")
-    return path
-
-
-class StartLock(Record):
-    """A version, and the text that it was chosen for."""
-
-    model: Annotated[str, Field(pattern=r"^[\w.-]+$")]  # registered name
-    version: Annotated[str, Field(pattern=r"^\d+$")]
-    text: str  # hash of the raw text: other text means another choice
-    # sha256 of each file of the trained encoder, by its path.
-    files: Mapping[Annotated[str, AfterValidator(_inside)], str]
-    # Settings of pre-training that its weights fit: `PretrainParams.architecture` when it was trained.
-    architecture: Mapping[str, Setting]
-
-    @classmethod
-    def of_yaml(cls, path: Path) -> Self | None:
-        """Read the lock; None if it names no version, or is missing.
-
-        Raises:
-            ArtifactError: the file is damaged.
-        """
-        try:
-            tree = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-            return None if tree is None else cls.model_validate(tree)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (YAMLError, ValidationError, ValueError) as error:
-            raise ArtifactError(f"{path} is damaged: {' '.join(str(error).split())[:200]}", do=RENEW) from error
-
-    def check_architecture(self, params: PretrainParams) -> None:
-        """Check that `params` asks for the model that was trained; its weights fit no other.
-
-        Raises:
-            ParamsError: it asks for another one.
-        """
-        wanted = params.architecture
-        differing = [key for key, value in self.architecture.items() if key in wanted and wanted[key] != value]
-        if differing:
-            raise ParamsError(
-                f"training cannot continue from {self}: the params ask for another model",
-                given=", ".join(
-                    f"pretrain.{key}: {_shown(wanted[key])}, not {_shown(self.architecture[key])}" for key in differing
-                ),
-                do=f"restore these values; or train new weights, with another pretrain.start than {FROM_CHAMPION}",
-            )
-
-    def __str__(self) -> str:
-        return f"{self.model} version {self.version}"
-
-    @property
-    def key(self) -> str:
-        """Name for a folder that holds exactly these files."""
-        told = "\n".join(f"{sha256}  {path}" for path, sha256 in sorted(self.files.items()))
-        return f"{self.model}-{self.version}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
-
-
-def _shown(value: Setting) -> str:
-    return "null" if value is None else str(value)
-
-
-def write_start_lock(path: Path, lock: StartLock | None) -> None:
-    """Write `lock`, the same bytes for the same content."""
-    with replacing_file(path) as beside, beside.open("w", encoding="utf-8") as file:
-        file.write(_HEAD)
-        if lock is None:
-            file.write("null\n")
-            return
-        yaml = YAML(typ="safe", pure=True)
-        yaml.default_flow_style, yaml.width = False, 200
-        yaml.dump(lock.model_dump(), file)
 
 
 @dataclass(frozen=True)
@@ -139,7 +55,7 @@ def store_trained(client: MlflowClient, run_id: str, trained: TrainedEncoder, tr
     return hashlib.sha256(listed.encode()).hexdigest()
 
 
-def locked_champion(model: str, text: str, workspace: Workspace) -> StartLock:
+def locked_champion(model: str, text: str, workspace: Workspace) -> start_lock.StartLock:
     """Return the champion of `model` as a lock for a training on `text`, a hash.
 
     Raises:
@@ -154,7 +70,7 @@ def locked_champion(model: str, text: str, workspace: Workspace) -> StartLock:
             do="train the first version without `start: champion` (`recipe: measured`), and release it",
         )
     stored = _stored(champion, address)
-    return StartLock(
+    return start_lock.StartLock(
         model=model, version=champion.version, text=text, files=stored.files, architecture=stored.architecture
     )
 
@@ -188,7 +104,7 @@ def document_keys_of(version: models.Registered, split: str, tracking_uri: str) 
         return keys
 
 
-def check_still_registered(lock: StartLock, workspace: Workspace) -> None:
+def check_still_registered(lock: start_lock.StartLock, workspace: Workspace) -> None:
     """Check that the registry still has the version of `lock`, with the same files.
 
     Raises:
@@ -201,7 +117,7 @@ def check_still_registered(lock: StartLock, workspace: Workspace) -> None:
             raise _other_bytes(lock, path, f"sha256 {registered.get(path)} in the registry", lock.files.get(path))
 
 
-def fetch_trained(lock: StartLock, workspace: Workspace) -> Path:
+def fetch_trained(lock: start_lock.StartLock, workspace: Workspace) -> Path:
     """Return the folder with the files of `lock`, below `work/start`; download it if it is missing or damaged.
 
     Raises:
@@ -228,13 +144,13 @@ def fetch_trained(lock: StartLock, workspace: Workspace) -> Path:
     return copy
 
 
-def _version(lock: StartLock, workspace: Workspace) -> models.Registered:
+def _version(lock: start_lock.StartLock, workspace: Workspace) -> models.Registered:
     registry = versions.Registry.open(tracking_uri(workspace))
     try:
         return registry.version(lock.model, lock.version)
     except ArtifactError as error:
-        problem = f"{START_LOCK} names a version that the registry does not have: {lock}; {error.cause}"
-        raise ArtifactError(problem, do=f"restore it; or {RENEW}") from error
+        problem = f"{start_lock.START_LOCK} names a version that the registry does not have: {lock}; {error.cause}"
+        raise ArtifactError(problem, do=f"restore it; or {start_lock.RENEW}") from error
 
 
 def _downloaded(version: models.Registered, what: str, into: Path, address: str) -> Path:
@@ -253,12 +169,12 @@ def _unchanged(version: models.Registered, what: str, into: Path, address: str, 
     return file
 
 
-def _differing(folder: Path, lock: StartLock) -> str | None:
+def _differing(folder: Path, lock: start_lock.StartLock) -> str | None:
     """Return the first path whose file in `folder` is missing or differs from the lock."""
     files = ((path, folder / path) for path in sorted(lock.files))
     return next((path for path, file in files if not file.is_file() or sha256_of(file) != lock.files[path]), None)
 
 
-def _other_bytes(lock: StartLock, path: str, given: str, expected: str | None) -> ArtifactError:
-    problem = f"{path} of {lock} is not the file in {START_LOCK}: {given}, not sha256 {expected}"
-    return ArtifactError(problem, do=f"restore the file; or {RENEW}")
+def _other_bytes(lock: start_lock.StartLock, path: str, given: str, expected: str | None) -> ArtifactError:
+    problem = f"{path} of {lock} is not the file in {start_lock.START_LOCK}: {given}, not sha256 {expected}"
+    return ArtifactError(problem, do=f"restore the file; or {start_lock.RENEW}")
