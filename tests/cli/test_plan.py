@@ -83,7 +83,10 @@ def test_a_custom_encoder_is_imported_from_the_project_folder(project: Path) -> 
 
 def test_options_that_are_invalid_or_without_effect_are_refused_by_name(project: Path) -> None:
     for options, problem in (
-        ("--no-timing --family bort", "these options cannot be used with params.yaml: family: bort"),
+        (
+            "--no-timing --family bort",
+            "these options cannot be used with params.yaml: family: bort; expected: one of: modernbert, bert",
+        ),
         ("--serving --max-length 128 --no-timing", "--serving cannot be combined with --max-length and --no-timing"),
         ("--all --family bert --size mini", "--all cannot be combined with --family and --size"),
         ("--for long --family bert", "--for cannot be combined with --family"),

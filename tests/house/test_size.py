@@ -10,20 +10,20 @@ from tests.house.test_rooms import FLOORS, SOURCES, nodes_of
 AT_MOST = {
     "rooms": 25,
     "floors": 8,
-    "files": 314,
-    "code lines": 40_788,
-    "code tokens": 407_410,
-    "lines in other languages": 1_936,
+    "files": 303,
+    "code lines": 40_443,
+    "code tokens": 406_558,
+    "lines in other languages": 1_932,
     "imports, % of the code lines": 9.9,
-    "files below 60 code lines": 22,
-    "tiny private functions used once": 90,
+    "files below 60 code lines": 20,
+    "tiny private functions used once": 84,
     "leaves of params.yaml": 217,
-    "code lines of the tests": 45_909,
-    "files of the tests": 389,
+    "code lines of the tests": 37_668,
+    "files of the tests": 327,
     "rows of `Where do I add`": 30,
     "class names in two files": 0,
 }
-AT_LEAST = {"comments and docstrings, % of the lines": 18.0}
+AT_LEAST = {"comments and docstrings, % of the lines": 20.0}
 SOURCE = '''
 """What the file is for."""
 

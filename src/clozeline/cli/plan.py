@@ -133,7 +133,8 @@ def changed(
         return PretrainParams.model_validate(tree)
     except ValidationError as error:
         fault = error.errors()[0]
-        expected = fault["ctx"]["error"].args[0] if fault["type"] == "value_error" else fault["msg"]
+        cause = fault.get("ctx", {}).get("error")
+        expected = "; ".join(one.args[0] for one in getattr(cause, "faults", [cause])) if cause else fault["msg"]
         told = ", ".join(f"{key}: {value}" for key, value in (of_model | others).items())
         raise ParamsError(
             f"these options cannot be used with params.yaml: {told}; expected: {expected}", do="correct the options"
