@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from clozeline.cli import experiments as verb
+from clozeline.cluster.store import VARIABLE
 from clozeline.lab import sweep
 from clozeline.lab.experiment import Corpus
 from clozeline.lab.plan import SweepPlan
 from clozeline.lab.sweep import FinalFigure, Sweep
 from clozeline.lab.trials import TrialRecord, Trials
 from clozeline.params.editing import Config
+from clozeline.system.errors import TransientError
 from clozeline.system.workspace import Workspace
 from tests.conftest import PROJECT
 
@@ -63,3 +65,11 @@ def test_every_trial_the_winner_and_its_diff_are_told(
     assert "params.yaml as it is: 1.7500" in told
     assert "on 40 holdout texts: nats_per_byte 1.3000" in told
     assert "mask_rate: 0.41" in Path("reports/sweep.diff").read_text(encoding="utf-8")
+
+
+def test_a_cluster_that_does_not_answer_is_named_before_any_stage_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "ray://127.0.0.1:1")
+    with pytest.raises(TransientError, match=r"127\.0\.0\.1:1"):
+        verb.shared_corpus(Workspace(tmp_path))

@@ -16,6 +16,7 @@ from clozeline.params.editing import edit
 from clozeline.params.model import SIZE_NAMES
 from clozeline.params.reading import read_params
 from clozeline.planning.costs import ParameterCount, outline
+from clozeline.planning.timing import Footprint
 from clozeline.records.reading.tokens import INFO_NAME, SpecialIds, SplitInfo, TokensInfo
 from clozeline.system.errors import ParamsError
 
@@ -114,3 +115,19 @@ def test_a_budget_in_epochs_is_counted_in_the_existing_tokens(project: Path) -> 
     (project / "data/tokens").mkdir(parents=True)
     info.write(project / "data/tokens" / INFO_NAME)
     assert plan_module.with_budget_in_tokens(params).tokens == 2500
+
+
+@pytest.mark.slow
+def test_serving_cost_is_that_of_graphs_of_every_precision_without_int8_for_an_empty_ladder(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size_alone = "clozeline.planning.serving._cost"
+    monkeypatch.setattr(size_alone, lambda graph, *given: Footprint(graph.ByteSize(), 1, 1, 1))
+
+    def sizes() -> dict[str, str]:
+        rows = [line.split() for line in told("--serving", "--family", "bert", "--size", "mini").splitlines()]
+        return {row[1]: row[2] for row in rows if row[:1] == ["bert"]}
+
+    assert sizes() == {"fp32": "4.1", "fp16": "2.1", "INT8": "1.1"}, "as docs/planning.md says"
+    edit(project / "params.yaml", [("export.ladder", [])], "the test")
+    assert sizes() == {"fp32": "4.1", "fp16": "2.1"}

@@ -26,6 +26,7 @@ def test_sizes_have_names_and_explicit_numbers_replace_them(params_of) -> None:
     ("family", "size", "millions"),
     [
         ("bert", "base", 85.7),
+        ("modernbert", "base", 110.3),
         ("modernbert", "large", 343.0),
         ("distilbert", "base", 42.9),
         ("electra", "small", 9.6),

@@ -88,6 +88,8 @@ def test_int8_fails_if_any_single_gate_fails_and_else_passes(figure: str, limit:
         assert failed(ladder.checks(rung, gates)) == []
     with LIMITS.but(**{limit: value * (0.999 if limit.startswith("max") else 1.001)}).applied() as gates:
         assert failed(ladder.checks(rung, gates)) == [figure]
+    gates = LIMITS.but(min_metric_ratio=0.97).gates
+    assert ladder.no_worse_than(rung, gates) == gates, "a weaker rung lowers no limit"
 
 
 def rename(graph: ModelProto, old: str, new: str) -> None:

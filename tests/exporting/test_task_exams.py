@@ -242,3 +242,6 @@ def test_matching_pairs_are_judged_by_the_recall_of_the_task(model: Embedder) ->
     few = exam.answers(model, model.batches(exam.texts[:64]))
     assert few.embeddings_TH is not None
     assert (len(few.top1_A), len(few.embeddings_TH)) == (32, 64)
+    alike = [HeldOut(text=text, second="a list", score=0.6) for text in TEXTS]
+    for of, metric in ((searched(10, 10), "recall at 1"), (alike, "halves found")):
+        assert exam_of(model, sample_of(TEXTS, of)).metric == metric, "else any graph would pass"

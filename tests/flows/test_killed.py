@@ -58,7 +58,7 @@ def statuses(root: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("prefect_server")
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 128 + 15)])
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGKILL, -9), (signal.SIGHUP, 128 + 15)])
 def test_an_ended_command_leaves_no_process_and_says_how_to_continue(
     toy: Path, number: signal.Signals, exit_code: int, put_prefect_database: PutDatabase
 ) -> None:

@@ -98,6 +98,7 @@ def test_window_size_is_configurable_and_a_question_that_is_too_long_is_cut(tmp_
     texts = model.asking(pairs, search=AnswerSearch(max_seq_len=20, max_question_len=5)).texts
     assert max(len(text) for text in texts) == 20
     assert all((text.ids_L == model.tokenizer.ids_of("the")[0]).sum() == 5 for text in texts)
+    assert all(text.types_L is not None and text.types_L.sum() == len(text) - 7 for text in texts)
     with pytest.raises(TextTooLongError, match="no room for a context"):
         model.ask(pairs, search=AnswerSearch(max_seq_len=4))
 

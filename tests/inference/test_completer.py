@@ -108,6 +108,9 @@ def test_special_tokens_are_never_generated_and_the_end_token_of_the_model_ends_
     monkeypatch.setattr(Completer, "answers", lambda self, asked: [[(SEP, 0.9), (7, 0.1)] for _ in asked.texts])
     found = told(completer, "return", Decoding())
     assert (found.text, found.tokens, found.finish_reason) == ("", (), "stop")
+    both = [(ID["a"], 0.5), (ID["b"], 0.5)]
+    monkeypatch.setattr(Completer, "answers", lambda self, asked: [both for _ in asked.texts])
+    assert 8 < told(completer, "return", Decoding(40, temperature=1.0)).tokens.count(ID["a"]) < 32, "one draw each"
 
 
 @pytest.mark.parametrize(("token", "text"), [("##ed", "ed"), ("file", " file")])

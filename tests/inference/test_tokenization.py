@@ -68,6 +68,14 @@ def test_every_spelling_of_a_mask_becomes_one_mask_token(folder: Path, tmp_path:
     assert [text.mask_spans for text in read] == [((2, 6),)] * 3
 
 
+def test_cached_and_uncached_texts_keep_their_order(tokenizer: TextTokenizer) -> None:
+    tokenizer.tokenize(["the list"], truncate=False)
+    given = ["list", ("the", "list"), "[MASK]", "the list", "a b c d e f g h i", "open"]
+    alone = [tokenizer.tokenize([one], truncate=True)[0].ids_L.tolist() for one in given]
+    assert [text.ids_L.tolist() for text in tokenizer.tokenize(given, truncate=True)] == alone
+    assert len({tuple(ids) for ids in alone}) == len(given)
+
+
 @pytest.mark.parametrize(("token", "filled"), [("the", "Is the Model"), ("##s", "Iss Model"), ("##", "Is ## Model")])
 def test_a_token_replaces_the_mask_and_a_word_piece_joins_the_word_before(
     tokenizer: TextTokenizer, token: str, filled: str

@@ -147,3 +147,22 @@ def test_another_project_is_refused_with_what_to_do(project: Project, tmp_path: 
         assert refused.returncode == 2
         assert "export PREFECT_API_AUTH_STRING=" in refused.stderr + refused.stdout
         assert "Traceback" not in refused.stderr
+
+
+WITHOUT_CLOZELINE = """
+import sys
+sys.modules["clozeline"] = None
+sys.path.insert(0, sys.argv[1])
+import start_server
+start_server.protect()
+"""
+
+
+def test_a_server_without_clozeline_needs_a_password_in_its_environment(project: Project, tmp_path: Path) -> None:
+    """As in its image, which has Prefect alone."""
+    command = [sys.executable, "-c", WITHOUT_CLOZELINE, str(ROOT / "infra/prefect")]
+    environment = project.environment | {"CLOZELINE_HOME": str(tmp_path)}
+    refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (refused.returncode, "PREFECT_SERVER_API_AUTH_STRING" in refused.stderr) == (1, True)
+    given = environment | {"PREFECT_SERVER_API_AUTH_STRING": "ada:lovelace"}
+    assert subprocess.run(command, env=given, check=False).returncode == 0

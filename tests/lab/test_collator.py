@@ -34,6 +34,11 @@ def test_a_batch_is_padded_and_has_labels_where_there_is_a_loss(wordpiece: PreTr
     batch = MaskingCollator(left, pad_to_multiple_of=8)([{"input_ids": [2, 20, 21, 3]}])
     assert batch["attention_mask"].tolist() == [[0] * 4 + [1] * 4]
     assert batch["input_ids"][0, [0, 4, 7]].tolist() == [0, 2, 3]
+    ids = rows[0]["input_ids"]
+    padded, kept = [*ids, 0, 0, 0], [1] * len(ids) + [0] * 3
+    alike: list[dict[str, Any]] = [{"input_ids": kind(ids)} for kind in (list, np.array, torch.tensor)]
+    alike += [{"input_ids": kind(padded), "attention_mask": kind(kept)} for kind in (list, torch.tensor)]
+    assert len({collated(MaskingCollator(wordpiece), [row])[0] for row in alike}) == 1
 
 
 @pytest.mark.parametrize("settings", [{}, {"unit": "word"}, {"unit": "span", "mean_span_tokens": 3.8}])

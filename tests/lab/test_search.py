@@ -129,6 +129,9 @@ def test_equal_scores_are_in_falling_order_of_ids_and_a_query_does_not_find_itse
     score_D = np.array([1, 1, 2, 1], dtype=np.float32)
     assert judged.first(score_D, 0) == [2, 3, 1, 0]
     assert judged.first(score_D, 2) == [2, 1, 0]
+    many = JudgedQueries([f"{place:02}" for place in range(30)], [""] * 30, ["q"], [""], [{0: 1}])
+    assert many.first(np.ones(30, dtype=np.float32), 0) == [*range(29, 19, -1)]
+    assert many.first(np.full(30, -np.inf, dtype=np.float32), 0) == []
 
 
 def test_gains_are_discounted_by_the_logarithm_of_their_rank() -> None:

@@ -62,6 +62,8 @@ def test_activation_epsilon_initial_weights_and_longest_row_follow_params(
     assert longest_row_of(model.config) == 64
     with torch.inference_mode():
         assert bool(models.target_logits(model.eval(), batch_of([2, *[9] * 62, 3])).isfinite().all())
+    untied = models.build(params_of(family, tie_word_embeddings=False), "mlm", ids, seed=0)
+    assert sum(map(torch.numel, untied.parameters())) > sum(map(torch.numel, model.parameters()))
 
 
 @pytest.mark.parametrize(("objective", "place"), [("mlm", "."), ("rtd", "."), ("rtd", GENERATOR)])

@@ -68,6 +68,7 @@ def test_no_byte_of_it_is_left_in_any_store(done: Done) -> None:
     workspace, _ = done
     assert everywhere(workspace) == []
     assert (workspace.logs / "one/pretrain.log").exists(), "a log that does not quote it stays"
+    assert (workspace.root / "reports/note.txt").exists(), "only what looks like the list of a folder leads to it"
 
 
 def test_the_next_run_leaves_it_out_in_each_format_and_keeps_the_rest_of_a_longer_text(

@@ -14,10 +14,15 @@ from onnx import numpy_helper
 
 from clozeline.inference.package import load
 from clozeline.orchestration import trials
-from clozeline.orchestration.trials import IncomparableError, TextLosses, TrialItems, losses_of, try_both
+from clozeline.orchestration.import_items import built_in_items, write_items
+from clozeline.orchestration.trials import IncomparableError, PackageTrials, TextLosses, TrialItems, losses_of, try_both
+from clozeline.params.delivery import ImportParams
+from clozeline.params.reading import read_params
 from clozeline.records.finetune.scored_items import TEST_FILE, HeldOut, write_test_items
 from clozeline.records.package import FILES, read_manifest, record_of
 from clozeline.records.record import NATS_PER_BYTE
+from clozeline.system.workspace import Workspace
+from tests.conftest import PROJECT
 from tests.make import packages
 
 Write = Callable[[Path], None]
@@ -155,3 +160,17 @@ def test_models_without_common_items_are_not_compared(items: TrialItems, tmp_pat
     pq.write_table(pa.table({"text": ["\u4e2d\u6587"]}), tmp_path / "validation.parquet")
     with pytest.raises(IncomparableError, match="a text without a token that both models know"):
         try_both(encoder, encoder, items)
+
+
+def test_the_built_in_items_of_an_import_decide_nothing(tmp_path: Path) -> None:
+    entry = ImportParams.model_validate(
+        {"model": "m", "revision": None, "task": "feature-extraction", "pooling": "mean", "prompts": {}}
+        | {"default_prompt": None, "max_length": 16, "reads_pairs": False, "items": "imports/mine.jsonl", "sha256": {}}
+    )
+    params = read_params(PROJECT / "params.yaml").model_copy(update={"imports": {"mine": entry}})
+    mine = PackageTrials(Workspace(tmp_path), params, "mine")
+    write_items(tmp_path / entry.items, UNLABELLED)
+    assert mine._test_items() == entry.items
+    write_items(tmp_path / entry.items, built_in_items("feature-extraction", reads_pairs=False))
+    with pytest.raises(IncomparableError, match=LABELLED):
+        mine._test_items()

@@ -99,6 +99,10 @@ def test_continued_training_reads_new_and_some_old_rows(tokens: Path, start: Pat
     assert job.replay is not None
     assert job.num_rows == job.replay.num_new_rows + job.replay.num_old_rows < 2 * NUM_DOCUMENTS
     assert job.run().step == 2
+    pair = [params.model_copy(update={"num_workers": number}) for number in (0, 2)]
+    jobs = [pretraining.prepare(one, seed=1, continues=True, **given) for one in pair]
+    alone, in_workers = (next(it.loop.batches_from(0, 0)).inputs.input_ids_BL for it in jobs)
+    assert alone.equal(in_workers)
 
 
 def rows(length: int = 50) -> RowTokens:
@@ -165,3 +169,9 @@ def test_batches_of_a_training_hold_the_shorter_rows(prepare: Prepare) -> None:
     )
     assert short.num_tokens == int((short.inputs.input_ids_BL != 0).sum())
     assert 0.4 < short.num_tokens / whole.num_tokens < 0.7
+
+
+def test_other_document_keys_give_another_checkpoint_folder(tokens: Path, prepare: Prepare) -> None:
+    before = prepare().loop.checkpoints.folder
+    np.save(documents_path(tokens, "train"), KEYS[::-1])
+    assert prepare().loop.checkpoints.folder != before

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,9 @@ def test_a_budget_in_epochs_reads_the_batches_so_often(prepare: Prepare) -> None
     in_one, in_three, least = (prepare(steps=None, epochs=epochs).loop.total_steps for epochs in (1, 3, 1e-9))
     assert in_one > 2
     assert (in_three, least) == (3 * in_one, 1)
+    train = prepare().train
+    tokens = 3 * (train.shards.num_tokens + 2 * len(train.rows))
+    assert prepare(steps=None, tokens=tokens).loop.total_steps == in_three
 
 
 def test_a_negative_seed_or_compilation_without_a_compiler_is_refused(prepare: Prepare, monkeypatch) -> None:
@@ -224,3 +228,17 @@ def test_a_negative_seed_or_compilation_without_a_compiler_is_refused(prepare: P
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(ParamsError, match=r"(?s)g\+\+.*`compile` to false"):
         compiled(nn.Linear(1, 1), wanted=True)
+
+
+def test_a_falling_mask_rate_gives_fewer_targets_over_time(prepare: Prepare) -> None:
+    jobs = [prepare(masking__mask_rate=0.5, masking__final_mask_rate=final) for final in (None, 0.1)]
+    constant, falling = (
+        sum(batch.num_targets for batch in islice(job.loop.batches_from(0, 0), job.loop.total_steps)) for job in jobs
+    )
+    assert falling == pytest.approx(0.6 * constant, rel=0.05)
+
+
+def test_training_from_python_warns_of_a_plateau(prepare: Prepare, caplog: pytest.LogCaptureFixture) -> None:
+    """Hardly any learning rate: the loss stays at ln 64, close to what frequencies give in this language."""
+    prepare.trained(steps=150, optimizer__learning_rate=1e-9)
+    assert "token frequencies alone" in caplog.text

@@ -56,7 +56,7 @@ def test_a_hash_tells_nothing_without_its_key_and_a_second_text_keeps_the_key(lo
     ("name", "content", "told"),
     [
         *((KEY_FILE, content, "would come back") for content in (None, "ab", "no hex")),
-        *((FORGOTTEN_LOCK, content, FORGOTTEN_LOCK) for content in ("[]", '{"texts": [{"num_words": 3}]}')),
+        *((FORGOTTEN_LOCK, content, FORGOTTEN_LOCK) for content in ("", "[]", '{"texts": [{"num_words": 3}]}')),
     ],
 )
 def test_tombstones_without_their_key_and_a_damaged_lock_are_refused(

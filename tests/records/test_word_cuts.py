@@ -30,6 +30,7 @@ def test_tokenizers_with_independent_words_have_a_word_cut() -> None:
         (_BYTES, normalizers.NFKC(), None),
         (pre_tokenizers.ByteLevel(add_prefix_space=True), None, None),
         (pre_tokenizers.Metaspace(prepend_scheme="first"), None, None),
+        (_OWN_UNIGRAM, None, None),
         (_OWN_UNIGRAM, normalizers.Sequence([normalizers.Replace("a", " "), normalizers.Strip()]), None),
     ):
         assert cut_of(_tokenizer(pre_tokenizer, normalizer)) == cut

@@ -149,6 +149,8 @@ def test_a_start_lock_survives_a_round_trip_with_identical_bytes(tmp_path: Path,
 def test_a_lock_with_outside_paths_or_damage_is_refused_by_file_name(tmp_path: Path) -> None:
     for old, new in (
         ("config.json", "../config.json"),
+        ("config.json", "/config.json"),
+        ("version: '3'", "version: latest"),
         ("model: clozeline-encoder", "model: ../encoder"),
         ("text: ab\n", ""),
         ("files:", "files: ["),

@@ -118,3 +118,27 @@ def test_a_request_is_not_refused_after_the_model_has_answered(
     monkeypatch.setattr(Answerer, "asking", closing_after(Answerer.asking))
     with hosted() as (client, _):
         assert [client.post(path, json=FINISHED[path]).status_code for _ in range(2)] == [200, 429]
+
+
+@pytest.mark.parametrize("path", ["/tag", "/v2/models/reader/infer"])
+def test_a_deadline_applies_after_inference_too_and_delays_no_other_request(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    held = Tokenizing()
+
+    def holding(then: Callable[..., object]) -> Callable[..., object]:
+        def waiting(*given: object, **options: object) -> object:
+            held.begun.set()
+            held.may_end.wait(timeout=120)
+            return then(*given, **options)
+
+        return waiting
+
+    monkeypatch.setattr(Tagger, "scored_tokens", holding(Tagger.scored_tokens))
+    monkeypatch.setattr(Answerer, "best", holding(Answerer.best))
+    with hosted() as (client, _), ThreadPoolExecutor(1) as clients:
+        late = clients.submit(client.post, path, json=FINISHED[path], headers={"x-timeout-ms": "1500"})
+        assert held.begun.wait(timeout=120)
+        assert client.get("/health/live", timeout=60).status_code == 200
+        assert late.result(timeout=60).status_code == 504
+        held.may_end.set()

@@ -2,6 +2,8 @@
 
 import json
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import httpx
@@ -12,7 +14,7 @@ from clozeline.serving.limits import MAX_OF_ONE, BodyBounds
 from clozeline.serving.models import Catalogue
 from clozeline.serving.server import create_app
 from tests.make.apps import service_of
-from tests.serving.conftest import Hosted, connection, run_app, wait_until
+from tests.serving.conftest import Hosted, busy, connection, run_app, wait_until
 
 HALF = 5_000
 HEAD = b"POST /classify HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -98,3 +100,17 @@ def test_a_refusal_comes_for_a_body_in_parts_too_and_in_the_error_format_of_the_
         refused = client.post("/models/encoder/v1/embeddings", json={"input": "a", "model": "encoder"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
         assert [client.get(f"/models/encoder{path}").status_code for path in ("/health/live", "/metrics")] == [200] * 2
+
+
+def test_open_requests_of_all_connections_are_bounded(
+    hosted: Hosted, held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_REQUESTS", 2)
+    with hosted() as (client, service), ThreadPoolExecutor(2) as clients:
+        running = busy(client, service, clients)
+        waiting = clients.submit(client.post, "/embed", json={"inputs": "a"})
+        wait_until(lambda: service.scheduler.waiting_tokens == 3)
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 429
+        assert 'clozeline_rejections_total{reason="crowded"} 1.0' in client.get("/metrics").text
+        held.set()
+        assert [answer.result().status_code for answer in (running, waiting)] == [200, 200]

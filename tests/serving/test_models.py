@@ -114,10 +114,11 @@ def test_a_graph_fault_fails_only_its_own_requests(
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
         assert client.get("/health/live").status_code == 200
         assert 'clozeline_requests_total{route="/fill-mask",status="500"} 1.0' in client.get("/metrics").text
+        client.post("/fill-mask", json={"inputs": "client-text"})
         client.post("/client-text", json={"inputs": "client-text"})
     lines = [record.getMessage() for record in caplog.records if record.name == "clozeline.serving.server"]
     told = [line.rsplit(" ", 2)[0] for line in lines if line.startswith("POST")]
-    assert told == ["POST /fill-mask 500", "POST /embed 200", "POST (no route) 404"]
+    assert told == ["POST /fill-mask 500", "POST /embed 200", "POST /fill-mask 422", "POST (no route) 404"]
     assert "client-text" not in caplog.text
     (fault,) = (record.exc_info[1] for record in caplog.records if record.exc_info)
     assert str(fault) == "secret insides"

@@ -227,3 +227,20 @@ def test_a_stalled_worker_is_reported_until_it_returns() -> None:
     assert workers.fault(120) is None
     workers.close()
     assert workers.fault(120) is None  # closed workers are not a fault
+
+
+def test_the_pace_of_one_model_does_not_affect_another() -> None:
+    scheduler, (slow, fast) = Recorded(batch_tokens=64), (Lane(EchoModel(), "logits") for _ in range(2))
+    for lane, seconds in ((fast, 0.1), (slow, 10.0)):
+        scheduler.submit(ticket(64, lane=lane))
+        run(scheduler, scheduler.take(), seconds)
+    assert refusal(scheduler, ticket(64, deadline=5, lane=slow)) == ("never_in_time", None)
+    scheduler.submit(ticket(64, deadline=5, lane=fast))
+
+
+def test_texts_of_multi_step_requests_are_not_spread_until_the_deadline() -> None:
+    for later_tokens, is_spread in ((0, True), (1, False)):
+        scheduler = Recorded(admission=Admission(max_waiting_tokens=1_000), batch_tokens=64)
+        asked = ticket(*[40] * 20, deadline=60.0)
+        scheduler.submit(asked, later_tokens=later_tokens)
+        assert (asked.spread_seconds > 0) == is_spread

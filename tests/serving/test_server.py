@@ -67,7 +67,17 @@ def test_the_server_serves_all_of_dist_by_a_worker_per_core_until_a_signal_and_e
     # One worker per core, the event loop, and the idle threads of the loader and uvloop, but none of ONNX Runtime.
     assert len(threads_of(serve.process)) <= 1 + 6
     assert {"score", "token_str"} <= set(pasted(serve)[0])
-    code, stdout, _ = ended(serve, signal.SIGTERM)
+    body = json.dumps({"inputs": ["the [MASK] of the list " * 8] * 256, "parameters": {"top_k": 40}}).encode()
+    head = "POST /fill-mask HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nexpect: 100-continue\r\n"
+    with socket.create_connection(address(url), timeout=30) as connection:
+        connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode())
+        assert connection.recv(1024).startswith(b"HTTP/1.1 100")  # the application waits for the body
+        serve.process.send_signal(signal.SIGTERM)
+        connection.sendall(body)
+        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert len(json.loads(answer.split(b"\r\n\r\n", 1)[1])) == 256
+    code, stdout, _ = ended(serve)
     assert code == 0
     assert "LOADED []" in stdout
     socket.create_server(address(url)).close()

@@ -16,6 +16,7 @@ from clozeline.evaluation.measuring import NUM_EXAMPLES
 from clozeline.language import models
 from clozeline.params.pretraining import EvaluateParams, PretrainParams
 from clozeline.stages import evaluate
+from clozeline.system.errors import ArtifactError
 from tests.conftest import counting_documents, write_tokens
 from tests.make.tasks import contents
 
@@ -147,3 +148,12 @@ def test_each_hidden_word_is_shown_with_its_probability_and_the_five_likeliest(e
             assert list(likely.values()) == sorted(likely.values(), reverse=True)
             assert guess["original_probability"] == likely.get(guess["original"], guess["original_probability"])
             assert guess["original"] in likely or guess["original_probability"] <= min(likely.values())
+
+
+def test_a_model_of_another_vocabulary_is_refused(tiny_pretraining: PretrainParams, language: Path, tmp_path) -> None:
+    (made := language / "of more words").mkdir()
+    ids = TokenIds(70, pad_id=0, cls_id=2, sep_id=3)
+    model = models.build(tiny_pretraining.model, tiny_pretraining.objective, ids, seed=1)
+    models.save(model, language / "tokenizer", made)
+    with pytest.raises(ArtifactError, match="70 rows"):
+        run_stage(made, tmp_path)

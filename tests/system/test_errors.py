@@ -64,6 +64,8 @@ def test_every_error_survives_copying_and_pickling() -> None:
 @pytest.mark.parametrize(
     "url",
     [
+        "https://ann:p@s3cret@example/data",
+        "https://example/data?api_key=s3cret",
         "https://ann:s3cret@mlflow.example/api",
         "postgresql://:s3cret@db/tickets",
         "https://host/file.csv?a=1&sig=s3cret",

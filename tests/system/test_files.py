@@ -18,7 +18,7 @@ import pytest
 
 import clozeline
 from clozeline.system import files
-from clozeline.system.arrays import DiskArrays, chunks, mapped, system_allocator
+from clozeline.system.arrays import DiskArrays, chunks, gathered, mapped, system_allocator
 from clozeline.system.errors import StorageError
 from clozeline.system.files import (
     code_of,
@@ -236,6 +236,8 @@ def test_a_large_array_takes_no_memory_of_the_process(tmp_path: Path) -> None:
     assert own_bytes() - before < 16_000_000 < numbers.nbytes
     assert not list(tmp_path.iterdir()), "its file has no name"
     assert numbers[[0, 70_000, -1]].tolist() == [0, 70_000, 7_999_999]
+    values, places = np.arange(200_000) * 3, np.random.default_rng(0).permutation(200_000)
+    np.testing.assert_array_equal(gathered(values, places, DiskArrays().empty), values[places])
 
 
 @pytest.mark.parametrize("parts", [[], [[]], [[1, 2], [], [3]]])

@@ -173,3 +173,34 @@ def test_a_processor_is_described_by_its_name_and_instructions(tmp_path: Path) -
         put({tmp_path / "cpuinfo": f"processor\t: 0\nmodel name\t: EPYC\n{line}"})
         assert processor(tmp_path / "cpuinfo") == "EPYC, avx512_vnni, avx512f, avx2"
     assert processor(tmp_path / "nothing"), "the name of the machine"
+
+
+HEAP = """
+import ctypes, threading
+from pathlib import Path
+from clozeline.system.machine import give_back_freed, share_one_heap
+
+def own_bytes():
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1]) * 1024
+
+share_one_heap()
+blocks = [b"." * 20_000 for _ in range(2_000)]
+full, kept = own_bytes(), blocks[-1]
+blocks.clear()
+give_back_freed()
+print(full - own_bytes())
+libc, barrier = ctypes.CDLL(None), threading.Barrier(6)
+threads = [threading.Thread(target=lambda: (libc.malloc(1000), barrier.wait())) for _ in range(6)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+libc.malloc_stats()
+"""
+
+
+def test_freed_memory_goes_back_to_the_system_and_later_threads_get_no_separate_heaps() -> None:
+    done = subprocess.run([sys.executable, "-c", HEAP], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 30_000_000
+    assert done.stderr.count("Arena ") <= 2

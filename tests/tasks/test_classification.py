@@ -5,6 +5,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -435,6 +436,10 @@ def test_texts_with_a_label_that_training_lacks_count_as_wrong(case: Case, small
         assert [report.figures[key] for key in keys] == [top.value, top.baseline_value, top.trivial_value]
         rights = [[it.figures[key] * num for key in keys] for it, num in ((before, 30), (report, 30 + NUM_ODD))]
         assert rights[0] == pytest.approx(rights[1])
+        for metric in () if case[0] else ("macro_f1", "matthews"):
+            top = with_odd(({"metric": metric}, {}), small_encoder, tmp_path / metric, "odd").test().headline
+            assert (top.metric, top.low <= top.value <= top.high < 1) == (metric, True)
+            assert metric != "matthews" or top.trivial_value == 0
     else:  # the best score is that of an answer that finds all labels but "odd"
         report = with_odd(case, small_encoder, tmp_path / "both", "odd|a").test()
         everything = 2 * (30 + NUM_ODD) / (30 + 2 * NUM_ODD + 30 + NUM_ODD)
@@ -442,3 +447,14 @@ def test_texts_with_a_label_that_training_lacks_count_as_wrong(case: Case, small
             assert 0 < report.figures[key] <= everything + 1e-9, key
         assert report.confusion.count(("odd", "(none)")) == NUM_ODD
         assert report.figures["exact_match"] <= 30 / (30 + NUM_ODD)
+
+
+def test_windows_of_long_texts_keep_their_labels(prepare: Prepare) -> None:
+    records = [{"text": f"{word} " * length, "label": word} for word in WORDS for length in range(9, 29)]
+    shown: dict[int, set[int]] = {0: set(), 1: set(), 2: set()}
+    for batch in islice(prepare(records, train_length=8, batch_size=4).batches_from(0, 0), 24):
+        assert batch.inputs.input_ids_BL.shape[1] == 8
+        for target, ids in zip(batch.inputs.targets_B.tolist(), batch.inputs.input_ids_BL, strict=True):
+            shown[target] |= set(ids[1:-1].tolist())
+    assert all(shown.values())
+    assert sum(map(len, shown.values())) == len(set.union(*shown.values()))

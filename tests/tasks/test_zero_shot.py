@@ -2,6 +2,7 @@
 filled prompt follows from it by an entailment model, as stock transformers has it.
 """
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -180,7 +181,7 @@ def test_labels_without_words_that_can_be_filled_in_are_named(cloze: Make, entai
 
 @pytest.mark.usefixtures("offline_hub")
 def test_a_model_of_the_hub_is_asked_by_its_name_and_one_of_another_kind_is_refused(
-    entailment: Make, small_encoder: Path, small_classifier: Path, judge: Path, tmp_path: Path,
+    entailment: Make, cloze: Make, small_encoder: Path, small_classifier: Path, judge: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     of_model = tmp_path / "hub" / "models--some--nli"
@@ -195,3 +196,7 @@ def test_a_model_of_the_hub_is_asked_by_its_name_and_one_of_another_kind_is_refu
     for wrong, labels in ((small_classifier, "jax, numpy, torch"), (small_encoder, "none")):
         with pytest.raises(ArtifactError, match=rf"(?s)`entailment\.model`.*{labels}"):
             entailment(model=wrong)
+    config = Path(shutil.copytree(small_encoder, tmp_path / "bare")) / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"architectures": ["ModernBertModel"]}))
+    with pytest.raises(ArtifactError, match="is not a masked language model"):
+        cloze(encoder=config.parent)

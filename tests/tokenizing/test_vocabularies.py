@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from clozeline.params.text import TokenizeParams
 from clozeline.system.errors import DataError
-from clozeline.tokenizing import words
+from clozeline.tokenizing import vocabularies, words
 from clozeline.tokenizing.vocabularies import Lattice, learn, learn_scores
 from clozeline.tokenizing.words import (
     NUM_CODE_POINTS,
@@ -171,8 +171,9 @@ def counted(partitions: list[list[list[str]]], most_words: int, num_buckets: int
 def test_characters_are_counted(tmp_path: Path) -> None:
     count_partition(MadeTexts(["aé", "a", "東"]), CUTS_AT_PUNCTUATION, 1, tmp_path)
     counts = np.zeros(NUM_CODE_POINTS, np.int64)
-    add_characters(tmp_path, counts)
-    assert {chr(place): int(counts[place]) for place in np.flatnonzero(counts)} == {"a": 2, "é": 1, "東": 1}
+    for _ in range(2):
+        add_characters(tmp_path, counts)
+    assert {chr(place): int(counts[place]) for place in np.flatnonzero(counts)} == {"a": 4, "é": 2, "東": 2}
 
 
 def as_pairs(found: FrequentWords) -> list[tuple[str, int]]:
@@ -192,3 +193,16 @@ def test_words_that_are_rare_at_first_are_counted_exactly(monkeypatch: pytest.Mo
     monkeypatch.setattr(words, "_MOST_ROWS", 4)
     batches = [[f"the cat odd{number}"] for number in range(50)] + [["odd7 " * 60, "zz " * 55]]
     assert as_pairs(counted([batches[:20], batches[20:]], 4, 3)) == [("odd7", 61), ("zz", 55), ("cat", 50), ("the", 50)]
+
+
+@pytest.mark.parametrize("params", ["wordpiece", "unigram"], indirect=True)
+def test_training_on_word_counts_gives_the_same_vocabulary_as_on_texts(params, partitions, texts, monkeypatch) -> None:
+    by_words = learn(params, partitions).to_str()
+
+    def train_on_texts(tokenizer: Tokenizer, _: object, trainer: trainers.Trainer) -> None:
+        rules = vocabularies.ALGORITHMS[params.algorithm].untrained(params)
+        tokenizer.normalizer, tokenizer.pre_tokenizer = rules.normalizer, rules.pre_tokenizer
+        tokenizer.train_from_iterator(texts, trainer)
+
+    monkeypatch.setattr(vocabularies, "_train_on_words", train_on_texts)
+    assert learn(params, partitions).to_str() == by_words

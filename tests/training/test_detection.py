@@ -1,5 +1,6 @@
 """Claim: replaced-token detection is trained as the paper writes its loss, and as exactly as any other objective."""
 
+import logging
 import math
 
 import pytest
@@ -8,8 +9,10 @@ from torch.nn import functional
 
 from clozeline.language import models
 from clozeline.language.detection import ReplacedTokenPair, detection_logits, draw
-from clozeline.language.objectives import DetectionBatch
+from clozeline.language.objectives import DetectionBatch, unigram_entropy
 from clozeline.pretraining.job import Pretraining
+from clozeline.pretraining.watching import plateau_warning
+from clozeline.training.curves import ValidationPass
 from tests.training.prepared import DETECTING, Prepare
 
 WEIGHT = 50.0
@@ -76,3 +79,21 @@ def test_the_validation_loss_is_a_mean_over_targets_for_any_batching(prepare: Pr
     assert len(parts.judge._batches) > len(whole.judge._batches)
     parts.model.load_state_dict(whole.model.state_dict())
     assert parts.judge.measure() == pytest.approx(whole.judge.measure(), rel=1e-5)
+
+
+def test_each_validation_line_names_both_losses_and_a_generator_on_the_plateau(prepare: Prepare, caplog) -> None:
+    """Untrained, with equally frequent words, the generator is on the plateau: ln 64 is near ln 59."""
+    job = prepare()
+    entropy = unigram_entropy(job.train.shards, job.train.vocabulary)
+    shown = plateau_warning(pair_of(job), job.judge, WEIGHT, entropy, first_step=2)
+    job.model.eval()
+    loss = job.judge.measure().loss
+    job.model.train()
+    with caplog.at_level(logging.INFO):
+        for step in (1, 2, 3, 4):
+            shown.on_validation(ValidationPass(step, loss, 0.5))
+            assert ("the loss has stayed" in caplog.text) == (step == 4)
+    assert job.model.training
+    told = caplog.records[0].getMessage().split()
+    assert float(told[1]) + WEIGHT * float(told[6]) == pytest.approx(loss, abs=0.01)
+    assert float(told[6]) == pytest.approx(math.log(2), abs=0.01)

@@ -1,5 +1,6 @@
 """Claim: all processes cut their shares of a batch into equally many parts, which together train like the batch."""
 
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,9 @@ def test_a_precision_suits_the_processor_or_is_refused(monkeypatch, device, inst
     assert precision.name == told
     assert precision.scaler.is_enabled() == (told == "fp16")
     assert products == (["high"] if (device, told) == (GPU, "fp32") else [])
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    with Precision.of(told, CPU).autocast():
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtypes[told]
 
 
 HUGE = 1 << 50
@@ -177,3 +181,17 @@ def test_a_row_too_large_for_memory_is_refused_with_its_size(prepare: Prepare, m
 def test_other_errors_are_raised_unchanged(words: str) -> None:
     with pytest.raises(RuntimeError, match=words), noting_shortage():
         fail(RuntimeError(words))
+
+
+def test_tensors_of_the_failed_block_are_released() -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def ask() -> None:
+        large = torch.empty(1)
+        held.append(weakref.ref(large))
+        torch.empty(HUGE)
+
+    with noting_shortage() as shortage:
+        ask()
+    assert shortage.requested
+    assert held[0]() is None

@@ -119,3 +119,9 @@ def test_texts_lie_in_the_bucket_of_their_key_with_consecutive_numbers(tmp_path,
             assert {key.as_py()[0] >> 4 for key in there["key"]} == {bucket}
             found |= dict(zip(there["text"].to_pylist(), there["ordinal"].to_pylist(), strict=True))
     assert found == {text: number for number, text in enumerate(texts)}
+
+
+def test_each_of_many_copies_costs_few_comparisons(pairs_of: FindPairs, words) -> None:
+    edges = pairs_of([f"{words(0, 40)} {words(seed, 2)}" for seed in range(1, 400)])
+    assert edges.num_candidates < 399 * 398 / 2 / 2
+    assert set(edges.later_E.tolist()) == set(range(1, 399))

@@ -12,7 +12,7 @@ import pytest
 
 from clozeline.cluster.ledger import Ledger
 from clozeline.corpus.cleaning import portions
-from clozeline.corpus.cleaning.documents import Document, FileReading, RawFile
+from clozeline.corpus.cleaning.documents import Document, DropReason, FileReading, RawFile, RawText
 from clozeline.corpus.cleaning.portions import ReadText, opened, portions_of
 from clozeline.system.errors import ArtifactError, DataError
 from clozeline.system.files import sha256_of
@@ -131,3 +131,15 @@ def test_a_snapshot_is_read_with_the_name_of_its_file_as_label_or_refused(tmp_pa
     damage(raw, file)
     with pytest.raises(ArtifactError, match="dvc repro -f snapshot"):
         documents_in(raw, params)
+
+
+def test_docstrings_keep_entities_and_unreadable_modules_their_reason(tmp_path: Path) -> None:
+    whole = {"text": "a &lt; b", "source": "python", "title": "json.dump"}
+    broken = {"text": "", "source": "python", "title": "json.broken", "unreadable": True}
+    file = raw_file(tmp_path / "1.jsonl", f"{json.dumps(whole)}\n{json.dumps(broken)}\n".encode())
+    text = RawText((file,), replace(READING, kind="python-docs"), 0)
+    assert not text.decode_entities
+    assert [it for unit in opened(text.files, text.reading) for it in unit.documents()] == [
+        Document("a &lt; b", "python", "json.dump"),
+        Document("", "python", "json.broken", DropReason.UNREADABLE),
+    ]

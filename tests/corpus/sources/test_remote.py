@@ -187,6 +187,8 @@ def test_a_pattern_selects_objects_of_a_bucket_including_later_ones(
     first = take(params)
     assert [file.name for file in first.files] == ["b.txt", "sub/a.txt"]
     assert [(tmp_path / "raw" / file.object_name).read_text() for file in first.files] == ["in/b.txt", "in/sub/a.txt"]
+    flat = take(params_of(url=f"{bucket}/in", pattern="*.txt").source, "flat")
+    assert [file.name for file in flat.files] == ["b.txt"]
     put("in/a.txt")
     second = take(params, "grown", before="raw")
     assert [(file.name, file.snapshot) for file in second.files] == [("b.txt", 1), ("sub/a.txt", 1), ("a.txt", 2)]

@@ -31,7 +31,8 @@ def write(folder: Path, texts: Mapping[str, str]) -> Path:
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
-    return write(tmp_path / "texts", {"more/b.txt": "second", "a.txt": "first", ".hidden": "hidden"})
+    hidden = {".hidden": "hidden", ".git/x.txt": "hidden"}
+    return write(tmp_path / "texts", {"more/b.txt": "second", "a.txt": "first", **hidden})
 
 
 @pytest.fixture
@@ -228,6 +229,7 @@ def test_a_shard_ends_at_its_maximum_size(snapshots: Snapshots, monkeypatch: pyt
     monkeypatch.setattr(store, "_SHARD_BYTES", 2 * len(line_of({"text": "a"})))
     snapshots.take("a", "b", "c")
     assert snapshots.texts() == [["a", "b"], ["c"]]
+    assert json.loads(line_of({"day": Path("x"), "half": "\ud83d"})) == {"day": "x", "half": "\ud83d"}
 
 
 TEXT = "Jane Doe lives at 5 Elm Street, in the town of Oz."

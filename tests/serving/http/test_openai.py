@@ -109,3 +109,12 @@ def test_token_ids_are_refused_with_the_remedy(client: httpx.Client) -> None:
     """By default LangChain sends the ids of OpenAI's tokenizer, which our vocabulary would read as other words."""
     refused = client.post("/v1/embeddings", json={"model": "encoder", "input": [[5, 6, 7]]})
     assert "check_embedding_ctx_length=False" in refused.json()["error"]["message"]
+
+
+def test_a_completion_ends_before_a_stop_string(sdk: OpenAI) -> None:
+    def said(**more: object) -> str:
+        return str(sdk.completions.create(model="writer", prompt="return", temperature=0, **more).choices[0].text)
+
+    whole = said(stop="\n")
+    stop = whole[3:5]
+    assert said(stop=stop) == said(stop=["never there", stop]) == whole[: whole.index(stop)]

@@ -67,6 +67,7 @@ def test_what_the_model_cannot_read_is_refused(client: httpx.Client) -> None:
     similar = {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"prompt_name": "query"}}
     for path, body, told in (
         ("/embed", {"inputs": "a", "dimensions": 9}, "`dimensions`"),
+        ("/embed", {"inputs": "a", "normalize": False}, "given: false; expected: true"),
         ("/embed", {"inputs": "a", "prompt_name": "query"}, "no prompt of this name"),
         ("/similarity", similar, "no prompt of this name"),
         *(("/predict", {"inputs": it}, "inputs") for it in ([["a"], []], [["a"], "b"], [], [["a", "b", "c"]])),

@@ -227,3 +227,13 @@ def test_conflicting_shifted_or_changed_labels_tags_and_answers_stop_fine_tuning
         with pytest.raises(ContractError, match="the labels of task `more`") as refused:
             fine_tune(tmp_path, kind, data, changed)
         assert found in str(refused.value.given)
+
+
+def test_test_rows_that_a_growing_split_pushes_out_do_not_count_as_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def profile(*rows: str) -> LabelProfile:
+        return OTHER.model_copy(update={"test_rows": dict.fromkeys(rows, "label")})
+
+    monkeypatch.setattr("clozeline.stages.calling.contract._MOST_TEST_ROWS", 2)
+    assert profile("a1", "b2").changed_test_rows(profile("b2", "c3")) == 0
+    assert profile("a1", "c3").changed_test_rows(profile("b2", "c3")) == 0.5
+    assert profile("b2").changed_test_rows(profile("b2", "c3")) == 0.5
