@@ -18,7 +18,7 @@ AT_MOST = {
     "files below 60 code lines": 20,
     "tiny private functions used once": 84,
     "leaves of params.yaml": 217,
-    "code lines of the tests": 37_668,
+    "code lines of the tests": 37_963,
     "files of the tests": 327,
     "rows of `Where do I add`": 30,
     "class names in two files": 0,
