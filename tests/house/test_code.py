@@ -209,8 +209,10 @@ ELSEWHERE = {"reports/report.html", "reports/sweep.diff"}
 
 
 def astray(text: str) -> list[str]:
-    """Return the paths in our code that are none in the commands of `text`, a dvc.yaml: a path of it up to the first
-    `${`, which params.yaml fills in, a folder above one, or a file in one.
+    """Return the paths in our code that no command of `text`, a dvc.yaml, uses.
+
+    A command uses a path of its own up to the first `${`, which params.yaml fills in, the folders above it, and the
+    files in it.
     """
     stages = YAML(typ="safe").load(text)["stages"].values()
     written = {path.partition("$")[0] for stage in stages for path in WRITTEN.findall(stage.get("do", stage)["cmd"])}

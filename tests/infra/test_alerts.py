@@ -59,7 +59,7 @@ class Alerting:
     mailbox: Mailbox
 
     def heard(self, run: str = "") -> list[list[str]]:
-        """Return what each receiver was told about a run."""
+        """Return the messages about a run that each receiver got."""
         told = (self.webhooks.texts("slack"), self.webhooks.texts("teams"), self.mailbox.mails)
         return [[message for message in messages if run in message] for messages in told]
 

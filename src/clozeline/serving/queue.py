@@ -328,7 +328,7 @@ class VersionTurns:
     coming: tuple[VersionTurn, ...] = ()
 
     def at(self, seconds: float) -> "VersionTurns":
-        """Return what is left of the turns at this moment."""
+        """Return the turns as they are at this time: those that have begun but for the last one are dropped."""
         begun = [turn for turn in self.coming if turn.starts_seconds <= seconds]
         if not begun:
             return self
