@@ -113,7 +113,7 @@ class ClassifyParameters(StrictModel):
     )
 
 
-_LABELS = Field(min_length=1, max_length=MAX_TOP_K, description="For an encoder, each word of a label is one token.")
+_LABELS = Field(min_length=1, max_length=MAX_TOP_K, description="For an encoder, each label word must be one token.")
 # The pattern is only documented here: serving/zero_shot.py checks it, with a better message.
 _TEMPLATE = Field(
     max_length=1_000, description="Sentence with {} in place of the label.", json_schema_extra={"pattern": ONE_BLANK}
